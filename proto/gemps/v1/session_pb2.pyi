@@ -1,0 +1,102 @@
+from gemps.v1 import layout_pb2 as _layout_pb2
+from gemps.v1 import run_pb2 as _run_pb2
+from gemps.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "overlap")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    DELTA_WIRE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_WIRE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    worker_name: str
+    host_id: str
+    layout: _layout_pb2.Layout
+    delta_wire_types: _containers.RepeatedScalarFieldContainer[_transfer_pb2.WireType]
+    parameter_wire_types: _containers.RepeatedScalarFieldContainer[_transfer_pb2.WireType]
+    agent: str
+    device: str
+    steps_per_epoch: int
+    overlap: bool
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., overlap: bool = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_RANK_FIELD_NUMBER: _ClassVar[int]
+    DELTA_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPLIED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    HAS_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ETA_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    settings: _run_pb2.RunSettings
+    run_state: _run_pb2.RunState
+    rank: int
+    host_rank: int
+    delta_wire_type: _transfer_pb2.WireType
+    parameter_wire_type: _transfer_pb2.WireType
+    chunk_bytes: int
+    last_applied_sequence: int
+    has_parameters: bool
+    next_eta: float
+    session_timeout_seconds: float
+    overlap: bool
+    shared_memory_socket: str
+    server_version: str
+    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("incarnation", "run_state", "last_applied_sequence", "next_eta")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPLIED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ETA_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    run_state: _run_pb2.RunState
+    last_applied_sequence: int
+    next_eta: float
+    def __init__(self, incarnation: _Optional[int] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., last_applied_sequence: _Optional[int] = ..., next_eta: _Optional[float] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("session_id", "reason")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    reason: str
+    def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ("run_state", "last_applied_sequence")
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPLIED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    run_state: _run_pb2.RunState
+    last_applied_sequence: int
+    def __init__(self, run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., last_applied_sequence: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,77 @@
+from gemps.v1 import layout_pb2 as _layout_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WireType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WIRE_TYPE_UNSPECIFIED: _ClassVar[WireType]
+    WIRE_TYPE_FLOAT32: _ClassVar[WireType]
+    WIRE_TYPE_FLOAT16: _ClassVar[WireType]
+    WIRE_TYPE_BFLOAT16: _ClassVar[WireType]
+    WIRE_TYPE_INT8_BLOCK: _ClassVar[WireType]
+    WIRE_TYPE_SHARED_MEMORY: _ClassVar[WireType]
+WIRE_TYPE_UNSPECIFIED: WireType
+WIRE_TYPE_FLOAT32: WireType
+WIRE_TYPE_FLOAT16: WireType
+WIRE_TYPE_BFLOAT16: WireType
+WIRE_TYPE_INT8_BLOCK: WireType
+WIRE_TYPE_SHARED_MEMORY: WireType
+
+class Version(_message.Message):
+    __slots__ = ("incarnation", "clock")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    clock: int
+    def __init__(self, incarnation: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Footer(_message.Message):
+    __slots__ = ("byte_count", "chunk_count", "crc32c")
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    byte_count: int
+    chunk_count: int
+    crc32c: int
+    def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
+
+class ParametersHeader(_message.Message):
+    __slots__ = ("version", "wire_type", "byte_count", "offset", "with_constants", "layout_digest", "layout")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WITH_CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    version: Version
+    wire_type: WireType
+    byte_count: int
+    offset: int
+    with_constants: bool
+    layout_digest: bytes
+    layout: _layout_pb2.Layout
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., with_constants: bool = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ...) -> None: ...
+
+class SharedMemoryHandle(_message.Message):
+    __slots__ = ("region", "offset", "byte_count")
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    region: int
+    offset: int
+    byte_count: int
+    def __init__(self, region: _Optional[int] = ..., offset: _Optional[int] = ..., byte_count: _Optional[int] = ...) -> None: ...
