@@ -1,0 +1,169 @@
+"""Messages that carry chunks, without copying the tensor bytes more often than gRPC itself needs.
+
+A message of the data path (`CommitRequest`, `CommitResponse`, `InitializeRequest`, `PullResponse`) is a few small fields and
+at most one `Chunk` with up to 2 MiB of tensor bytes. Generated code would copy those bytes twice each way. Here the
+small fields go through the generated classes, and the chunk is written (one copy, into the message) or found (no copy,
+a view) directly. What `join_chunk` writes is what protobuf's own serialisation of the same fields would be, and
+`split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
+
+Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
+"""
+
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+# Field numbers of `Chunk chunk` in the four messages, and of Chunk's own fields (commit.proto, parameters.proto, transfer.proto).
+COMMIT_REQUEST_CHUNK = 2
+COMMIT_RESPONSE_CHUNK = 4
+INITIALIZE_REQUEST_CHUNK = 2
+PULL_RESPONSE_CHUNK = 2
+_OFFSET, _DATA = 1, 2
+
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+
+
+class FramingError(ValueError):
+    """The bytes are not a protobuf message of the expected shape. The sender's fault; sending them again won't help."""
+
+
+def join_chunk(rest: bytes, field: int, offset: int, data: Buffer) -> bytes:
+    """Serialise a message whose other fields are already serialised in `rest`, with a Chunk in `field`.
+
+    `data` is copied once. Fields of a protobuf message may come in any order, so the chunk goes last.
+    """
+    size = len(data)
+    head = bytearray()
+    if offset:
+        head.append(_OFFSET << 3 | _VARINT)
+        _put_varint(head, offset)
+    if size:
+        head.append(_DATA << 3 | _LENGTH_DELIMITED)
+        _put_varint(head, size)
+    prefix = bytearray(rest)
+    prefix.append(field << 3 | _LENGTH_DELIMITED)
+    _put_varint(prefix, len(head) + size)
+    return b"".join((prefix, head, data))
+
+
+def split_chunk(message: bytes, field: int) -> tuple[bytes, int, memoryview | None]:
+    """Take a message apart: the other fields, serialised; the chunk's offset; a view of the chunk's data.
+
+    The data is None when the message has no chunk, and empty when the chunk is. Raises FramingError when the bytes are
+    not a protobuf message, or have more than one chunk.
+    """
+    view = memoryview(message)
+    end = len(message)
+    rest: list[memoryview] = []
+    found: tuple[int, memoryview] | None = None
+    position = 0
+    while position < end:
+        start = position
+        number, wire, position = _tag(message, position, end)
+        if wire == _LENGTH_DELIMITED and number == field:
+            if found is not None:
+                raise FramingError("a message may hold one chunk only")
+            length, position = _varint(message, position, end)
+            if length > end - position:
+                raise FramingError("the chunk is cut short")
+            found = _chunk(message, view, position, position + length)
+            position += length
+        else:
+            position = _skip(message, wire, position, end)
+            rest.append(view[start:position])
+    if found is None:
+        return message, 0, None
+    return b"".join(rest), found[0], found[1]
+
+
+def count_fields(message: bytes, path: tuple[int, ...], limit: int) -> int:
+    """Count the occurrences of the field at `path` (field numbers, outermost first), stopping above `limit`.
+
+    Lets a receiver refuse a message with absurdly many submessages before parsing makes objects of them.
+    """
+    return _count(message, 0, len(message), path, limit)
+
+
+def _count(message: bytes, position: int, end: int, path: tuple[int, ...], limit: int) -> int:
+    count = 0
+    while position < end and count <= limit:
+        number, wire, position = _tag(message, position, end)
+        if number == path[0] and wire == _LENGTH_DELIMITED:
+            length, position = _varint(message, position, end)
+            if length > end - position:
+                raise FramingError("a submessage is cut short")
+            if len(path) == 1:
+                count += 1
+            else:
+                count += _count(message, position, position + length, path[1:], limit - count)
+            position += length
+        else:
+            position = _skip(message, wire, position, end)
+    return count
+
+
+def _chunk(message: bytes, view: memoryview, position: int, end: int) -> tuple[int, memoryview]:
+    offset = 0
+    data = view[end:end]
+    while position < end:
+        number, wire, position = _tag(message, position, end)
+        if number == _OFFSET and wire == _VARINT:
+            offset, position = _varint(message, position, end)
+        elif number == _DATA and wire == _LENGTH_DELIMITED:
+            length, position = _varint(message, position, end)
+            if length > end - position:
+                raise FramingError("the chunk's data is cut short")
+            data = view[position : position + length]
+            position += length
+        else:
+            position = _skip(message, wire, position, end)
+    return offset, data
+
+
+def _tag(message: bytes, position: int, end: int) -> tuple[int, int, int]:
+    key, position = _varint(message, position, end)
+    number = key >> 3
+    if number == 0 or key >= 1 << 32:
+        raise FramingError("illegal field number")
+    return number, key & 7, position
+
+
+def _skip(message: bytes, wire: int, position: int, end: int) -> int:
+    if wire == _VARINT:
+        _, position = _varint(message, position, end)
+    elif wire == _LENGTH_DELIMITED:
+        length, position = _varint(message, position, end)
+        position += length
+    elif wire == _FIXED32:
+        position += 4
+    elif wire == _FIXED64:
+        position += 8
+    else:
+        raise FramingError(f"wire type {wire} is not used by this contract")
+    if position > end:
+        raise FramingError("a field is cut short")
+    return position
+
+
+def _varint(message: bytes, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    for _ in range(_MAX_VARINT_BYTES):
+        if position >= end:
+            raise FramingError("the message is cut short")
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= 1 << 64:
+                raise FramingError("a number has more than 64 bits")
+            return value, position
+        shift += 7
+    raise FramingError("a number has more than 64 bits")
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
