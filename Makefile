@@ -1,0 +1,45 @@
+# Thin lines over the real commands. Every target first makes the virtual environment where it is missing or outdated;
+# on a fresh machine that needs Python 3.11 or newer and a package index. Further flags: make train ARGS="--workers 8".
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.PHONY: train test check proto bench compare test-package install
+
+train: $(INSTALLED)
+	$(BIN)/gemps train --workers 4 $(ARGS)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(ARGS)
+
+# What CI runs: linter, formatter, types, protos, tests, and a short training.
+check:
+	PYTHON=$(PYTHON) VENV=$(VENV) .ci/run
+
+proto: $(INSTALLED)
+	$(BIN)/python proto/generate.py
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/exchange.py $(ARGS)
+
+# GEM against DOWNPOUR with 32 workers, in both serving orders.
+compare: $(INSTALLED)
+	$(BIN)/python benchmarks/compare_rules.py $(ARGS)
+
+# The wheel, in a virtual environment of its own without PyTorch, outside the checkout.
+test-package: $(INSTALLED)
+	GEMPS_TEST_PACKAGE=1 $(BIN)/python -m pytest tests/package $(ARGS)
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gemps needs Python 3.11 or newer, this is " \
+	    + sys.version.split()[0] + ": name another one, as in make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[worker]'
+	@touch $@

@@ -1,0 +1,8 @@
+"""All settings classes: the keys that may stand in the file of `--config`, whichever command reads it."""
+
+from gem_server.settings import ServerSettings
+from gem_worker.settings import WorkerSettings
+
+from gem_cli.training.settings import TrainSettings
+
+KNOWN = (ServerSettings, WorkerSettings, TrainSettings)

@@ -1,0 +1,31 @@
+"""`gemps serve`."""
+
+from gem_server.settings import ServerSettings
+
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import CommandError
+from gem_cli.options import Given, OptionGroup, with_options
+
+
+@with_options(OptionGroup(ServerSettings, "Server"), known=KNOWN)
+def serve(given: Given) -> None:
+    """Run the parameter server, until it is stopped (Ctrl-C, SIGTERM) or, with --exit-when-finished, done.
+
+    It needs no PyTorch. When it is asked to end it applies the commits it has, writes a checkpoint and exits 0.
+
+    [bold]Examples[/bold]
+
+      gemps serve --eta 0.1 --commits 20000 --data-dir state
+
+      gemps serve --bind 0.0.0.0:50051 --insecure --data-dir state --resume
+    """
+    settings = given.load(ServerSettings)
+    from gem_server.errors import StartupError
+    from gem_server.process import serve as run
+
+    try:
+        code = run(settings)
+    except StartupError as error:
+        raise CommandError(str(error)) from None
+    if code:
+        raise SystemExit(code)

@@ -1,0 +1,67 @@
+"""`gemps status`."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from gem_cli import status_view
+from gem_cli.errors import CommandError
+from gem_cli.status_view import Status
+
+
+def status(
+    address: Annotated[
+        str, typer.Argument(envvar="GEMPS_SERVER", metavar="[ADDRESS]", help="HOST:PORT of the server.")
+    ] = "127.0.0.1:50051",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on showing it, until the run ends or Ctrl-C.")
+    ] = False,
+    interval: Annotated[float, typer.Option(help="With --watch: seconds between two reports.", min=0.1)] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,
+) -> None:
+    """Show a server's run: version, speed, loss, staleness, fairness, memory, and each worker.
+
+    [bold]Examples[/bold]
+
+      gemps status 192.168.1.5:50051 --watch
+
+      gemps status --json | jq .workers
+    """
+    from gem_worker.client import ClientError, Observer
+
+    observer = Observer(address)
+    try:
+        if watch:
+            _watch(observer, interval, as_json=as_json)
+        elif as_json:
+            print(json.dumps(observer.get_status()))
+        else:
+            console = Console()
+            found = observer.get_status()
+            if console.is_terminal:
+                console.print(status_view.report(found))
+            else:
+                print(status_view.plain_report(found))
+    except ClientError as error:
+        raise CommandError(str(error)) from None
+    finally:
+        observer.close()
+
+
+def _watch(observer: Any, interval: float, *, as_json: bool) -> None:
+    console = Console()
+    reports = observer.watch_status(interval)
+    if as_json or not console.is_terminal:
+        for report in reports:
+            print(json.dumps(report) if as_json else status_view.plain_line(report), flush=True)
+        return
+    with Live(console=console, screen=False, auto_refresh=False) as live:
+        for report in reports:
+            live.update(_fitted(report, console), refresh=True)
+
+
+def _fitted(report: Status, console: Console) -> Any:
+    return status_view.report(report, height=console.height)

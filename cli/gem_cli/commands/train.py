@@ -1,0 +1,145 @@
+"""`gemps train`."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from gem_server.settings import ServerSettings
+from gem_worker.settings import WorkerSettings
+
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.status_view import describe_evaluation
+from gem_cli.training.children import ONE_THREAD, gemps
+from gem_cli.training.reporters import Reporter, choose_reporter
+from gem_cli.training.run_folder import RunFolder
+from gem_cli.training.settings import TrainSettings
+from gem_cli.training.training import Outcome, Plan, Training
+
+DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
+
+# Set by the run folder and by the processes that this command starts.
+_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished"}))
+_WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "connect_timeout", "log_format"}))
+
+
+@with_options(OptionGroup(TrainSettings, "Training"), _WORKER, _SERVER, known=KNOWN)
+def train(
+    given: Given,
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work: see below."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Tell what happens as JSON lines, for programs.")] = False,
+) -> None:
+    """Train on this machine: a server and N workers as processes, live progress, and a run folder with the results.
+
+    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs. Ctrl-C ends it cleanly; a
+    second one kills. After -- comes your own script, started once a worker with GEMPS_SERVER, GEMPS_WORKER_NAME,
+    GEMPS_WORKER_INDEX and GEMPS_WORKERS set; there, python means the Python that runs gemps.
+
+    [bold]Examples[/bold]
+
+      gemps train --workers 8 --task cifar10 --model resnet18 --download --epochs 5
+
+      gemps train --workers 2 --steps 500 -- python my_script.py --hidden 128
+    """
+    settings = given.load(TrainSettings)
+    worker = given.load(WorkerSettings)
+    command = None if not script else _script(script)
+    folder, server, server_arguments = _prepare(given, settings, worker, command)
+    plan = Plan(
+        server=gemps("serve", *server_arguments),
+        worker=command or gemps("work", *given.arguments(WorkerSettings)),
+        workers=settings.workers,
+        min_workers=server.min_workers,
+        worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
+        report_interval=settings.report_interval,
+    )
+    started = datetime.now(UTC)
+    with choose_reporter(as_json=as_json) as reporter:
+        outcome = Training(plan, folder, reporter).run()
+    used = {
+        "train": settings.model_dump(mode="json"),
+        "server": server.model_dump(mode="json"),
+        "worker": None if command else worker.model_dump(mode="json"),
+        "command": command,
+    }
+    evaluation_arguments = None if command else given.arguments(WorkerSettings)
+    _finish(folder, outcome, started, used, evaluation_arguments, reporter)
+    if outcome.interrupted:
+        raise SystemExit(INTERRUPTED)
+    if outcome.server_failed or outcome.failed_workers:
+        raise SystemExit(FAILED)
+
+
+def _prepare(
+    given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None
+) -> tuple[RunFolder, ServerSettings, list[str]]:
+    """Return the run folder, the server's settings, and the server's arguments."""
+    asked = given.load(ServerSettings, data_dir=Path())  # only to see what the user asked for
+    own: dict[str, Any] = {"exit_when_finished": True}
+    if "bind" not in asked.model_fields_set:
+        own["bind"] = "127.0.0.1:0"
+    if "min_workers" not in asked.model_fields_set:
+        own["min_workers"] = settings.workers
+    if command is None and not (asked.steps or asked.epochs or asked.commits):
+        own["epochs"] = DEFAULT_EPOCHS
+    given.load(ServerSettings, data_dir=Path(), **own)  # refuses bad settings before a folder is made
+    if settings.run_dir is not None:
+        folder = RunFolder.given(settings.run_dir, resume=asked.resume)
+    elif asked.resume:
+        raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to go on with", USAGE)
+    else:
+        label = Path(command[-1 if len(command) == 1 else 1]).stem if command else worker.task
+        folder = RunFolder.fresh(settings.runs_dir, f"{label}-{asked.rule}")
+    own |= {"data_dir": folder.path, "ready_file": folder.ready_file}
+    return folder, given.load(ServerSettings, **own), [*given.arguments(ServerSettings), *to_arguments(own)]
+
+
+def _script(script: Sequence[str]) -> list[str]:
+    """Return the command of a worker. Raises CommandError when there is no such program."""
+    program, *arguments = script
+    if program in ("python", "python3"):
+        return [sys.executable, *arguments]
+    if program.endswith(".py") and Path(program).exists():
+        return [sys.executable, program, *arguments]
+    if shutil.which(program) is None:
+        raise CommandError(
+            f"{program!r} is no program that could be started as a worker; a task is chosen by --task", USAGE
+        )
+    return list(script)
+
+
+def _finish(
+    folder: RunFolder,
+    outcome: Outcome,
+    started: datetime,
+    used: dict[str, Any],
+    evaluation_arguments: list[str] | None,
+    reporter: Reporter,
+) -> None:
+    """Complete the run folder, and tell the results."""
+    from gem_cli.training import results  # plots and processes: only once there is something to show
+
+    evaluation = None
+    if not folder.keep_final_model():
+        reporter.event("no_model", f"no model was trained; the logs are in {folder.logs}")
+    elif evaluation_arguments is not None and not outcome.interrupted:
+        found = results.evaluate(folder, evaluation_arguments)
+        if isinstance(found, str):
+            reporter.event("evaluation_failed", found)
+        else:
+            evaluation = found
+    summary = results.summarize(outcome, started=started, settings=used, evaluation=evaluation)
+    folder.write_summary(summary)
+    title = f"{folder.path.name}" + (f" · test accuracy {evaluation['accuracy']:.4f}" if evaluation else "")
+    results.draw_plot(folder, title, reporter)
+    if evaluation:
+        reporter.event("evaluated", "test " + describe_evaluation(evaluation), **evaluation)
+    reporter.event("finished", f"run folder {folder.path}", run_dir=str(folder.path), summary=summary)

@@ -1,0 +1,11 @@
+"""`gemps version`."""
+
+from gem_cli.training.surroundings import versions
+
+
+def version() -> None:
+    """Print the versions of gemps, Python and the packages that matter; for bug reports."""
+    found = versions()
+    print(f"gemps {found.pop('gemps')}")
+    for package, number in found.items():
+        print(f"  {package} {number}")

@@ -1,0 +1,30 @@
+"""`gemps work`."""
+
+from gem_worker.settings import WorkerSettings
+
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import missing_worker_extra
+from gem_cli.options import Given, OptionGroup, with_options
+
+
+@with_options(OptionGroup(WorkerSettings, "Worker"), known=KNOWN)
+def work(given: Given) -> None:
+    """Run one worker: it joins a server, trains until the run is finished, and exits 0.
+
+    Learning rate, update rule, seed and budget come from the server. Start as many workers as you like, whenever you
+    like, here or on other machines; one that starts before the server waits for it.
+
+    [bold]Examples[/bold]
+
+      gemps work --server 192.168.1.5:50051 --task cifar10 --model resnet18 --download
+
+      GEMPS_SERVER=192.168.1.5:50051 gemps work --worker-name left-machine --device cuda:1
+    """
+    settings = given.load(WorkerSettings)
+    try:
+        from gem_worker.trainer import work as run
+    except ModuleNotFoundError as error:
+        raise missing_worker_extra(error) from None
+    code = run(settings)
+    if code:
+        raise SystemExit(code)

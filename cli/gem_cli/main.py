@@ -1,0 +1,43 @@
+"""The `gemps` command: its subcommands, and where their errors end."""
+
+import sys
+
+import typer
+
+from gem_cli.commands.evaluate import evaluate
+from gem_cli.commands.serve import serve
+from gem_cli.commands.status import status
+from gem_cli.commands.train import train
+from gem_cli.commands.version import version
+from gem_cli.commands.work import work
+from gem_cli.errors import INTERRUPTED, CommandError
+
+app = typer.Typer(
+    name="gemps",
+    help="A parameter server for asynchronous deep learning that stays stable as workers are added.\n\n"
+    "[bold]gemps train[/bold] runs a server and four workers on this machine and shows how they learn. For more machines "
+    "run [bold]gemps serve[/bold] on one and [bold]gemps work[/bold] on the others. gemps COMMAND --help explains every "
+    "option; each can also be set by its environment variable, or in a TOML file (--config).",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(train)
+app.command()(serve)
+app.command()(work)
+app.command()(evaluate)
+app.command()(status)
+app.command()(version)
+
+
+def main() -> None:
+    """Run the command line of this process; exits with 2 for wrong usage, 1 for failure, 130 for Ctrl-C."""
+    try:
+        app(prog_name="gemps")
+    except CommandError as error:
+        print(f"gemps: {error}", file=sys.stderr)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,234 @@
+"""Command-line options from settings classes: one source of truth for flag, environment, TOML key, default and help.
+
+Every field of a pydantic-settings class can be set, in order of precedence, by its flag (`--eta`), its environment
+variable (`GEMPS_ETA`), its key in the file named by `--config` (`eta`), or else has its default. This module makes the
+flags from the fields, and puts the four together so that a flag that was not given overrides nothing. What a value may
+be, and under which heading help shows it (`json_schema_extra={"panel": ...}`), only the settings class says.
+"""
+
+import difflib
+import functools
+import inspect
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_settings import BaseSettings
+from rich.markup import escape
+
+from gem_cli.errors import USAGE, CommandError
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """The fields of one settings class that a command takes as options: all but those it sets itself."""
+
+    settings: type[BaseSettings]
+    panel: str  # for fields that name none themselves
+    without: frozenset[str] = frozenset()
+
+    def fields(self) -> Iterator[tuple[str, FieldInfo]]:
+        """(name, field) of each option, in the order in which help shows them."""
+        return ((name, field) for name, field in self.settings.model_fields.items() if name not in self.without)
+
+    def heading(self, field: FieldInfo) -> str:
+        """Return the panel under which help shows the field."""
+        extra = field.json_schema_extra
+        return str(extra.get("panel", self.panel)) if isinstance(extra, dict) else self.panel
+
+
+class Given:
+    """What the command line said; `load` adds environment, file and defaults."""
+
+    def __init__(
+        self, values: Mapping[type[BaseSettings], Mapping[str, Any]], config: Path | None, known: Iterable[str]
+    ) -> None:
+        self._values = values
+        self._config = config
+        self._file = {} if config is None else _read_toml(config, set(known))
+
+    def load(
+        self, settings: type[Settings], *, fallback: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
+    ) -> Settings:
+        """Return the validated settings. Raises CommandError that says where a bad value came from.
+
+        `overrides`, the command's own, beat all else; `fallback` stands in for defaults.
+        """
+        given = {**self._values.get(settings, {}), **overrides}
+        environment = {name for name in settings.model_fields if variable(settings, name) in os.environ}
+        from_file = {
+            name: value
+            for name, value in {**fallback, **self._file}.items()
+            if name in settings.model_fields and name not in environment and name not in given
+        }
+        try:
+            return settings(**from_file, **given)
+        except ValidationError as error:
+            origins = {
+                name: f"{variable(settings, name)}={os.environ[variable(settings, name)]}" for name in environment
+            }
+            origins |= {name: f"{self._config}: {name} = {value!r}" for name, value in from_file.items()}
+            origins |= {name: f"{flag(name)} {value}" for name, value in given.items()}
+            raise CommandError("; ".join(_explain(one, origins) for one in error.errors()), USAGE) from None
+
+    def has_flag(self, settings: type[BaseSettings], name: str) -> bool:
+        """Return whether the option stood on the command line."""
+        return name in self._values.get(settings, {})
+
+    def arguments(self, settings: type[BaseSettings]) -> list[str]:
+        """Return the same flags again, for a child process; it reads the same file and inherits the environment."""
+        file = [] if self._config is None else ["--config", str(self._config.resolve())]
+        return file + to_arguments(self._values.get(settings, {}))
+
+
+def to_arguments(values: Mapping[str, object]) -> list[str]:
+    """`{"eta": 0.1, "resume": True, "reflection": False}` -> `["--eta=0.1", "--resume", "--no-reflection"]`."""
+    arguments = []
+    for name, value in values.items():
+        if isinstance(value, bool):
+            arguments.append(flag(name) if value else "--no-" + flag(name)[2:])
+        else:
+            arguments.append(f"{flag(name)}={value}")
+    return arguments
+
+
+def flag(name: str) -> str:
+    """`chunk_bytes` -> `--chunk-bytes`."""
+    return "--" + name.replace("_", "-")
+
+
+def variable(settings: type[BaseSettings], name: str) -> str:
+    """`chunk_bytes` -> `GEMPS_CHUNK_BYTES`."""
+    return f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> Callable[..., Callable[..., None]]:
+    """Decorate a command `f(given: Given, ...)` so that typer sees the groups' options and `--config FILE`.
+
+    `known` are the settings classes whose keys may stand in that file: one file serves all commands, and a key that no
+    class knows is refused, not ignored.
+    """
+    keys = {name for settings in known for name in settings.model_fields}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        made = [_parameter(group, *named) for group in groups for named in group.fields()]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made, _CONFIG)]
+
+        @functools.wraps(command)
+        def run(**arguments: Any) -> None:
+            given = {
+                group.settings: {name: arguments[name] for name, _ in group.fields() if arguments[name] is not None}
+                for group in groups
+            }
+            command(given=Given(given, arguments["config"], keys), **{p.name: arguments[p.name] for p in own})
+
+        run.__dict__["__signature__"] = inspect.Signature(parameters)  # typer reads these two
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
+
+
+def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Parameter:
+    """Make the option of one field. Its type is text (or a pair of flags): the settings class alone judges values."""
+    kind = _plain_type(field.annotation)
+    note = variable(group.settings, name)
+    default = field.get_default(call_default_factory=True, validated_data={})
+    if default not in (None, "", PydanticUndefined):
+        note += f", default {str(default).lower() if kind is bool else _text(default)}"
+    option: dict[str, Any] = {
+        "help": f"{escape(field.description or '')} [dim]({escape(note)})[/dim]",
+        "rich_help_panel": group.heading(field),
+        "show_default": False,
+    }
+    annotation: Any
+    if kind is bool:
+        declarations = [f"{flag(name)}/--no-{flag(name)[2:]}"]
+        annotation = bool | None
+    else:
+        declarations = [flag(name)]
+        annotation = str | None
+        choices = _choices(kind)
+        option["metavar"] = "|".join(choices) if choices else _METAVARS.get(kind, "<text>")
+        if choices:
+            option["autocompletion"] = lambda incomplete: [one for one in choices if one.startswith(incomplete)]
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[annotation, typer.Option(*declarations, **option)],
+    )
+
+
+_CONFIG = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar="GEMPS_CONFIG",
+            metavar="FILE",
+            help="TOML file with settings: keys are flags with underscores, as chunk_bytes = 65536. Environment "
+            "variables beat it, and flags beat those.",
+        ),
+    ],
+)
+
+_METAVARS: Mapping[Any, str] = {int: "<integer>", float: "<number>", Path: "<path>"}
+
+
+def _plain_type(annotation: Any) -> Any:
+    """Return the annotation without `| None`."""
+    if get_origin(annotation) in (Union, UnionType):
+        (annotation, *_) = [one for one in get_args(annotation) if one is not type(None)]
+    return annotation
+
+
+def _choices(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [str(one) for one in get_args(kind)]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(member.value) for member in kind]
+    return []
+
+
+def _text(default: object) -> str:
+    return str(default.value) if isinstance(default, Enum) else str(default)
+
+
+def _read_toml(path: Path, known: set[str]) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(f"--config {path}: {error.strerror}", USAGE) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CommandError(f"--config {path} is not TOML: {error}", USAGE) from None
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "`gemps train --help` lists the names of all settings"
+            raise CommandError(f"--config {path}: there is no setting {key!r}; {hint}", USAGE)
+    return values
+
+
+def _explain(error: ErrorDetails, origins: Mapping[str, str]) -> str:
+    """One pydantic error in a line: where the value came from, what it was, what is wrong with it."""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if not error["loc"]:  # of fields together: the text names them
+        return message
+    name = str(error["loc"][0])
+    return f"{origins.get(name, flag(name))}: {message}"

@@ -1,0 +1,190 @@
+"""A server's status for people: one plain line, or rich tables. Shared by `gemps status` and `gemps train`.
+
+A status is a `gemps.v1.RunStatus` as the client library's Observer returns it: a dict by the proto's field names.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+
+Status = Mapping[str, Any]
+
+_STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
+LIVE = ("JOINED", "TRAINING", "FINISHED")  # of a worker: it has a session
+
+
+def state(status: Status, field: str = "run_state") -> str:
+    """Return "TRAINING" for RUN_STATE_TRAINING or WORKER_STATE_TRAINING."""
+    return str(status.get(field, "")).rpartition("STATE_")[2] or "UNKNOWN"
+
+
+def clock(status: Status) -> int:
+    """Return the clock of the status's version; 0: no parameters yet."""
+    return int(status.get("version", {}).get("clock", 0))
+
+
+def live_workers(status: Status) -> int:
+    """Return how many workers have a session."""
+    return sum(state(worker, "state") in LIVE for worker in status.get("workers", ()))
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """Return a figure in few characters: `0.123`, `12.3`, `1234`; `-` for what is not known."""
+    if value is None:
+        return "-"
+    value = float(value)  # JSON has NaN and infinities as text
+    if value != value or abs(value) >= 10**digits or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.{digits}g}"
+
+
+def plain_line(status: Status) -> str:
+    """Return the run in one line, for logs and pipes."""
+    parts = [
+        f"{status.get('run_seconds', 0):6.1f} s",
+        f"{state(status).lower()}",
+        f"version {clock(status)}",
+        f"{number(status.get('commits_per_second'))} updates/s",
+        f"loss {number(status.get('loss'))}",
+        f"staleness {number(status.get('staleness_mean'))}",
+        f"pi {number(status.get('mean_pi'))}",
+        f"blocked {_percent(status.get('blocked_fraction'))}",
+        f"fairness {number(status.get('jain_index'))}",
+        f"{live_workers(status)} workers",
+    ]
+    return "  ".join(parts)
+
+
+def plain_report(status: Status) -> str:
+    """Return the run and each worker, a line each, for `gemps status` outside a terminal."""
+    lines = [plain_line(status), *(f"{name}: {value}" for name, value in _facts(status))]
+    for worker in status.get("workers", ()):
+        cells = (f"{heading} {cell}" for heading, cell in zip(_HEADINGS[1:], _cells(worker)[1:], strict=True))
+        lines.append(f"worker {worker['name']}: " + ", ".join(cells))
+    return "\n".join(lines)
+
+
+def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
+    """Return an evaluation, as `gemps evaluate --json` prints it, in words."""
+    return f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f} on {evaluation['samples']} samples"
+
+
+def report(status: Status, *, height: int | None = None) -> RenderableType:
+    """Return the run's panel above the table of its workers, within `height` lines where one is given."""
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(status):
+        facts.add_row(f"[dim]{name}[/dim]", value)
+    rows = None if height is None else max(1, height - facts.row_count - 7)
+    return Group(summary_panel(status, facts), worker_table(status, rows=rows))
+
+
+def summary_panel(status: Status, body: RenderableType) -> Panel:
+    """Return `body` under a title with the run's state, version and speed."""
+    run_state = state(status)
+    settings = status.get("settings", {})
+    title = (
+        f"[bold]{settings.get('rule') or 'gemps'}[/bold] · [{_STATES.get(run_state, 'white')}]{run_state.lower()}[/] · "
+        f"version {clock(status)} · {number(status.get('commits_per_second'))} updates/s"
+    )
+    return Panel(body, title=title, title_align="left", border_style="dim")
+
+
+def run_figures(status: Status) -> Table:
+    """Return the figures to watch while training: loss, staleness, pi, blocked, fairness."""
+    grid = Table.grid(padding=(0, 3))
+    names = ("loss", "staleness", "mean pi", "blocked", "fairness (Jain)", "eta", "workers")
+    values = (
+        number(status.get("loss")),
+        number(status.get("staleness_mean")),
+        number(status.get("mean_pi")),
+        _percent(status.get("blocked_fraction")),
+        number(status.get("jain_index"), 4),
+        number(status.get("next_eta")),
+        str(live_workers(status)),
+    )
+    grid.add_row(*(f"[dim]{name}[/dim]" for name in names))
+    grid.add_row(*(f"[bold]{value}[/bold]" for value in values))
+    return grid
+
+
+_HEADINGS = (
+    "worker",
+    "rank",
+    "state",
+    "device",
+    "commits",
+    "commits/s",
+    "loss",
+    "staleness",
+    "pi",
+    "blocked",
+    "wait ms",
+)
+
+
+def worker_table(status: Status, *, rows: int | None = None) -> Table:
+    """Return a row for each worker, by rank; the first `rows` of them where a limit is given."""
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("worker", "state", "device") else "right", no_wrap=True)
+    workers = sorted(status.get("workers", ()), key=lambda worker: worker.get("rank", 0))
+    shown = workers if rows is None or len(workers) <= rows else workers[: rows - 1]
+    for worker in shown:
+        name, rank, worker_state, *rest = _cells(worker)
+        table.add_row(name, rank, f"[{_STATES.get(worker_state.upper(), 'red')}]{worker_state}[/]", *rest)
+    if len(shown) < len(workers):
+        table.add_row(f"[dim]and {len(workers) - len(shown)} more[/dim]")
+    return table
+
+
+def _cells(worker: Status) -> tuple[str, ...]:
+    statistics = worker.get("statistics", {})
+    return (
+        str(worker.get("name", "")),
+        str(worker.get("rank", "")),
+        state(worker, "state").lower(),
+        str(worker.get("device", "")),
+        str(worker.get("commits", 0)),
+        number(worker.get("commits_per_second")),
+        number(worker.get("loss")),
+        number(worker.get("staleness_mean")),
+        number(statistics.get("mean_pi")),
+        _percent(statistics.get("blocked_fraction")),
+        number(1000 * float(worker.get("wait_mean_seconds", 0))),
+    )
+
+
+def _facts(status: Status) -> list[tuple[str, str]]:
+    settings, queue, memory = (status.get(name, {}) for name in ("settings", "queue", "memory"))
+    rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
+    budget = ", ".join(
+        f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
+    )
+    facts = [
+        ("rule", f"{settings.get('rule', '-')} {rule}".strip()),
+        ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
+        ("budget", budget or "none"),
+        ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),
+        ("model", f"{status.get('parameter_count', 0):,} parameters in {status.get('tensor_count', 0)} tensors"),
+        ("commits", f"{status.get('commits', 0):,} applied in {number(status.get('run_seconds'))} s"),
+        ("queue", f"{queue.get('length', 0)} complete, {queue.get('waiting', 0)} waiting for a buffer"),
+        ("buffers", f"{queue.get('staging_buffers_in_use', 0)} of {queue.get('staging_buffers', 0)} in use"),
+        ("memory", f"{_mib(memory, 'reserved_bytes')} promised of {_mib(memory, 'limit_bytes')}"),
+        ("checkpoint", str(status.get("checkpoint", {}).get("path", "")) or "none"),
+        ("server", f"gemps {status.get('server_version', '')}, up {number(status.get('uptime_seconds'))} s"),
+    ]
+    best = status.get("best_evaluation")
+    if best:
+        facts.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))
+    return facts
+
+
+def _percent(fraction: Any) -> str:
+    return "-" if fraction is None else f"{100 * float(fraction):.1f} %"
+
+
+def _mib(memory: Status, field: str) -> str:
+    return f"{memory.get(field, 0) / 2**20:,.0f} MiB"

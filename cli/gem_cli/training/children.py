@@ -1,0 +1,95 @@
+"""Child processes of `gemps train`: each in its own process group, with its output in a log, ended by its id."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from gem_cli.errors import last_lines
+
+# One thread a worker: N workers with a thread pool each only get in each other's way. What the user sets stays.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Child:
+    """A started process. Not thread-safe: one thread starts, polls and ends it."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        environment: Mapping[str, str],
+        orphan_signal: signal.Signals,
+    ) -> None:
+        """Start `command`; `orphan_signal` is what it gets should this process die. Raises OSError."""
+        self.name = name
+        self.log = log
+        if sys.platform == "linux":
+            tether = [sys.executable, "-P", "-m", "gem_cli.training.tether", str(os.getpid()), str(orphan_signal.value)]
+            command = [*tether, *command]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                process_group=0 if os.name == "posix" else None,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Return the process id, which is also that of its group."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code: None while it runs, -N when signal N ended it."""
+        return self._process.poll()
+
+    @property
+    def running(self) -> bool:
+        """Return whether it runs."""
+        return self.exit_code is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process and what it started; nothing happens when it has ended."""
+        if not self.running:
+            return
+        try:
+            if os.name == "posix":
+                os.killpg(self.pid, number)
+            else:
+                self._process.terminate()
+        except ProcessLookupError:
+            pass
+
+    def describe_end(self) -> str:
+        """Return how it ended, and the end of its log: for a message about a failure."""
+        code = self.exit_code or 0
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+        lines = last_lines(self.log)
+        quoted = "".join(f"\n    {line}" for line in lines)
+        return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
+
+
+def end(children: Iterable[Child], *steps: tuple[signal.Signals, float]) -> None:
+    """End all: for each step send the signal to those that run, and wait up to so many seconds for them to end."""
+    left = list(children)
+    for number, seconds in steps:
+        for child in left:
+            child.send(number)
+        deadline = time.monotonic() + seconds
+        while left and time.monotonic() < deadline:
+            left = [child for child in left if child.running]
+            time.sleep(0.02)
+
+
+def gemps(*arguments: str) -> list[str]:
+    """Return the command line of a `gemps` command, by this very interpreter and installation."""
+    return [sys.executable, "-P", "-m", "gem_cli", *arguments]

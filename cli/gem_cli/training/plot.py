@@ -1,0 +1,61 @@
+"""plot.png: loss, speed, staleness and pi of a run over time, drawn from the lines of metrics.jsonl."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Metrics = Sequence[Mapping[str, Any]]
+
+
+def draw(metrics: Metrics, title: str, path: Path) -> None:
+    """Write the picture. Raises ImportError where matplotlib is not installed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    seconds = [float(line.get("run_seconds", 0)) for line in metrics]
+
+    def series(value: Callable[[Mapping[str, Any]], Any]) -> list[float]:
+        return [float("nan") if (found := value(line)) is None else float(found) for line in metrics]
+
+    def over_workers(choose: Callable[[list[float]], float]) -> list[float]:
+        return series(lambda line: choose([float(one["staleness_last"]) for one in line.get("workers", ())] or [0.0]))
+
+    figure = Figure(figsize=(11, 6.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    (loss, speed), (staleness, energy) = figure.subplots(2, 2, sharex=True)
+    figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+
+    loss.plot(seconds, series(lambda line: line.get("loss")), color=_BLUE)
+    loss.set_title("training loss (newest commit of each worker)")
+    losses = [one for one in series(lambda line: line.get("loss")) if one > 0]
+    if losses and max(losses) > 20 * min(losses):
+        loss.set_yscale("log")
+
+    speed.plot(seconds, series(lambda line: line.get("commits_per_second")), color=_ORANGE)
+    speed.set_title("updates a second")
+    speed.set_ylim(bottom=0)
+
+    staleness.fill_between(seconds, over_workers(min), over_workers(max), color=_GREEN, alpha=0.15, linewidth=0)
+    staleness.plot(seconds, series(lambda line: line.get("staleness_mean")), color=_GREEN)
+    staleness.set_title("staleness, in commits (mean; band: last commit of each worker)")
+    staleness.set_ylim(bottom=0)
+
+    energy.plot(seconds, series(lambda line: line.get("mean_pi")), color=_PURPLE, label="mean pi")
+    energy.plot(
+        seconds, series(lambda line: line.get("blocked_fraction")), color=_RED, linestyle="--", label="blocked fraction"
+    )
+    energy.set_title("pi, the part of a delta that is applied")
+    energy.set_ylim(bottom=0)
+    energy.legend(frameon=False)
+
+    for axes in (loss, speed, staleness, energy):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.title.set_fontsize(10)
+        axes.set_xlim(left=0)
+    for axes in (staleness, energy):
+        axes.set_xlabel("seconds of training")
+    figure.savefig(path, dpi=120)
+
+
+_BLUE, _ORANGE, _GREEN, _RED, _PURPLE = "#4477aa", "#ee7733", "#228833", "#cc3311", "#aa3377"

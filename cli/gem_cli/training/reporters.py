@@ -1,0 +1,114 @@
+"""How `gemps train` tells what happens: live tables on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+import json
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from gem_cli import status_view
+from gem_cli.status_view import Status
+
+PLAIN_INTERVAL = 5.0  # seconds between plain lines while nothing changes: enough to see life, few enough for a log
+
+
+class Reporter(ABC):
+    """Where the events of a run go. Used from one thread."""
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop showing progress; events may still come."""
+
+    @abstractmethod
+    def event(self, name: str, text: str, **particulars: Any) -> None:
+        """Something happened: `text` for people, `name` and `particulars` for programs."""
+
+    @abstractmethod
+    def status(self, status: Status) -> None:
+        """Take a report of the server."""
+
+
+class LiveReporter(Reporter):
+    """Tables that renew themselves in place; events scroll by above them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(Text("starting the server ...", style="dim"), console=console, refresh_per_second=8)
+        self._live.start()
+
+    def close(self) -> None:
+        """Leave the last tables standing."""
+        self._live.stop()
+
+    def event(self, name: str, text: str, **_: Any) -> None:
+        """Print above the tables."""
+        self._console.print(text, markup=False, highlight=False, style="red" if name.endswith("_failed") else None)
+
+    def status(self, status: Status) -> None:
+        """Renew the tables."""
+        figures = status_view.summary_panel(status, status_view.run_figures(status))
+        self._live.update(Group(figures, status_view.worker_table(status, rows=max(4, self._console.height - 8))))
+
+
+class PlainReporter(Reporter):
+    """A line every few seconds, and at once when the run's state or the number of its workers changes."""
+
+    def __init__(self) -> None:
+        self._last_key: tuple[str, int] | None = None
+        self._last_time = 0.0
+        self._unsaid: Status | None = None
+
+    def close(self) -> None:
+        """Say the last report, if it was not."""
+        if self._unsaid is not None:
+            print(status_view.plain_line(self._unsaid), flush=True)
+            self._unsaid = None
+
+    def event(self, name: str, text: str, **_: Any) -> None:
+        """Print the text; failures go to stderr."""
+        print(text, file=sys.stderr if name.endswith("_failed") else sys.stdout, flush=True)
+
+    def status(self, status: Status) -> None:
+        """Print a line where it says something new."""
+        key = (status_view.state(status), status_view.live_workers(status))
+        self._unsaid = status
+        if key != self._last_key or time.monotonic() - self._last_time >= PLAIN_INTERVAL:
+            self._last_key, self._last_time = key, time.monotonic()
+            self.close()
+
+
+class JsonReporter(Reporter):
+    """One JSON object a line on stdout, each with `event`; nothing else is written there."""
+
+    def close(self) -> None:
+        """Every line is out already."""
+
+    def event(self, name: str, text: str, **particulars: Any) -> None:
+        """Write the event."""
+        self._write({"event": name, "message": text, **particulars})
+
+    def status(self, status: Status) -> None:
+        """Write the report whole."""
+        self._write({"event": "status", "status": status})
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        print(json.dumps(value), flush=True)
+
+
+def choose_reporter(*, as_json: bool) -> Reporter:
+    """Return the reporter that fits where stdout goes."""
+    if as_json:
+        return JsonReporter()
+    console = Console()
+    return LiveReporter(console) if console.is_terminal and not console.is_dumb_terminal else PlainReporter()

@@ -1,0 +1,72 @@
+"""After the training: the held-out accuracy, the plot and summary.json."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gem_cli import status_view
+from gem_cli.training import plot, surroundings
+from gem_cli.training.children import gemps
+from gem_cli.training.reporters import Reporter
+from gem_cli.training.run_folder import RunFolder
+from gem_cli.training.training import Outcome
+
+
+def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
+    """Return what `gemps evaluate MODEL --json` prints, or a line saying why it failed.
+
+    A process of its own, so that this one never loads PyTorch.
+    """
+    command = gemps("evaluate", str(folder.model), "--json", *worker_arguments)
+    with folder.log("evaluate").open("wb") as log:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)  # noqa: S603
+    if done.returncode != 0:
+        return f"evaluation failed with exit code {done.returncode}; its log is {folder.log('evaluate')}"
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
+    """Write plot.png, where there is something to draw and something to draw it with."""
+    metrics = [line for line in folder.read_metrics() if status_view.clock(line)]
+    if not metrics:
+        return
+    try:
+        plot.draw(metrics, title, folder.plot)
+    except ImportError as error:
+        reporter.event("no_plot", f'no plot.png: {error.name} is not installed; pip install "gemps[worker]"')
+
+
+def summarize(
+    outcome: Outcome, *, started: datetime, settings: Mapping[str, Any], evaluation: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the content of summary.json."""
+    status = outcome.last_status or {}
+    seconds = float(status.get("run_seconds", 0))
+    commits = int(status.get("commits", 0))
+    return {
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "interrupted": outcome.interrupted,
+        "exit_codes": outcome.exit_codes,
+        "accuracy": evaluation["accuracy"] if evaluation else None,
+        "test_loss": evaluation["loss"] if evaluation else None,
+        "test_samples": evaluation["samples"] if evaluation else None,
+        "training_loss": status.get("loss"),
+        "version": status_view.clock(status),
+        "commits": commits,
+        "training_seconds": seconds,
+        "commits_per_second": commits / seconds if seconds else None,
+        "staleness_mean": status.get("staleness_mean"),
+        "mean_pi": status.get("mean_pi"),
+        "blocked_fraction": status.get("blocked_fraction"),
+        "jain_index": status.get("jain_index"),
+        "parameters": status.get("parameter_count"),
+        "seed": settings["server"]["seed"],
+        "settings": settings,
+        "versions": surroundings.versions(),
+        "git_commit": surroundings.git_commit(),
+        "hardware": surroundings.hardware(),
+    }

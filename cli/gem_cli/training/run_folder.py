@@ -1,0 +1,86 @@
+"""The folder a run leaves behind, and what is in it.
+
+model.safetensors   the final parameters, every name of the model's state_dict
+summary.json        seed, settings, versions, commit, hardware, results
+metrics.jsonl       one line a status report of the server
+plot.png            loss, speed, staleness and pi over time
+logs/               server.log, worker-N.log, evaluate.log
+checkpoints/        the server's checkpoints; `latest` points to the newest
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gem_cli.errors import USAGE, CommandError
+
+
+class RunFolder:
+    """Paths and files of one run. `create` makes the folder; nothing is written before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.model = path / "model.safetensors"
+        self.summary = path / "summary.json"
+        self.metrics = path / "metrics.jsonl"
+        self.plot = path / "plot.png"
+        self.logs = path / "logs"
+        self.ready_file = path / "server.json"
+
+    @classmethod
+    def fresh(cls, parent: Path, label: str) -> "RunFolder":
+        """Return a folder that does not exist yet: parent/YYYYmmdd-HHMMSS-label[-n], created at once."""
+        stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{label}"
+        count = 1
+        while True:
+            folder = cls(parent / (stem if count == 1 else f"{stem}-{count}"))
+            try:
+                folder.logs.parent.mkdir(parents=True)
+            except FileExistsError:
+                count += 1
+                continue
+            folder.logs.mkdir()
+            return folder
+
+    @classmethod
+    def given(cls, path: Path, *, resume: bool) -> "RunFolder":
+        """Return the folder the user named. Raises CommandError when it is in use, or has nothing to resume."""
+        if resume and not (path / "latest").exists():
+            raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
+        if not resume and path.exists() and any(path.iterdir()):
+            raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to go on", USAGE)
+        folder = cls(path)
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        folder.ready_file.unlink(missing_ok=True)
+        return folder
+
+    def log(self, name: str) -> Path:
+        """Return the log of a child process."""
+        return self.logs / f"{name}.log"
+
+    def add_metrics(self, status: Mapping[str, Any]) -> None:
+        """Append a status report, with the time."""
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **status})
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def keep_final_model(self) -> bool:
+        """Copy the newest checkpoint's parameters to model.safetensors; False when there is no checkpoint."""
+        newest = self.path / "latest" / "model.safetensors"
+        if not newest.exists():
+            return False
+        shutil.copyfile(newest, self.model)
+        return True
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        self.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl."""
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,24 @@
+"""What `gemps train` itself can be told, beside the settings of the server and of the workers."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class TrainSettings(BaseSettings):
+    """The settings of one `gemps train`."""
+
+    model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
+
+    workers: int = Field(4, ge=1, le=1024, description="Worker processes to start. Each one takes 300 MB or more.")
+    runs_dir: Path = Field(Path("runs"), description="Folder in which each run gets a folder of its own.")
+    run_dir: Path | None = Field(
+        None,
+        description="Exactly this folder instead, new or empty; with --resume the folder of the run to go on with.",
+    )
+    report_interval: float = Field(
+        0.5,
+        ge=0.1,
+        description="Seconds between two reports of the server: lines of metrics.jsonl, and progress shown.",
+    )

@@ -1,0 +1,220 @@
+"""One training: starts the server and the workers, watches over them, and brings all of them to their end.
+
+    starting   the server alone, until it writes its ready file
+    training   the workers beside it, until the server has ended
+    stopping   after Ctrl-C: workers are interrupted, then the server drains and writes its checkpoint
+
+A worker that fails is told about and the others go on; a second Ctrl-C kills everything.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+from gem_cli import status_view
+from gem_cli.errors import CommandError
+from gem_cli.status_view import Status
+from gem_cli.training.children import Child, end
+from gem_cli.training.follower import Follower
+from gem_cli.training.reporters import Reporter
+from gem_cli.training.run_folder import RunFolder
+
+POLL = 0.1  # seconds between looks at the children
+WORKER_GRACE = 15.0  # seconds a worker gets to leave: one step of a large model on a slow machine
+SERVER_GRACE = 60.0  # seconds a server gets to drain and write its checkpoint: gigabytes on a slow disk
+LEAVE_GRACE = 3.0  # seconds after the last worker in which the server should end by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start. Where the server is and who it is, a worker finds in its environment: see `_start_workers`."""
+
+    server: Sequence[str]
+    worker: Sequence[str]
+    workers: int
+    min_workers: int
+    worker_environment: Mapping[str, str]
+    report_interval: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it went."""
+
+    interrupted: bool = False
+    exit_codes: dict[str, int | None] = field(default_factory=dict)
+    last_status: Status | None = None
+
+    @property
+    def server_failed(self) -> bool:
+        """Whether the server ended badly."""
+        return self.exit_codes.get("server") != 0
+
+    @property
+    def failed_workers(self) -> list[str]:
+        """Names of the workers that ended badly; an interrupted run's workers may end as they like."""
+        return [name for name, code in self.exit_codes.items() if name != "server" and code != 0]
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM instead of dying of them, while in its `with` block."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
+class Training:
+    """Runs a plan in a run folder. `run` is called once."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._reporter = reporter
+        self._server: Child | None = None
+        self._workers: list[Child] = []
+        self._noticed: set[str] = set()
+        self._outcome = Outcome()
+
+    def run(self) -> Outcome:
+        """Train to the end. Raises CommandError when the server does not start; leaves no process behind."""
+        with Interrupts() as interrupts:
+            try:
+                self._server = server = self._start("server", self._plan.server, {}, signal.SIGTERM)
+                address = self._await_ready(server, interrupts)
+                if address is not None:
+                    self._start_workers(address)
+                    self._follow(server, address, interrupts)
+            finally:
+                children = [*self._workers, *([self._server] if self._server else [])]
+                end(children, (signal.SIGKILL, 10.0))
+            self._outcome.exit_codes = {child.name: child.exit_code for child in children}
+            self._outcome.interrupted = interrupts.count > 0
+        return self._outcome
+
+    def _start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], orphan_signal: signal.Signals
+    ) -> Child:
+        try:
+            return Child(name, command, self._folder.log(name), environment=environment, orphan_signal=orphan_signal)
+        except OSError as error:
+            raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+    def _await_ready(self, server: Child, interrupts: Interrupts) -> str | None:
+        """Return the server's address once it serves; None when interrupted before."""
+        while not self._folder.ready_file.exists():
+            if not server.running:
+                raise CommandError(f"the server did not start: {server.describe_end()}")
+            if interrupts.count:
+                end([server], (signal.SIGTERM, SERVER_GRACE))
+                return None
+            time.sleep(0.02)
+        address = str(json.loads(self._folder.ready_file.read_text(encoding="utf-8"))["address"])
+        self._reporter.event(
+            "started",
+            f"server {address}, {self._plan.workers} workers, run folder {self._folder.path}",
+            server=address,
+            workers=self._plan.workers,
+            run_dir=str(self._folder.path),
+        )
+        return address
+
+    def _start_workers(self, address: str) -> None:
+        for index in range(self._plan.workers):
+            name = f"worker-{index}"
+            environment = {
+                **self._plan.worker_environment,
+                "GEMPS_SERVER": address,
+                "GEMPS_WORKER_NAME": name,
+                "GEMPS_WORKER_INDEX": str(index),
+                "GEMPS_WORKERS": str(self._plan.workers),
+            }
+            self._workers.append(self._start(name, self._plan.worker, environment, signal.SIGKILL))
+
+    def _follow(self, server: Child, address: str, interrupts: Interrupts) -> None:
+        follower = Follower(address, self._plan.report_interval)
+        ended_at: float | None = None
+        try:
+            while server.running:
+                self._take(follower.take(POLL))
+                self._notice_ended_workers()
+                if interrupts.count:
+                    self._stop(server, interrupts)
+                elif not any(worker.running for worker in self._workers):
+                    ended_at = ended_at or time.monotonic()
+                    if time.monotonic() - ended_at > LEAVE_GRACE:  # a worker died without leaving, or had no budget
+                        self._take(follower.now())
+                        end([server], (signal.SIGTERM, SERVER_GRACE))
+                elif self._cannot_begin(follower):
+                    end(self._workers, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 5.0))
+            while (status := follower.take(0)) is not None:
+                self._take(status)
+        finally:
+            follower.close()
+        if server.exit_code != 0 and not interrupts.count:
+            self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
+        end(self._workers, (signal.SIGINT, WORKER_GRACE))
+        self._notice_ended_workers()
+
+    def _take(self, status: Status | None) -> None:
+        if status is not None:
+            self._outcome.last_status = status
+            self._folder.add_metrics(status)
+            self._reporter.status(status)
+
+    def _notice_ended_workers(self) -> None:
+        for worker in self._workers:
+            if worker.exit_code and worker.name not in self._noticed:
+                self._noticed.add(worker.name)
+                self._reporter.event(
+                    "worker_failed",
+                    worker.describe_end(),
+                    worker=worker.name,
+                    exit_code=worker.exit_code,
+                    log=str(worker.log),
+                )
+
+    def _cannot_begin(self, follower: Follower) -> bool:
+        """Whether workers that failed are missing for --min-workers, so that the others would wait for ever."""
+        running = sum(worker.running for worker in self._workers)
+        if not self._noticed or running >= self._plan.min_workers:
+            return False
+        status = follower.now()
+        if status is None or status_view.state(status) != "WAITING":
+            return False
+        self._reporter.event(
+            "training_failed",
+            f"training cannot begin: --min-workers {self._plan.min_workers}, but only {running} workers are left",
+        )
+        return True
+
+    def _stop(self, server: Child, interrupts: Interrupts) -> None:
+        self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
+        asked = time.monotonic()
+        for worker in self._workers:
+            self._noticed.add(worker.name)  # however it ends now is no failure
+            worker.send(signal.SIGINT)
+        while any(worker.running for worker in self._workers) and interrupts.count == 1:
+            if time.monotonic() - asked > WORKER_GRACE:
+                end(self._workers, (signal.SIGKILL, 5.0))
+            time.sleep(POLL)
+        asked = time.monotonic()
+        server.send(signal.SIGTERM)
+        while server.running and interrupts.count == 1 and time.monotonic() - asked < SERVER_GRACE:
+            time.sleep(POLL)
+        end([*self._workers, server], (signal.SIGKILL, 10.0))
