@@ -1,0 +1,6 @@
+"""Payloads cut into chunks (split.py) and put together again (assemble.py): paired opposites."""
+
+from gem_core.chunking.assemble import Assembler, DecodingAssembler, RawAssembler
+from gem_core.chunking.split import Splitter
+
+__all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "Splitter"]

@@ -1,0 +1,269 @@
+"""What a model looks like to the service: which tensors, in which order, and the digest by which layouts are compared.
+
+The rules (what is legal, the canonical text, the digest) are those of proto/gemps/v1/layout.proto; this file knows
+them without knowing protobuf. It knows nothing about how tensors travel: that is payload.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate
+
+from gem_core.errors import LayoutError
+
+__all__ = ["ElementType", "Layout", "TensorKind", "TensorSpec"]
+
+# The limits of layout.proto. They bound what a hostile Join can make the server hold, and are far above any model.
+MAX_TENSORS = 65_536
+MAX_DIMENSIONS = 16
+MAX_NAME_BYTES = 1024
+# Offsets travel as uint64 and are used as signed 64-bit integers (NumPy's intp).
+MAX_BYTES = 2**63 - 1
+
+
+class ElementType(Enum):
+    """The type of one element as the model holds it. `value` is its name in the canonical text."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT8 = "uint8"
+    BOOL = "bool"
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of one element."""
+        return _BYTE_SIZES[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether this is one of the four floating-point types, the only ones a PARAMETER may have."""
+        return self in _FLOATING
+
+
+_BYTE_SIZES = {
+    ElementType.FLOAT32: 4,
+    ElementType.FLOAT64: 8,
+    ElementType.FLOAT16: 2,
+    ElementType.BFLOAT16: 2,
+    ElementType.INT8: 1,
+    ElementType.INT16: 2,
+    ElementType.INT32: 4,
+    ElementType.INT64: 8,
+    ElementType.UINT8: 1,
+    ElementType.BOOL: 1,
+}
+_FLOATING = frozenset({ElementType.FLOAT32, ElementType.FLOAT64, ElementType.FLOAT16, ElementType.BFLOAT16})
+
+
+class TensorKind(Enum):
+    """What the service does with a tensor. `value` is its name in the canonical text."""
+
+    # Trained: goes through the update rule.
+    PARAMETER = "parameter"
+    # Replaced by the newest commit's value.
+    BUFFER = "buffer"
+    # Never changes after Initialize.
+    CONSTANT = "constant"
+
+
+# A layout lists the kinds in this order.
+_KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.CONSTANT: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor. Whether it is legal is judged by `Layout`, which can see the others too.
+
+    Attributes:
+        name: its name in the model's state_dict.
+        shape: row-major dimensions; () is a scalar; a dimension may be 0.
+        element_type: the type the model holds it in.
+        kind: what the service does with it.
+        aliases: further names of the same storage (tied weights); kept in ascending order of their UTF-8 bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    element_type: ElementType
+    kind: TensorKind
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        # UTF-8 keeps the order of code points, by which Python compares strings.
+        object.__setattr__(self, "aliases", tuple(sorted(self.aliases)))
+
+    @property
+    def elements(self) -> int:
+        """Number of elements: 1 for a scalar, 0 when a dimension is 0."""
+        return math.prod(self.shape)
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes in its own element type."""
+        return self.elements * self.element_type.byte_size
+
+    def canonical_line(self) -> str:
+        """Its line of the layout's canonical text, without the line's end."""
+        shape = ",".join(map(str, self.shape))
+        names = " ".join(f"{len(name.encode())}:{name}" for name in (self.name, *self.aliases))
+        return f"{self.kind.value} {self.element_type.value} {len(self.shape)}:{shape} {names}"
+
+
+class Layout:
+    """An immutable, legal sequence of tensors; equal and hashed by its digest.
+
+    Attributes:
+        tensors: all of them, PARAMETERs first, then BUFFERs, then CONSTANTs.
+        parameters, buffers, constants: those of one kind.
+        parameter_count: elements of all PARAMETERs together.
+        buffer_bytes, constant_bytes: bytes of all BUFFERs (CONSTANTs) together, in their own types.
+        digest: SHA-256 of the canonical text, 32 bytes.
+
+    Raises:
+        LayoutError: the tensors are not a legal layout (layout.proto); the message names the tensor and the fix.
+    """
+
+    __slots__ = (
+        "_parameter_starts",
+        "buffer_bytes",
+        "buffers",
+        "constant_bytes",
+        "constants",
+        "digest",
+        "parameter_count",
+        "parameters",
+        "tensors",
+    )
+
+    def __init__(self, tensors: Iterable[TensorSpec]) -> None:
+        self.tensors = tuple(tensors)
+        _check(self.tensors)
+        self.parameters = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.PARAMETER)
+        self.buffers = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.BUFFER)
+        self.constants = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.CONSTANT)
+        self._parameter_starts = tuple(accumulate((tensor.elements for tensor in self.parameters), initial=0))
+        self.parameter_count = self._parameter_starts[-1]
+        self.buffer_bytes = sum(tensor.byte_count for tensor in self.buffers)
+        self.constant_bytes = sum(tensor.byte_count for tensor in self.constants)
+        # Even the widest type of the wire must not overflow: FLOAT32, and the scales of INT8_BLOCK.
+        if self.parameter_count * 8 + self.buffer_bytes + self.constant_bytes > MAX_BYTES:
+            raise LayoutError("the layout has more than 2**63 bytes: check the shapes")
+        self.digest = hashlib.sha256(self.canonical_text().encode()).digest()
+
+    def canonical_text(self) -> str:
+        """The text that the digest is over; its grammar is documented in layout.proto."""
+        lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
+        return "\n".join(lines) + "\n"
+
+    def first_difference(self, other: Layout) -> str | None:
+        """A sentence that names the first tensor in which `other` differs from this layout; None when they are equal.
+
+        `self` is called "the run", `other` "this model": the server compares a worker's layout with the run's.
+        """
+        if self.digest == other.digest:
+            return None
+        for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=False)):
+            if ours != theirs:
+                return f"tensor {index}: {_difference(ours, theirs)}"
+        shared = min(len(self.tensors), len(other.tensors))
+        if len(self.tensors) > shared:
+            return f"tensor {shared}: the run has {_describe(self.tensors[shared])}, this model ends before it"
+        return f"tensor {shared}: this model has {_describe(other.tensors[shared])}, the run ends before it"
+
+    def locate_parameter(self, element: int) -> tuple[TensorSpec, int]:
+        """The PARAMETER that holds flat element `element` of the concatenation, and the flat index within it.
+
+        Raises:
+            IndexError: `element` is not in [0, parameter_count).
+        """
+        if not 0 <= element < self.parameter_count:
+            raise IndexError(f"element {element} of {self.parameter_count}")
+        # The last tensor that starts at or before it: tensors of 0 elements start where the next one does.
+        index = bisect_right(self._parameter_starts, element) - 1
+        return self.parameters[index], element - self._parameter_starts[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.digest == other.digest if isinstance(other, Layout) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"<Layout {self.digest.hex()[:8]}: {len(self.tensors)} tensors, {self.parameter_count} parameters>"
+
+
+def _describe(tensor: TensorSpec) -> str:
+    aliases = f", also called {', '.join(map(repr, tensor.aliases))}" if tensor.aliases else ""
+    return f"{tensor.kind.value} {tensor.name!r} ({tensor.element_type.value}, shape {list(tensor.shape)}{aliases})"
+
+
+def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
+    return f"the run has {_describe(ours)}, this model has {_describe(theirs)}"
+
+
+def _check(tensors: tuple[TensorSpec, ...]) -> None:
+    """Raise LayoutError unless `tensors` obey layout.proto."""
+    if len(tensors) > MAX_TENSORS:
+        raise LayoutError(f"{len(tensors)} tensors, more than {MAX_TENSORS}: join small tensors into larger ones")
+    owners: dict[str, int] = {}
+    last_order = 0
+    for index, tensor in enumerate(tensors):
+        for name in (tensor.name, *tensor.aliases):
+            _check_name(index, name)
+            if name in owners:
+                raise LayoutError(
+                    f"tensor {index}: the name {name!r} is also a name of tensor {owners[name]}; "
+                    "give every tensor its own names (tied weights are one tensor with aliases)"
+                )
+            owners[name] = index
+        _check_shape(index, tensor)
+        if tensor.kind is TensorKind.PARAMETER and not tensor.element_type.is_floating:
+            raise LayoutError(
+                f"tensor {index} ({tensor.name!r}): a PARAMETER of type {tensor.element_type.value} cannot be trained; "
+                "make it float32, float64, float16 or bfloat16, or declare it a BUFFER or CONSTANT"
+            )
+        order = _KIND_ORDER[tensor.kind]
+        if order < last_order:
+            raise LayoutError(
+                f"tensor {index} ({tensor.name!r}): a {tensor.kind.value} after a {tensors[index - 1].kind.value}; "
+                "list all PARAMETERs first, then all BUFFERs, then all CONSTANTs"
+            )
+        last_order = order
+
+
+def _check_name(index: int, name: str) -> None:
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise LayoutError(f"tensor {index}: the name {name!r} is not valid Unicode: rename it") from None
+    if not 1 <= length <= MAX_NAME_BYTES:
+        raise LayoutError(f"tensor {index}: a name of {length} bytes; use 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+    # str.isprintable is the fast way out: nothing printable is a control character.
+    if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
+        raise LayoutError(f"tensor {index}: the name {name!r} has a control character: rename it")
+
+
+def _check_shape(index: int, tensor: TensorSpec) -> None:
+    if len(tensor.shape) > MAX_DIMENSIONS:
+        raise LayoutError(
+            f"tensor {index} ({tensor.name!r}): {len(tensor.shape)} dimensions, more than {MAX_DIMENSIONS}: reshape it"
+        )
+    for dimension in tensor.shape:
+        if isinstance(dimension, bool) or not isinstance(dimension, int) or not 0 <= dimension <= MAX_BYTES:
+            raise LayoutError(
+                f"tensor {index} ({tensor.name!r}): dimension {dimension!r} of shape {list(tensor.shape)}; "
+                "dimensions are integers from 0 to 2**63 - 1"
+            )

@@ -1,0 +1,163 @@
+"""Gradient Energy Matching: Hermans and Louppe, 2018, arXiv 1805.08469, equations 19 and 27, algorithm 1.
+
+Elementwise, in float32, in this order:
+
+    m_w   <- mu * m_w + delta
+    pi    =  clamp((kappa * |m_w| - |theta - s_w|) / (|delta| + epsilon), pi_min, pi_max)
+    theta <- theta + pi * delta
+    s_w   <- theta
+
+pi is computed when the delta is applied, so theta - s_w is exact; the paper's worker computes it before it commits.
+The clamp is not in the paper's equations, but in its code, and without its lower end runs of five workers and more
+diverge. One worker is not momentum SGD (its update is sign(delta) * min(|m|, pi_max * |delta|)): that is as it must be.
+
+Where delta = 0 nothing is applied, whatever pi: epsilon makes it a number, and the statistics leave it out. m_w still
+decays and s_w is still refreshed there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from gem_core.errors import RuleError
+from gem_core.rules.blocks import (
+    BLOCK,
+    PARTIALS,
+    READ_ONLY_VECTOR,
+    SCALAR,
+    VECTOR,
+    arithmetic,
+    block_function,
+    driver,
+    empty_partials,
+    totals,
+)
+from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState
+
+__all__ = ["Gem", "GemState"]
+
+
+class GemState(WorkerState):
+    """A worker's snapshot and its moment m_w, an exponential sum of its deltas (float32, shape (n,); 0 at first)."""
+
+    __slots__ = ("moment",)
+
+    def __init__(self, snapshot: NDArray[np.float32], moment: NDArray[np.float32]) -> None:
+        super().__init__(snapshot)
+        self.moment = moment
+
+
+class Gem(UpdateRule):
+    """The rule `gem`: a delta may bring in as much energy as the worker's proxy has left beyond the drift."""
+
+    name = "gem"
+    vectors_per_worker = 2
+    known_settings = (
+        Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
+        Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
+        Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
+        Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
+        Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
+    )
+
+    def __init__(self, settings: dict[str, float]) -> None:
+        super().__init__(settings)
+        chosen = self.settings
+        if chosen["pi_min"] > chosen["pi_max"]:
+            raise RuleError(
+                f"rule 'gem': pi_min = {chosen['pi_min']:g} is above pi_max = {chosen['pi_max']:g}; exchange them"
+            )
+        self._scalars = tuple(np.float32(chosen[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon"))
+
+    def new_worker(self, parameters: NDArray[np.float32]) -> GemState:
+        """A copy of `parameters`, and a moment of 0."""
+        return GemState(parameters.copy(), np.zeros_like(parameters))
+
+    def _commit(
+        self,
+        parameters: NDArray[np.float32],
+        state: WorkerState,
+        delta: NDArray[np.float32],
+        staleness: int,
+        parallel: bool,
+    ) -> Statistics:
+        assert isinstance(state, GemState)
+        partials = empty_partials(parameters.size, 8)
+        kernel = _commit_parallel if parallel else _commit_serial
+        kernel(parameters, state.snapshot, state.moment, delta, *self._scalars, partials)
+        moving, blocked, clamped, pi, moment, drift, delta_squares, update = totals(partials)
+        return Statistics(
+            mean_pi=pi / moving if moving else 0.0,
+            blocked_fraction=blocked / moving if moving else 0.0,
+            clamped_fraction=clamped / moving if moving else 0.0,
+            proxy_norm=float(self._scalars[1]) * math.sqrt(moment),
+            drift_norm=math.sqrt(drift),
+            delta_norm=math.sqrt(delta_squares),
+            update_norm=math.sqrt(update),
+        )
+
+
+@arithmetic
+def _update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
+    moment = mu * moment + delta
+    drift = theta - snapshot
+    pi = (kappa * abs(moment) - abs(drift)) / (abs(delta) + epsilon)
+    pi = pi_min if pi < pi_min else pi
+    pi = pi_max if pi > pi_max else pi
+    update = pi * delta
+    return moment, drift, pi, update, theta + update
+
+
+@block_function
+def _commit_block(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, sums):  # type: ignore[no-untyped-def]
+    moving, blocked, clamped = np.int32(0), np.int32(0), np.int32(0)
+    pi_sum = moment_squares = drift_squares = delta_squares = update_squares = np.float64(0)
+    for i in range(theta.size):
+        d = delta[i]
+        m, drift, pi, update, new = _update(theta[i], snapshot[i], moment[i], d, mu, kappa, pi_min, pi_max, epsilon)
+        moment[i] = m
+        theta[i] = new
+        snapshot[i] = new
+        moves = d != np.float32(0)
+        moving += np.int32(moves)
+        blocked += np.int32(moves & (pi == pi_min))
+        clamped += np.int32(moves & (pi == pi_max))
+        pi_sum += np.float64(pi) if moves else np.float64(0)
+        # Squared in float64: in float32 what is beyond 1.8e19 would overflow.
+        moment_squares += np.float64(m) * np.float64(m)
+        drift_squares += np.float64(drift) * np.float64(drift)
+        delta_squares += np.float64(d) * np.float64(d)
+        update_squares += np.float64(update) * np.float64(update)
+    sums[0] = moving
+    sums[1] = blocked
+    sums[2] = clamped
+    sums[3] = pi_sum
+    sums[4] = moment_squares
+    sums[5] = drift_squares
+    sums[6] = delta_squares
+    sums[7] = update_squares
+
+
+_SIGNATURE = (VECTOR, VECTOR, VECTOR, READ_ONLY_VECTOR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, PARTIALS)
+
+
+@driver(*_SIGNATURE, parallel=False)
+def _commit_serial(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, partials):  # type: ignore[no-untyped-def]
+    for block in range(partials.shape[0]):
+        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        _commit_block(
+            theta[a:b], snapshot[a:b], moment[a:b], delta[a:b], mu, kappa, pi_min, pi_max, epsilon, partials[block]
+        )
+
+
+@driver(*_SIGNATURE, parallel=True)
+def _commit_parallel(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, partials):  # type: ignore[no-untyped-def]
+    for block in prange(partials.shape[0]):
+        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        _commit_block(
+            theta[a:b], snapshot[a:b], moment[a:b], delta[a:b], mu, kappa, pi_min, pi_max, epsilon, partials[block]
+        )
