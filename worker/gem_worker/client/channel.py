@@ -1,0 +1,146 @@
+"""The connection: address, channel options, and one typed callable for each RPC.
+
+TLS and tokens will come in at `open_channel`, and nowhere else: `grpc.secure_channel` with the credentials in place of
+`grpc.insecure_channel`, the bearer token as call credentials composed into them.
+"""
+
+import ipaddress
+import re
+
+import grpc
+from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
+
+from gem_worker.client.errors import AddressError
+
+MIB = 1 << 20
+# Largest message of the contract (parameter_server.proto): a chunk of 2 MiB and 64 KiB for the rest.
+MESSAGE_LIMIT = 2 * MIB + (64 << 10)
+_SERVICE = "/gemps.v1.ParameterServerService/"
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    # A ping a minute keeps NAT and load balancers from forgetting the connection during long local steps, and finds a
+    # dead server; the server accepts pings from 30 s on (DESIGN.md section 3).
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # gRPC's own pauses between connection attempts grow to 2 min, and it asks DNS every 30 s only: a server that is
+    # back, perhaps under a new IP, was noticed after 32 s.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
+    # A repeated commit must be this library's decision (and gRPC forgets what exceeds its 256 KiB buffer).
+    ("grpc.enable_retries", 0),
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    # Largest frames of HTTP/2, and room for what the server may send ahead: a channel of this package has at most one
+    # stream of parameters open, and reads it (DESIGN.md section 7).
+    ("grpc.http2.max_frame_size", 16 * MIB - 1),
+    ("grpc.http2.lookahead_bytes", 16 * MIB),
+    ("grpc.http2.bdp_probe", 0),
+    # One TCP connection a client, also with several in one process: their fates and flow control stay separate.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def check_address(address: str) -> str:
+    """Return the address, or raise AddressError naming the fix. Accepted: HOST:PORT, [IPV6]:PORT, unix:PATH."""
+    if address.startswith("unix:") and len(address) > len("unix:"):
+        return address
+    scheme = re.match(r"[a-z+]+://", address)
+    if scheme is not None:
+        raise AddressError(f"{address!r} is not a server address: leave out {scheme[0]!r} and write HOST:PORT")
+    host, colon, port = address.rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")):
+        fix = f"[{address}]:50051" if address.count(":") > 1 else f"{address or 'localhost'}:50051"
+        raise AddressError(f"{address!r} has no port: write HOST:PORT, for example {fix}")
+    if not host or re.search(r"[\s/]", host):
+        raise AddressError(f"{address!r} is not a server address: write HOST:PORT, for example localhost:50051")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+        raise AddressError(f"{address!r} has no usable port: {port!r} is not a number from 1 to 65535")
+    return address
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    if address.startswith("unix:") or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A channel to a checked address; it connects when the first call is made."""
+    options = list(_OPTIONS)
+    if _is_loopback(address):
+        options.append(("grpc.enable_http_proxy", 0))
+    return grpc.insecure_channel(address, options=options)
+
+
+class Calls:
+    """The RPCs of a channel. Those that carry chunks take and give raw bytes (gemps.framing), the others messages."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.join: grpc.UnaryUnaryMultiCallable[session_pb2.JoinRequest, session_pb2.JoinResponse] = (
+            channel.unary_unary(
+                f"{_SERVICE}Join",
+                request_serializer=session_pb2.JoinRequest.SerializeToString,
+                response_deserializer=session_pb2.JoinResponse.FromString,
+            )
+        )
+        self.heartbeat: grpc.UnaryUnaryMultiCallable[session_pb2.HeartbeatRequest, session_pb2.HeartbeatResponse] = (
+            channel.unary_unary(
+                f"{_SERVICE}Heartbeat",
+                request_serializer=session_pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=session_pb2.HeartbeatResponse.FromString,
+            )
+        )
+        self.leave: grpc.UnaryUnaryMultiCallable[session_pb2.LeaveRequest, session_pb2.LeaveResponse] = (
+            channel.unary_unary(
+                f"{_SERVICE}Leave",
+                request_serializer=session_pb2.LeaveRequest.SerializeToString,
+                response_deserializer=session_pb2.LeaveResponse.FromString,
+            )
+        )
+        self.initialize: grpc.StreamUnaryMultiCallable[bytes, parameters_pb2.InitializeResponse] = channel.stream_unary(
+            f"{_SERVICE}Initialize",
+            request_serializer=None,
+            response_deserializer=parameters_pb2.InitializeResponse.FromString,
+        )
+        self.pull: grpc.UnaryStreamMultiCallable[parameters_pb2.PullRequest, bytes] = channel.unary_stream(
+            f"{_SERVICE}Pull",
+            request_serializer=parameters_pb2.PullRequest.SerializeToString,
+            response_deserializer=None,
+        )
+        self.commit: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"{_SERVICE}Commit", request_serializer=None, response_deserializer=None
+        )
+        self.get_status: grpc.UnaryUnaryMultiCallable[status_pb2.GetStatusRequest, status_pb2.GetStatusResponse] = (
+            channel.unary_unary(
+                f"{_SERVICE}GetStatus",
+                request_serializer=status_pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=status_pb2.GetStatusResponse.FromString,
+            )
+        )
+        self.watch_status: grpc.UnaryStreamMultiCallable[
+            status_pb2.WatchStatusRequest, status_pb2.WatchStatusResponse
+        ] = channel.unary_stream(
+            f"{_SERVICE}WatchStatus",
+            request_serializer=status_pb2.WatchStatusRequest.SerializeToString,
+            response_deserializer=status_pb2.WatchStatusResponse.FromString,
+        )
+        self.report_evaluation: grpc.UnaryUnaryMultiCallable[
+            operations_pb2.ReportEvaluationRequest, operations_pb2.ReportEvaluationResponse
+        ] = channel.unary_unary(
+            f"{_SERVICE}ReportEvaluation",
+            request_serializer=operations_pb2.ReportEvaluationRequest.SerializeToString,
+            response_deserializer=operations_pb2.ReportEvaluationResponse.FromString,
+        )
+        self.control: grpc.UnaryUnaryMultiCallable[operations_pb2.ControlRequest, operations_pb2.ControlResponse] = (
+            channel.unary_unary(
+                f"{_SERVICE}Control",
+                request_serializer=operations_pb2.ControlRequest.SerializeToString,
+                response_deserializer=operations_pb2.ControlResponse.FromString,
+            )
+        )

@@ -1,0 +1,224 @@
+"""`Client`: a worker's side of the contract, as blocking calls. The parts are in the files beside it."""
+
+import os
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from gem_core.layout import Layout
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType
+from gem_worker.client.channel import Calls, check_address, open_channel
+from gem_worker.client.commit import Committer
+from gem_worker.client.errors import MisuseError
+from gem_worker.client.events import EventSink, log_event
+from gem_worker.client.initialize import initialize
+from gem_worker.client.messages import CommitOutcome, Membership, RunState, Version
+from gem_worker.client.pull import Puller
+from gem_worker.client.retry import Patience
+from gem_worker.client.send import byte_view
+from gem_worker.client.session import Session
+from gem_worker.client.settings import ClientSettings
+from gem_worker.client.watchdog import Watchdog
+
+_FLOAT32 = (WireType.FLOAT32,)
+
+
+class Client:
+    """One worker's session with a gemps server.
+
+    The order of a worker's life: join(); initialize() if `membership.has_parameters` is False; pull() with constants;
+    commit() as often as there are gradients; leave(); close(). Retries, exactly-once commits, joining again after a
+    restart of the server, heartbeats and deadlines on progress happen inside.
+
+    Buffers are payloads as they travel (transfer.proto): PARAMETERs in the wire type that join() settled, then BUFFERs,
+    then CONSTANTs where asked for; any contiguous buffer of that many bytes will do.
+
+    Not thread-safe: one thread at a time may use a client. It must not be used in a forked child (MisuseError): gRPC's
+    threads and the connection stay with the parent. Start processes by "spawn" or "forkserver", or fork before the
+    client is made; a child that merely inherits it, such as a DataLoader worker, may ignore it.
+
+    Args:
+        address: HOST:PORT of the server, [IPV6]:PORT or unix:PATH. Raises AddressError naming the fix.
+        worker_name: 1 to 256 bytes; unique in the run. The rank follows it: a worker that comes back under its name
+            gets its rank again, and ends the older session.
+        layout: the model's.
+        host_id: ranks on a host are counted by it; default: the machine's host name.
+        device: for the server's status only.
+        steps_per_epoch: steps of one pass over this worker's data; needed for a budget in epochs. 0: unknown.
+        delta_wire_types, parameter_wire_types: what this worker can send and take, best first; the server chooses.
+        settings: default: ClientSettings(), which reads the environment.
+        on_event: called, in the calling thread, when the connection is lost, back, and the like; default: logging.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        worker_name: str,
+        layout: Layout,
+        host_id: str | None = None,
+        device: str = "",
+        steps_per_epoch: int = 0,
+        delta_wire_types: Sequence[WireType] = _FLOAT32,
+        parameter_wire_types: Sequence[WireType] = _FLOAT32,
+        settings: ClientSettings | None = None,
+        on_event: EventSink | None = None,
+    ) -> None:
+        settings = settings if settings is not None else ClientSettings()
+        on_event = on_event if on_event is not None else log_event
+        self.address = check_address(address)
+        self._pid = os.getpid()
+        self._closed = False
+        self._layout = layout
+        self._channel = open_channel(self.address)
+        calls = Calls(self._channel)
+        self._calls = calls
+        self._session = Session(
+            calls,
+            settings,
+            Patience(self.address, settings, on_event),
+            on_event,
+            layout=layout,
+            worker_name=worker_name,
+            host_id=host_id if host_id is not None else socket.gethostname(),
+            device=device,
+            steps_per_epoch=steps_per_epoch,
+            delta_wire_types=delta_wire_types,
+            parameter_wire_types=parameter_wire_types,
+        )
+        self._watchdog = Watchdog(self._session.probe, self._beat, settings)
+        self._puller = Puller(calls, self._watchdog, self._session)
+        self._committer = Committer(calls, self._watchdog, self._session, self._puller, on_event)
+
+    @property
+    def membership(self) -> Membership:
+        """What the newest join settled; raises MisuseError before the first. A restart of the server may change it."""
+        return self._session.membership
+
+    @property
+    def next_eta(self) -> float:
+        """The learning rate for the next commit, as the server said last."""
+        return self._session.next_eta
+
+    @property
+    def run_state(self) -> RunState:
+        """Where the run stands for this worker, as the server said last."""
+        return self._session.run_state
+
+    @property
+    def version(self) -> Version | None:
+        """Of the parameters this worker holds; None before the first pull, and after an interrupted call."""
+        return self._session.version
+
+    def join(self) -> Membership:
+        """Become a worker of the run; waits for a server that is not there yet, for settings.connect_timeout.
+
+        Raises:
+            ServerUnavailable: it did not come, or was full all that time.
+            ServerRefused: another model (LAYOUT_MISMATCH), no memory for one more worker (MEMORY), ...
+            Superseded: a newer process joined under the same name.
+        """
+        self._check_usable()
+        membership = self._session.join()
+        self._watchdog.start()
+        return membership
+
+    def initialize(self, payload: memoryview) -> bool:
+        """Upload the first parameters: PARAMETERs as float32, BUFFERs, CONSTANTs. True: ours became the run's.
+
+        False: others were first (or this upload's answer was lost, and it was found there when it was sent again). In
+        both cases pull() next.
+
+        Raises:
+            ValueError: the payload has another size.
+            ServerUnavailable, ServerRefused, Superseded: as join().
+        """
+        self._check_member()
+        format_ = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True)
+        view = byte_view(payload, format_, "the first parameters")
+        return initialize(self._calls, self._watchdog, self._session, view, format_)
+
+    def pull(self, into: memoryview, *, with_constants: bool = False) -> Version:
+        """Get the current parameters, PARAMETERs in `membership.parameter_wire_type`; a torn transfer is resumed.
+
+        Raises:
+            ValueError: `into` has another size, or is read-only.
+            NotInitialized: the server has no parameters: initialize() first.
+            ServerUnavailable, ServerRefused, Superseded: as join().
+        """
+        self._check_member()
+        format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type, with_constants)
+        view = byte_view(into, format_, "the buffer for parameters", writable=True)
+        if self._session.unsettled:
+            self._session.heartbeat()
+        return self._puller.pull(view, format_)
+
+    def commit(
+        self, delta: memoryview, into: memoryview, *, loss: float | None = None, samples: int = 0
+    ) -> CommitOutcome:
+        """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs), exactly once.
+
+        When it returns, `into` holds fresh parameters of `outcome.version`, also when the delta had to be dropped
+        (`outcome.applied` False: restart, or a snapshot that moved on). `delta` must not change during the call, and
+        must not share memory with `into`. Waits as long as an answering server makes it wait.
+
+        Raises:
+            RunFinished: the delta was refused because the run is finished; leave.
+            MisuseError: no parameters were pulled yet, or an earlier commit was interrupted: pull() first.
+            ValueError: a buffer has another size.
+            NotInitialized: the server was restarted without its parameters: initialize(), then pull().
+            ServerUnavailable: the connection did not come back; whether the delta is applied is unknown.
+            ServerRefused: BAD_VALUE and the like; nothing changed, and the session goes on.
+            Superseded: a newer process joined under the same name.
+        """
+        self._check_member()
+        formats = self._session.formats
+        delta_view = byte_view(delta, formats[0], "the delta")
+        into_view = byte_view(into, formats[1], "the buffer for parameters", writable=True)
+        return self._committer.commit(delta_view, into_view, loss, samples)
+
+    def leave(self, reason: str) -> None:
+        """End the session; `reason` (up to 256 bytes) is for the server's log. Never raises because of the network."""
+        self._check_usable()
+        self._committer.drop_stream()
+        self._session.leave(reason)
+
+    def close(self) -> None:
+        """Release the connection and the thread, without leaving: the session may be taken up by nobody else."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._session.end_membership()
+        self._committer.drop_stream()
+        self._channel.close()
+        self._watchdog.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._closed and os.getpid() == self._pid:
+            self.leave("done" if kind is None else kind.__name__)
+            self.close()
+
+    def _beat(self) -> None:
+        # In the watchdog's thread. Any running call counts as life, so an open stream needs no heartbeats.
+        if not self._committer.has_open_stream():
+            self._session.beat()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise MisuseError(
+                f"this client belongs to process {self._pid}: gRPC connections do not survive a fork. Make the client "
+                "after the fork, or start processes with multiprocessing's 'spawn' method"
+            )
+        if self._closed:
+            raise MisuseError("this client is closed: make a new one")
+
+    def _check_member(self) -> None:
+        self._check_usable()
+        self._session.membership  # noqa: B018 - raises MisuseError before join()

@@ -1,0 +1,178 @@
+"""Exactly one commit for one delta, whatever breaks on the way.
+
+What may be known after a break, and what is then done:
+
+  the verdict came          the delta is applied: the rest of the parameters is pulled, from where the reply was torn
+  no verdict came           a heartbeat tells the last applied sequence: if it is this one, its header alone brings the
+                            stored verdict; if not, the identical bytes are sent again, on a new stream
+  the session was lost, or  joining again tells the last applied sequence, possibly from the server's checkpoint; then
+  the server restarted      pull, because the snapshot is gone; the delta is dropped unless it was applied
+  refused, with RetryInfo   wait that long, then the identical bytes again
+  refused as stale          pull, and drop the delta: a gradient of other parameters must not be applied
+
+A repeat cannot be applied twice: the server checks sequence and CRC (commit.proto).
+"""
+
+from gemps.v1 import commit_pb2
+
+from gem_core.checksum import crc32c
+from gem_core.payload import PayloadFormat
+from gem_worker.client.channel import Calls
+from gem_worker.client.commit_stream import CommitReply, CommitStream, OutgoingCommit
+from gem_worker.client.errors import MisuseError, RunFinished, ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.events import ClientEvent, EventKind, EventSink
+from gem_worker.client.messages import CommitOutcome, RunState, Version, to_wire_types
+from gem_worker.client.pull import Puller
+from gem_worker.client.receive import ParametersReceiver
+from gem_worker.client.session import LOST_SESSION, Session
+from gem_worker.client.watchdog import Watchdog
+
+
+class Committer:
+    """Commits of a session, one at a time, on one stream that is opened when needed."""
+
+    def __init__(self, calls: Calls, watchdog: Watchdog, session: Session, puller: Puller, on_event: EventSink) -> None:
+        self._calls = calls
+        self._watchdog = watchdog
+        self._session = session
+        self._puller = puller
+        self._on_event = on_event
+        self._stream: CommitStream | None = None
+
+    def has_open_stream(self) -> bool:
+        """Whether a stream is open, which keeps the session alive by itself. Any thread may ask."""
+        stream = self._stream
+        return stream is not None and stream.is_open()
+
+    def drop_stream(self) -> None:
+        """End the stream, if there is one."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.cancel()
+
+    def commit(self, delta: memoryview, into: memoryview, loss: float | None, samples: int) -> CommitOutcome:
+        """See Client.commit; the buffers are bytes and of the right size."""
+        formats = self._session.formats
+        outgoing = self._outgoing(delta, formats.delta, loss, samples)
+        try:
+            outcome = self._until_settled(outgoing, into, formats.parameters)
+        except (ServerRefused, RunFinished):
+            # Refused: nothing changed, and nothing is uncertain.
+            self.drop_stream()
+            raise
+        except BaseException:
+            # Given up or interrupted: whether it is applied, and what the server holds for us, is open.
+            self.drop_stream()
+            self._session.unsettled = True
+            self._session.version = None
+            raise
+        self._session.patience.succeeded()
+        return outcome
+
+    def _outgoing(self, delta: memoryview, payload: PayloadFormat, loss: float | None, samples: int) -> OutgoingCommit:
+        session = self._session
+        if session.version is None:
+            raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
+        header = commit_pb2.CommitHeader(
+            session_id=session.session_id,
+            sequence=session.last_applied + 1,
+            base_version=session.version.to_wire(),
+            wire_type=to_wire_types([payload.wire_type])[0],
+            byte_count=payload.byte_count,
+            samples=samples,
+            payload_crc32c=crc32c(delta),
+        )
+        if loss is not None:
+            header.loss = loss
+        return OutgoingCommit(header, delta, payload, session.membership.chunk_bytes)
+
+    def _until_settled(self, outgoing: OutgoingCommit, into: memoryview, payload: PayloadFormat) -> CommitOutcome:
+        session = self._session
+        # The server says this delta is applied: its header alone brings the stored verdict.
+        applied = False
+        # What `into` holds since the session was lost, for when the stored verdict is lost, too.
+        pulled: Version | None = None
+        while True:
+            reply = CommitReply(ParametersReceiver(payload, into))
+            try:
+                self._open_stream().exchange(outgoing, reply, header_only=applied)
+                return self._applied(reply)
+            except Torn as torn:
+                self.drop_stream()
+                session.patience.failed(str(torn))
+                if reply.verdict is not None:
+                    return self._applied(reply, torn_in=payload)
+                why = str(torn)
+                session.heartbeat()
+            except ServerRefused as refusal:
+                self.drop_stream()
+                if pulled is not None and self._verdict_is_lost(refusal):
+                    return CommitOutcome(True, None, pulled, self._run_finished())
+                why = str(refusal)
+                self._recover(refusal)
+            if session.version is None:
+                pulled = self._puller.pull(into, payload)
+            applied = session.last_applied == outgoing.sequence
+            if pulled is not None and not applied:
+                text = f"one delta was dropped, fresh parameters were pulled: {why}"
+                self._on_event(ClientEvent(EventKind.DELTA_DROPPED, text))
+                return CommitOutcome(False, None, pulled, self._run_finished())
+
+    def _open_stream(self) -> CommitStream:
+        if self._stream is not None and not self._stream.is_open():
+            # It broke while this worker computed; that nothing was lost with it, the new one will tell.
+            self.drop_stream()
+        if self._stream is None:
+            self._stream = CommitStream(self._calls, self._watchdog)
+        return self._stream
+
+    def _applied(self, reply: CommitReply, torn_in: PayloadFormat | None = None) -> CommitOutcome:
+        """The outcome of a commit whose verdict came; a reply that was torn in its parameters is completed first."""
+        session = self._session
+        verdict = reply.verdict
+        if verdict is None:
+            raise ServerMisbehavedError("the server sent parameters without a verdict")
+        # Before the pull: should that have to join again, the count of the (possibly resumed) server is right.
+        session.last_applied = verdict.sequence
+        session.next_eta = verdict.next_eta
+        session.run_state = verdict.run_state
+        if torn_in is not None:
+            self._puller.complete(reply.receiver, torn_in)
+        version = reply.receiver.version
+        if version is None:
+            raise ServerMisbehavedError("the server sent no parameters")
+        session.version = version
+        return CommitOutcome(True, verdict, version, self._run_finished())
+
+    def _run_finished(self) -> bool:
+        return self._session.run_state is RunState.FINISHED
+
+    def _verdict_is_lost(self, refusal: ServerRefused) -> bool:
+        """Whether the refusal, of the question for the stored verdict of an applied commit, is the last word on it."""
+        return (
+            refusal.retry_after is None
+            and refusal.reason not in LOST_SESSION
+            and refusal.reason != "SEQUENCE_REUSED"
+            and not isinstance(refusal, Superseded)
+        )
+
+    def _recover(self, refusal: ServerRefused) -> None:
+        """Do what the refusal asks for, so that the next attempt may succeed; raise it where nothing would help.
+
+        A snapshot that is lost by it shows as a session without a version.
+        """
+        session = self._session
+        if refusal.reason == "RUN_FINISHED":
+            session.run_state = RunState.FINISHED
+            raise RunFinished(refusal.message)
+        if isinstance(refusal, Superseded):
+            session.confirm_superseded(refusal)
+            session.patience.failed(str(refusal))
+        elif refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":
+            session.rejoin(str(refusal))
+        elif refusal.reason == "STALE_BASE":
+            session.version = None
+        elif refusal.retry_after is not None:
+            session.patience.asked_to_wait(refusal.retry_after, str(refusal))
+        else:
+            raise refusal

@@ -1,0 +1,184 @@
+"""The one long-lived Commit stream, and one commit's exchange of messages on it.
+
+Nothing here repeats anything: a break is raised as Torn, a refusal as ServerRefused, and commit.py decides.
+"""
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import grpc
+from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, FramingError, join_chunk, split_chunk
+from gemps.v1 import commit_pb2
+from google.protobuf.message import DecodeError
+
+from gem_core.errors import CoreError
+from gem_core.payload import PayloadFormat
+from gem_worker.client.channel import Calls
+from gem_worker.client.errors import ServerMisbehavedError, Torn
+from gem_worker.client.messages import Verdict
+from gem_worker.client.receive import ParametersReceiver
+from gem_worker.client.rpc_status import failure
+from gem_worker.client.send import chunk_messages, count_chunks, payload_footer
+from gem_worker.client.watchdog import Watchdog, Watched
+
+# commit.proto: payloads up to this go whole, in the header's message, without waiting for proceed.
+WHOLE_LIMIT = 64 << 10
+
+
+class OutgoingCommit:
+    """One delta on its way: the same bytes in every attempt. `header` names session, sequence, base, size and CRC."""
+
+    def __init__(
+        self, header: commit_pb2.CommitHeader, delta: memoryview, payload: PayloadFormat, chunk_bytes: int
+    ) -> None:
+        self.sequence = header.sequence
+        self.is_whole = payload.byte_count <= WHOLE_LIMIT
+        self._delta = delta
+        self._payload = payload
+        self._chunk_bytes = chunk_bytes
+        self._crc32c = header.payload_crc32c
+        self._header = header
+
+    def header_message(self) -> bytes:
+        """The header alone: the start of a large commit, and the question for a stored verdict."""
+        return commit_pb2.CommitRequest(header=self._header).SerializeToString()
+
+    def whole_message(self) -> bytes:
+        """Header, data and footer in one."""
+        chunks = 1 if self._delta.nbytes else 0
+        footer = payload_footer(self._payload, chunks, self._crc32c)
+        fields = commit_pb2.CommitRequest(header=self._header, footer=footer).SerializeToString()
+        return join_chunk(fields, COMMIT_REQUEST_CHUNK, 0, self._delta) if chunks else fields
+
+    def messages_after_proceed(self, watched: Watched) -> Iterator[bytes]:
+        """The chunks, the footer with the last; made in gRPC's thread, one at a time."""
+        footer = payload_footer(self._payload, count_chunks(self._payload, self._chunk_bytes), self._crc32c)
+
+        def on_last() -> None:
+            watched.sequence = self.sequence
+            watched.waiting = True
+
+        return chunk_messages(
+            self._delta,
+            self._payload,
+            self._chunk_bytes,
+            COMMIT_REQUEST_CHUNK,
+            first=b"",
+            last=commit_pb2.CommitRequest(footer=footer).SerializeToString(),
+            on_message=watched.progress,
+            on_last=on_last,
+        )
+
+
+class RequestFeed:
+    """The stream's request iterator: gRPC's sender thread takes from it what the caller's thread puts in.
+
+    An entry is a message, or an iterator of messages, which then is drained in gRPC's thread: gRPC asks for a message
+    only when it has taken the one before, so that a large payload is never in memory twice.
+    """
+
+    def __init__(self) -> None:
+        self._entries: SimpleQueue[bytes | Iterator[bytes] | None] = SimpleQueue()
+        self._current: Iterator[bytes] | None = None
+
+    def put(self, entry: bytes | Iterator[bytes]) -> None:
+        """Send this after what was put before."""
+        self._entries.put(entry)
+
+    def end(self) -> None:
+        """Half-close the stream, and release gRPC's thread."""
+        self._entries.put(None)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while True:
+            if self._current is not None:
+                message = next(self._current, None)
+                if message is not None:
+                    return message
+                self._current = None
+            entry = self._entries.get()
+            if entry is None:
+                raise StopIteration
+            if isinstance(entry, bytes):
+                return entry
+            self._current = entry
+
+
+class CommitReply:
+    """What came back for one commit so far: the verdict, then parameters."""
+
+    def __init__(self, receiver: ParametersReceiver) -> None:
+        self.receiver = receiver
+        self.verdict: Verdict | None = None
+
+
+class CommitStream:
+    """One stream. After Torn or a refusal it is dead: `cancel` it and open another."""
+
+    def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
+        self._watchdog = watchdog
+        self._feed = RequestFeed()
+        self._call = calls.commit(self._feed)
+
+    def is_open(self) -> bool:
+        """Whether the server still sees it; an open stream keeps the session alive."""
+        return self._call.is_active()
+
+    def cancel(self) -> None:
+        """End it at once."""
+        self._call.cancel()
+        self._feed.end()
+
+    def exchange(self, commit: OutgoingCommit, reply: CommitReply, *, header_only: bool) -> None:
+        """Send a commit and receive everything up to the reply's footer.
+
+        `header_only`: the commit is known to be applied, so its header alone brings the stored verdict.
+        Raises Torn (`reply` says how far it got), ServerRefused, ServerMisbehavedError.
+        """
+        with self._watchdog.watch(self._call.cancel) as watched:
+            if commit.is_whole and not header_only:
+                watched.sequence = commit.sequence
+                self._feed.put(commit.whole_message())
+            else:
+                self._feed.put(commit.header_message())
+            try:
+                self._receive(commit, reply, watched)
+            except grpc.RpcError as error:
+                reason = failure(error)
+                if isinstance(reason, Torn) and watched.ended_because is not None:
+                    reason = Torn(watched.ended_because)
+                raise reason from None
+            except (CoreError, FramingError, DecodeError) as error:
+                reply.receiver.reset()
+                raise Torn(f"the reply arrived damaged: {error}") from error
+
+    def _receive(self, commit: OutgoingCommit, reply: CommitReply, watched: Watched) -> None:
+        may_proceed = True
+        for message in self._call:
+            watched.progress()
+            rest, offset, data = split_chunk(message, COMMIT_RESPONSE_CHUNK)
+            fields = commit_pb2.CommitResponse.FromString(rest)
+            if fields.HasField("proceed"):
+                if not may_proceed or fields.proceed.sequence != commit.sequence:
+                    raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")
+                may_proceed = False
+                watched.waiting = False
+                self._feed.put(commit.messages_after_proceed(watched))
+            if fields.HasField("verdict"):
+                if fields.verdict.sequence != commit.sequence:
+                    raise ServerMisbehavedError(
+                        f"the server sent a verdict on {fields.verdict.sequence} for commit {commit.sequence}"
+                    )
+                reply.verdict = Verdict.of(fields.verdict)
+                watched.waiting = False
+            if fields.HasField("parameters"):
+                reply.receiver.announce(fields.parameters)
+            if data is not None:
+                reply.receiver.add(offset, data)
+            if fields.HasField("footer"):
+                reply.receiver.finish(fields.footer)
+                return
+        raise Torn("the stream ended without a footer")

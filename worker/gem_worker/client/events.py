@@ -1,0 +1,37 @@
+"""What happens to the connection, for a person to read: one event when a thing changes, none while it lasts."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+_log = logging.getLogger("gem_worker.client")
+
+
+class EventKind(Enum):
+    """What happened."""
+
+    WAITING_FOR_SERVER = "waiting-for-server"
+    CONNECTION_LOST = "connection-lost"
+    CONNECTION_BACK = "connection-back"
+    SERVER_BUSY = "server-busy"
+    SERVER_RESTARTED = "server-restarted"
+    DELTA_DROPPED = "delta-dropped"
+    NOT_LEFT = "not-left"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEvent:
+    """One event: its kind, and one line of text."""
+
+    kind: EventKind
+    message: str
+
+
+EventSink = Callable[[ClientEvent], None]
+
+
+def log_event(event: ClientEvent) -> None:
+    """Default sink: the logger gem_worker.client, at INFO for good news and WARNING for the rest."""
+    good = event.kind in (EventKind.CONNECTION_BACK, EventKind.WAITING_FOR_SERVER)
+    _log.log(logging.INFO if good else logging.WARNING, "%s", event.message)

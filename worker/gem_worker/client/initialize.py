@@ -1,0 +1,89 @@
+"""Uploading the first parameters."""
+
+import grpc
+from gemps.framing import INITIALIZE_REQUEST_CHUNK
+from gemps.v1 import parameters_pb2
+
+from gem_core.checksum import crc32c
+from gem_core.payload import PayloadFormat
+from gem_worker.client.channel import Calls
+from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.rpc_status import failure
+from gem_worker.client.send import chunk_messages, count_chunks, payload_footer
+from gem_worker.client.session import LOST_SESSION, Session
+from gem_worker.client.watchdog import Watchdog
+
+
+def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memoryview, format_: PayloadFormat) -> bool:
+    """Upload `payload` (float32, with constants); True when it became the first parameters.
+
+    An upload whose answer was lost is sent again, and then finds its own parameters there: False, which is as good,
+    because everyone pulls next. Raises ServerUnavailable, ServerRefused, Superseded.
+    """
+    checksum = crc32c(payload)
+    while True:
+        try:
+            response = _upload(calls, watchdog, session, payload, format_, checksum)
+        except Torn as torn:
+            session.patience.failed(str(torn))
+        except Superseded as refusal:
+            session.confirm_superseded(refusal)
+            session.patience.failed(str(refusal))
+        except ServerRefused as refusal:
+            if refusal.reason in LOST_SESSION:
+                session.rejoin(str(refusal))
+            elif refusal.retry_after is not None:
+                session.patience.asked_to_wait(refusal.retry_after, str(refusal))
+            else:
+                raise
+        else:
+            session.patience.succeeded()
+            return _is_accepted(response)
+
+
+def _upload(
+    calls: Calls,
+    watchdog: Watchdog,
+    session: Session,
+    payload: memoryview,
+    format_: PayloadFormat,
+    checksum: int,
+) -> parameters_pb2.InitializeResponse:
+    header = parameters_pb2.InitializeHeader(session_id=session.session_id, byte_count=format_.byte_count)
+    chunk_bytes = session.membership.chunk_bytes
+    footer = payload_footer(format_, count_chunks(format_, chunk_bytes), checksum)
+    # Stands in until the call exists: gRPC asks for the first message while it is being made.
+    with watchdog.watch(lambda: None) as watched:
+
+        def on_last() -> None:
+            watched.waiting = True
+
+        watched.waiting = False
+        messages = chunk_messages(
+            payload,
+            format_,
+            chunk_bytes,
+            INITIALIZE_REQUEST_CHUNK,
+            first=parameters_pb2.InitializeRequest(header=header).SerializeToString(),
+            last=parameters_pb2.InitializeRequest(footer=footer).SerializeToString(),
+            on_message=watched.progress,
+            on_last=on_last,
+        )
+        call = calls.initialize.future(messages)
+        watched.cancel = call.cancel
+        try:
+            return call.result()
+        except grpc.FutureCancelledError:
+            raise Torn(watched.ended_because or "CANCELLED") from None
+        except grpc.RpcError as error:
+            raise failure(error) from None
+        finally:
+            call.cancel()
+
+
+def _is_accepted(response: parameters_pb2.InitializeResponse) -> bool:
+    if response.outcome == parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED:
+        return True
+    if response.outcome == parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED:
+        return False
+    raise ServerMisbehavedError(f"the server answered an upload with outcome {response.outcome}: update this client")

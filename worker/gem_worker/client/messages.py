@@ -1,0 +1,218 @@
+"""What the client tells its caller, as frozen plain values, and their translation from and to the wire's messages."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Self
+
+from gemps.v1 import commit_pb2, layout_pb2, run_pb2, session_pb2, transfer_pb2
+
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.wire_types import WireType
+from gem_worker.client.errors import ServerMisbehavedError
+
+
+class RunState(Enum):
+    """Where the run stands, as it concerns this worker (run.proto)."""
+
+    WAITING = "waiting"
+    TRAINING = "training"
+    FINISHED = "finished"
+
+    @classmethod
+    def of(cls, state: int) -> Self:
+        """From the wire's number; raises ServerMisbehavedError for a number that has no name here."""
+        try:
+            return cls(run_pb2.RunState.Name(state).removeprefix("RUN_STATE_").lower())
+        except ValueError:
+            raise ServerMisbehavedError(f"the server reports run state {state}: update this client") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the central variable. Clocks of different incarnations (server processes) cannot be compared."""
+
+    incarnation: int
+    clock: int
+
+    @classmethod
+    def of(cls, version: transfer_pb2.Version) -> Self:
+        """From the wire's message."""
+        return cls(version.incarnation, version.clock)
+
+    def to_wire(self) -> transfer_pb2.Version:
+        """As the wire's message."""
+        return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The run's settings as the server gives them; units and meaning in run.proto. 0 means no budget of that kind."""
+
+    rule: str
+    rule_settings: Mapping[str, float]
+    eta: float
+    eta_schedule: str
+    steps: int
+    epochs: float
+    commits: int
+    order: str
+    min_workers: int
+    seed: int
+
+    @classmethod
+    def of(cls, settings: run_pb2.RunSettings) -> Self:
+        """From the wire's message; schedule and order become the words of the settings ("cosine", "round-robin")."""
+        return cls(
+            rule=settings.rule,
+            rule_settings=MappingProxyType(dict(settings.rule_settings)),
+            eta=settings.eta,
+            eta_schedule=_word(run_pb2.EtaSchedule.Name(settings.eta_schedule), "ETA_SCHEDULE_"),
+            steps=settings.budget.steps,
+            epochs=settings.budget.epochs,
+            commits=settings.budget.commits,
+            order=_word(run_pb2.ServingOrder.Name(settings.order), "SERVING_ORDER_"),
+            min_workers=settings.min_workers,
+            seed=settings.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What Join settled. `host_rank` chooses the device; `run_state` is as of the join."""
+
+    rank: int
+    host_rank: int
+    run_settings: RunSettings
+    delta_wire_type: WireType
+    parameter_wire_type: WireType
+    chunk_bytes: int
+    has_parameters: bool
+    incarnation: int
+    run_state: RunState
+    server_version: str
+
+    @classmethod
+    def of(cls, response: session_pb2.JoinResponse) -> Self:
+        """From the wire's message."""
+        return cls(
+            rank=response.rank,
+            host_rank=response.host_rank,
+            run_settings=RunSettings.of(response.settings),
+            delta_wire_type=wire_type_of(response.delta_wire_type),
+            parameter_wire_type=wire_type_of(response.parameter_wire_type),
+            chunk_bytes=response.chunk_bytes,
+            has_parameters=response.has_parameters,
+            incarnation=response.incarnation,
+            run_state=RunState.of(response.run_state),
+            server_version=response.server_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStatistics:
+    """What the rule did with a delta; fractions and mean_pi are over the elements with delta != 0 (commit.proto)."""
+
+    mean_pi: float
+    blocked_fraction: float
+    clamped_fraction: float
+    proxy_norm: float
+    drift_norm: float
+    delta_norm: float
+    update_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The server's word on one commit. `version` is the one it made; `duplicate`: stored from an earlier attempt."""
+
+    sequence: int
+    version: Version
+    duplicate: bool
+    staleness: int
+    statistics: CommitStatistics
+    run_state: RunState
+    next_eta: float
+
+    @classmethod
+    def of(cls, verdict: commit_pb2.Verdict) -> Self:
+        """From the wire's message."""
+        statistics = verdict.statistics
+        return cls(
+            sequence=verdict.sequence,
+            version=Version.of(verdict.version),
+            duplicate=verdict.duplicate,
+            staleness=verdict.staleness,
+            statistics=CommitStatistics(
+                statistics.mean_pi,
+                statistics.blocked_fraction,
+                statistics.clamped_fraction,
+                statistics.proxy_norm,
+                statistics.drift_norm,
+                statistics.delta_norm,
+                statistics.update_norm,
+            ),
+            run_state=RunState.of(verdict.run_state),
+            next_eta=verdict.next_eta,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """How a commit ended. In every case the caller's buffer now holds the parameters of `version`.
+
+    `applied` False: the delta was dropped, because the server was restarted or the session's snapshot had moved on.
+    `verdict` None: it was dropped, or it was applied and a restart of the server lost the verdict.
+    `run_finished`: the next commit would be refused; leave.
+    """
+
+    applied: bool
+    verdict: Verdict | None
+    version: Version
+    run_finished: bool
+
+
+def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
+    """The layout as the wire's message."""
+    message = layout_pb2.Layout()
+    for tensor in layout.tensors:
+        message.tensors.add(
+            name=tensor.name,
+            shape=tensor.shape,
+            element_type=layout_pb2.ElementType.Value(f"ELEMENT_TYPE_{tensor.element_type.value.upper()}"),
+            kind=layout_pb2.TensorKind.Value(f"TENSOR_KIND_{tensor.kind.value.upper()}"),
+            aliases=tensor.aliases,
+        )
+    return message
+
+
+def layout_of(message: layout_pb2.Layout) -> Layout:
+    """The layout in the wire's message. Raises gem_core's LayoutError when it is not legal."""
+    return Layout(
+        TensorSpec(
+            name=tensor.name,
+            shape=tuple(tensor.shape),
+            element_type=ElementType(_word(layout_pb2.ElementType.Name(tensor.element_type), "ELEMENT_TYPE_")),
+            kind=TensorKind(_word(layout_pb2.TensorKind.Name(tensor.kind), "TENSOR_KIND_")),
+            aliases=tuple(tensor.aliases),
+        )
+        for tensor in message.tensors
+    )
+
+
+def to_wire_types(wire_types: Iterable[WireType]) -> list[str]:
+    """The names of the wire's enum values, which messages take as well as the values."""
+    return [f"WIRE_TYPE_{wire_type.name}" for wire_type in wire_types]
+
+
+def wire_type_of(number: int) -> WireType:
+    """The wire type of that number; raises ServerMisbehavedError when there is none."""
+    try:
+        return WireType(number)
+    except ValueError:
+        raise ServerMisbehavedError(f"the server chose wire type {number}, which this client does not know") from None
+
+
+def _word(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix).lower().replace("_", "-")

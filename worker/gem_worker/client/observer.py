@@ -1,0 +1,227 @@
+"""`Observer`: everything that can be done without a session: status, parameters, evaluations, an operator's orders."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import grpc
+from gemps.v1 import operations_pb2, parameters_pb2, status_pb2, transfer_pb2
+
+from gem_core.errors import LayoutError
+from gem_core.layout import Layout
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType
+from gem_worker.client.channel import Calls, check_address, open_channel
+from gem_worker.client.errors import MisuseError, ServerMisbehavedError, Torn
+from gem_worker.client.events import EventSink, log_event
+from gem_worker.client.messages import RunState, Version, layout_of, to_wire_types, wire_type_of
+from gem_worker.client.pull import receive_pull
+from gem_worker.client.receive import ParametersReceiver
+from gem_worker.client.retry import Patience
+from gem_worker.client.rpc_status import failure
+from gem_worker.client.settings import ClientSettings
+from gem_worker.client.status_report import to_dict
+
+_Result = TypeVar("_Result")
+
+# Seconds that an order may take: writing a checkpoint of a large model to a slow disk is the longest.
+_CONTROL_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PulledParameters:
+    """Parameters without a session: `payload` in `wire_type`, then BUFFERs (and CONSTANTs), as `layout` says."""
+
+    version: Version
+    layout: Layout
+    wire_type: WireType
+    with_constants: bool
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResult:
+    """What an order came to. `checkpoint_path` is on the server's file system; empty where none was written."""
+
+    version: Version
+    run_state: RunState
+    checkpoint_path: str
+
+
+class Observer:
+    """A reader of a run, and an operator's hand; it never becomes a worker. Use it from one thread at a time.
+
+    Args:
+        address: as for `Client`. Raises AddressError naming the fix.
+        wait: seconds for which each call is repeated while the server cannot be reached; 0: fail at once.
+        settings: default: ClientSettings(), which reads the environment.
+        on_event: as for `Client`.
+
+    Every call raises ServerUnavailable when the server cannot be reached, and ServerRefused when it refuses.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        wait: float = 0.0,
+        settings: ClientSettings | None = None,
+        on_event: EventSink | None = None,
+    ) -> None:
+        self._settings = settings if settings is not None else ClientSettings()
+        self.address = check_address(address)
+        self._pid = os.getpid()
+        self._channel = open_channel(self.address)
+        self._calls = Calls(self._channel)
+        self._patience = Patience(
+            self.address, self._settings, on_event if on_event is not None else log_event, limit=wait
+        )
+
+    def get_status(self) -> dict[str, Any]:
+        """The run's status, once: status.proto's RunStatus by its field names, enums by name, numbers as numbers."""
+        response = self._persist(
+            lambda: self._calls.get_status(status_pb2.GetStatusRequest(), timeout=self._settings.progress_timeout)
+        )
+        return to_dict(response.status)
+
+    def watch_status(self, interval: float = 1.0) -> Iterator[dict[str, Any]]:
+        """The run's status every `interval` seconds (0.1 or more), until the run is finished and all workers are gone.
+
+        A stream that breaks is opened again, with the patience of `wait`.
+        """
+        request = status_pb2.WatchStatusRequest(interval_seconds=interval)
+        while True:
+            self._check_process()
+            call = self._calls.watch_status(request)
+            try:
+                for response in call:
+                    self._patience.succeeded()
+                    yield to_dict(response.status)
+            except grpc.RpcError as error:
+                reason = failure(error)
+                if not isinstance(reason, Torn):
+                    raise reason from None
+                self._patience.failed(str(reason))
+            else:
+                return
+            finally:
+                call.cancel()
+
+    def pull(
+        self,
+        *,
+        wire_type: WireType = WireType.FLOAT32,
+        with_constants: bool = True,
+        known_version: Version | None = None,
+    ) -> PulledParameters | None:
+        """The current parameters with their layout; None when `known_version` still is the current one.
+
+        Raises NotInitialized while there are none. A torn transfer starts over, with the patience of `wait`.
+        """
+        request = parameters_pb2.PullRequest(
+            wire_type=to_wire_types([wire_type])[0],
+            with_constants=with_constants,
+            with_layout=True,
+        )
+        if known_version is not None:
+            request.known_version.CopyFrom(known_version.to_wire())
+
+        def attempt() -> PulledParameters | None:
+            receiver = _LayoutReceiver()
+            if receive_pull(self._calls, None, request, receiver) is not None:
+                return None
+            return receiver.result()
+
+        return self._persist(attempt)
+
+    def report_evaluation(
+        self, version: Version, *, loss: float, accuracy: float, samples: int, evaluator: str = ""
+    ) -> bool:
+        """Report how good a version is (accuracy 0 to 1); True when it is the best accuracy so far."""
+        request = operations_pb2.ReportEvaluationRequest(
+            version=version.to_wire(), loss=loss, accuracy=accuracy, samples=samples, evaluator=evaluator
+        )
+        timeout = self._settings.progress_timeout
+        return self._persist(lambda: self._calls.report_evaluation(request, timeout=timeout)).best
+
+    def control(self, action: Literal["finish", "checkpoint"], reason: str) -> ControlResult:
+        """Finish the run, or write a checkpoint and wait until it is on disk; `reason` is for the server's log."""
+        request = operations_pb2.ControlRequest(action=f"CONTROL_ACTION_{action.upper()}", reason=reason)
+        response = self._persist(lambda: self._calls.control(request, timeout=_CONTROL_TIMEOUT))
+        return ControlResult(Version.of(response.version), RunState.of(response.run_state), response.checkpoint_path)
+
+    def close(self) -> None:
+        """Release the connection."""
+        if os.getpid() == self._pid:
+            self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _persist(self, call: Callable[[], _Result]) -> _Result:
+        self._check_process()
+        while True:
+            try:
+                result = call()
+            except grpc.RpcError as error:
+                reason = failure(error)
+                if not isinstance(reason, Torn):
+                    raise reason from None
+                self._patience.failed(str(reason))
+            except Torn as torn:
+                self._patience.failed(str(torn))
+            else:
+                self._patience.succeeded()
+                return result
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise MisuseError(f"this observer belongs to process {self._pid}: make a new one after a fork")
+
+
+class _LayoutReceiver:
+    """Receives parameters whose layout is not known before the header brings it."""
+
+    def __init__(self) -> None:
+        self._inner: ParametersReceiver | None = None
+        self._format: PayloadFormat | None = None
+        self._buffer = memoryview(b"")
+
+    def reset(self) -> None:
+        self._inner = None
+
+    def announce(self, header: transfer_pb2.ParametersHeader) -> None:
+        try:
+            layout = layout_of(header.layout)
+        except LayoutError as error:
+            raise ServerMisbehavedError(f"the server's layout is not legal: {error}") from error
+        self._format = PayloadFormat(layout, wire_type_of(header.wire_type), header.with_constants)
+        if header.byte_count == self._format.byte_count:
+            self._buffer = memoryview(bytearray(header.byte_count))
+        self._inner = ParametersReceiver(self._format, self._buffer)
+        self._inner.announce(header)
+
+    def add(self, offset: int, data: memoryview) -> None:
+        self._started().add(offset, data)
+
+    def finish(self, footer: transfer_pb2.Footer) -> None:
+        self._started().finish(footer)
+
+    def result(self) -> PulledParameters:
+        version = self._started().version
+        if version is None or self._format is None:
+            raise ServerMisbehavedError("the server sent no header")
+        format_ = self._format
+        return PulledParameters(version, format_.layout, format_.wire_type, format_.with_constants, self._buffer)
+
+    def _started(self) -> ParametersReceiver:
+        if self._inner is None:
+            raise ServerMisbehavedError("the server sent a chunk or footer before the header")
+        return self._inner

@@ -1,0 +1,131 @@
+"""Pulling parameters, and bringing a torn transfer to its end."""
+
+from collections.abc import Iterator
+
+import grpc
+from gemps.framing import PULL_RESPONSE_CHUNK, FramingError, split_chunk
+from gemps.v1 import parameters_pb2
+from google.protobuf.message import DecodeError
+
+from gem_core.errors import CoreError
+from gem_core.payload import PayloadFormat
+from gem_worker.client.channel import Calls
+from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.messages import Version
+from gem_worker.client.receive import ParametersReceiver, Receiver
+from gem_worker.client.rpc_status import failure
+from gem_worker.client.session import LOST_SESSION, Session
+from gem_worker.client.watchdog import Watchdog, Watched
+
+
+def receive_pull(
+    calls: Calls,
+    watchdog: Watchdog | None,
+    request: parameters_pb2.PullRequest,
+    receiver: Receiver,
+) -> parameters_pb2.NotModified | None:
+    """One Pull into `receiver`; returns what the server says when it is not modified.
+
+    Raises Torn when the stream breaks (`receiver` keeps what arrived, unless that is damaged), ServerRefused.
+    """
+    call = calls.pull(request)
+    try:
+        if watchdog is None:
+            return _receive(call, receiver, None)
+        with watchdog.watch(call.cancel) as watched:
+            return _receive(call, receiver, watched)
+    finally:
+        call.cancel()
+
+
+def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched | None) -> parameters_pb2.NotModified | None:
+    try:
+        for message in call:
+            if watched is not None:
+                watched.waiting = False
+                watched.progress()
+            rest, offset, data = split_chunk(message, PULL_RESPONSE_CHUNK)
+            fields = parameters_pb2.PullResponse.FromString(rest)
+            if fields.HasField("not_modified"):
+                return fields.not_modified
+            if fields.HasField("header"):
+                receiver.announce(fields.header)
+            if data is not None:
+                receiver.add(offset, data)
+            if fields.HasField("footer"):
+                receiver.finish(fields.footer)
+                return None
+    except grpc.RpcError as error:
+        reason = failure(error)
+        if isinstance(reason, Torn) and watched is not None and watched.ended_because is not None:
+            reason = Torn(watched.ended_because)
+        raise reason from None
+    except (CoreError, FramingError, DecodeError) as error:
+        receiver.reset()
+        raise Torn(f"the parameters arrived damaged: {error}") from error
+    raise Torn("the stream ended without a footer")
+
+
+class Puller:
+    """Pulls of a session: each sets the session's snapshot, in its turn among the commits."""
+
+    def __init__(self, calls: Calls, watchdog: Watchdog, session: Session) -> None:
+        self._calls = calls
+        self._watchdog = watchdog
+        self._session = session
+
+    def pull(self, into: memoryview, payload: PayloadFormat) -> Version:
+        """The current parameters into `into`, bytes of the payload's size; returns their version."""
+        return self.complete(ParametersReceiver(payload, into), payload)
+
+    def complete(self, receiver: ParametersReceiver, payload: PayloadFormat) -> Version:
+        """Bring `receiver` to its end: from where it was torn as long as the snapshot is the same, else from the start.
+
+        Rejoins where the server has lost the session. Raises ServerUnavailable; ServerRefused; NotInitialized;
+        Superseded.
+        """
+        session = self._session
+        # Until it is complete, what the server holds for this session is open.
+        session.version = None
+        while True:
+            before = receiver.received
+            try:
+                receive_pull(self._calls, self._watchdog, self._request(receiver, payload), receiver)
+            except Torn as torn:
+                if receiver.received > before:
+                    session.patience.moved_on()
+                session.patience.failed(str(torn))
+            except Superseded as refusal:
+                session.confirm_superseded(refusal)
+                session.patience.failed(str(refusal))
+            except ServerRefused as refusal:
+                self._recover(refusal, receiver)
+            else:
+                return self._done(receiver)
+
+    def _request(self, receiver: ParametersReceiver, payload: PayloadFormat) -> parameters_pb2.PullRequest:
+        request = parameters_pb2.PullRequest(session_id=self._session.session_id, with_constants=payload.with_constants)
+        if receiver.version is not None:
+            request.resume_version.CopyFrom(receiver.version.to_wire())
+            request.resume_offset = receiver.received
+        return request
+
+    def _recover(self, refusal: ServerRefused, receiver: ParametersReceiver) -> None:
+        """What the refusal of a pull asks for, so that the next attempt may succeed; else raise it."""
+        if refusal.reason == "STALE_BASE" and receiver.version is not None:
+            receiver.reset()
+        elif refusal.reason in LOST_SESSION:
+            receiver.reset()
+            self._session.rejoin(str(refusal))
+        elif refusal.reason != "NOT_INITIALIZED" and refusal.retry_after is not None:
+            self._session.patience.asked_to_wait(refusal.retry_after, str(refusal))
+        else:
+            raise refusal
+
+    def _done(self, receiver: ParametersReceiver) -> Version:
+        version = receiver.version
+        if version is None:
+            raise ServerMisbehavedError("the server answered not-modified to a pull that named no version")
+        self._session.version = version
+        self._session.patience.succeeded()
+        return version

@@ -1,0 +1,89 @@
+"""Parameters on their way in: header, chunks and footer, from a pull or a commit's reply, into the caller's buffer.
+
+One receiver lives through all attempts of a transfer: what has arrived stays, and a resumed pull goes on behind it.
+"""
+
+from typing import Protocol
+
+from gemps.v1 import transfer_pb2
+
+from gem_core.chunking import RawAssembler
+from gem_core.payload import PayloadFormat
+from gem_worker.client.errors import ServerMisbehavedError
+from gem_worker.client.messages import Version
+
+
+class Receiver(Protocol):
+    """What a stream of parameters is fed into, part by part."""
+
+    def reset(self) -> None:
+        """Forget what has arrived."""
+
+    def announce(self, header: transfer_pb2.ParametersHeader) -> None:
+        """The header came."""
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """A chunk came."""
+
+    def finish(self, footer: transfer_pb2.Footer) -> None:
+        """The footer came."""
+
+
+class ParametersReceiver:
+    """Receives one payload of the given format into `into`.
+
+    Attributes:
+        version: of what is arriving; None before the header.
+    """
+
+    def __init__(self, payload: PayloadFormat, into: memoryview) -> None:
+        self._payload = payload
+        self._into = into
+        self._assembler: RawAssembler | None = None
+        self.version: Version | None = None
+
+    @property
+    def received(self) -> int:
+        """Bytes that have arrived in order: a border, at which a torn transfer can go on."""
+        return self._assembler.received if self._assembler is not None else 0
+
+    def reset(self) -> None:
+        """Forget what has arrived: the transfer starts over."""
+        self._assembler = None
+        self.version = None
+
+    def announce(self, header: transfer_pb2.ParametersHeader) -> None:
+        """The server's header, of a transfer that starts or goes on.
+
+        Raises ServerMisbehavedError when it announces other than what was asked for.
+        """
+        payload = self._payload
+        found = (header.byte_count, int(header.wire_type), header.with_constants, header.layout_digest)
+        wanted = (payload.byte_count, int(payload.wire_type), payload.with_constants, payload.layout.digest)
+        if found != wanted:
+            raise ServerMisbehavedError(
+                f"the server sends {header.byte_count} bytes of layout {header.layout_digest.hex()[:8]} in wire type "
+                f"{header.wire_type}; {payload.byte_count} of {payload.layout.digest.hex()[:8]} in "
+                f"{payload.wire_type} were asked for"
+            )
+        version = Version.of(header.version)
+        if header.offset != self.received or (self.version is not None and version != self.version):
+            raise ServerMisbehavedError(
+                f"the server goes on with {version} at byte {header.offset}, not with {self.version} at {self.received}"
+            )
+        self.version = version
+        # A new one for every attempt: the footer counts the chunks of its own stream, but the CRC is of all bytes.
+        checksum = self._assembler.crc32c if self._assembler is not None else 0
+        self._assembler = RawAssembler(payload, self._into, start=self.received, crc32c=checksum)
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """A chunk. Raises gem_core's ChunkError when it does not continue what has arrived."""
+        if self._assembler is None:
+            raise ServerMisbehavedError("the server sent a chunk before the header")
+        self._assembler.add(offset, data)
+
+    def finish(self, footer: transfer_pb2.Footer) -> None:
+        """The footer. Raises gem_core's SizeMismatchError or ChecksumError when it does not match."""
+        if self._assembler is None:
+            raise ServerMisbehavedError("the server sent a footer before the header")
+        self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)

@@ -1,0 +1,106 @@
+"""How long and how often to try again. Which failures may be repeated is decided where the calls are made."""
+
+import random
+import time
+from collections.abc import Callable
+
+from gem_worker.client.errors import ServerUnavailable
+from gem_worker.client.events import ClientEvent, EventKind, EventSink
+from gem_worker.client.settings import ClientSettings
+
+
+class Patience:
+    """Sleeps between the attempts of a call, and gives up when it has failed for too long without a success between.
+
+    Reports one event when trouble begins and one when it is over. Not thread-safe: it belongs to the thread that makes
+    the calls. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        settings: ClientSettings,
+        on_event: EventSink,
+        *,
+        limit: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._address = address
+        self._settings = settings
+        self._limit = settings.connect_timeout if limit is None else limit
+        self._on_event = on_event
+        self._clock = clock
+        self._sleep = sleep
+        self._uniform = uniform
+        self._connected = False
+        self._failing_since: float | None = None
+        self._busy_since: float | None = None
+        self._pause = settings.backoff_first
+
+    def failed(self, why: str, *, report: bool = True) -> None:
+        """An attempt failed: sleep before the next, or raise ServerUnavailable when this has gone on for too long.
+
+        `report` False: the caller has told the event sink itself what happened.
+        """
+        now = self._clock()
+        if self._failing_since is None:
+            self._failing_since = now
+            if report and self._limit > 0:
+                self._report_trouble(why)
+        elapsed = now - self._failing_since
+        if elapsed >= self._limit:
+            waited = f" for {elapsed:.0f} s" if elapsed >= 1 else ""
+            raise ServerUnavailable(
+                f"no answer from a gemps server at {self._address}{waited} ({why}): check that it runs there "
+                f"(gemps serve), and that this machine can reach the port"
+            )
+        self._sleep(min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
+        self._pause = min(2 * self._pause, self._settings.backoff_limit)
+
+    def asked_to_wait(self, seconds: float, why: str, *, bounded: bool = False) -> None:
+        """The server answered, and asked to come back after `seconds`: sleep that long, and a little more at random.
+
+        An answering server does not use up the patience, unless `bounded`: then ServerUnavailable is raised when
+        asking has gone on for too long.
+        """
+        now = self._clock()
+        self._failing_since = None
+        if self._busy_since is None:
+            self._busy_since = now
+            self._on_event(ClientEvent(EventKind.SERVER_BUSY, f"the server at {self._address} asks to wait: {why}"))
+        if bounded and now - self._busy_since >= self._limit:
+            raise ServerUnavailable(
+                f"the server at {self._address} has asked to wait for {now - self._busy_since:.0f} s: {why}"
+            )
+        self._sleep(seconds * self._uniform(1.0, 1.25))
+
+    def moved_on(self) -> None:
+        """The call that failed has come further than before: patience starts anew, the trouble is not over yet."""
+        if self._failing_since is not None:
+            self._failing_since = self._clock()
+
+    def succeeded(self) -> None:
+        """A call got through to its end."""
+        if self._failing_since is not None or self._busy_since is not None:
+            self._report_relief()
+            self._failing_since = self._busy_since = None
+            self._pause = self._settings.backoff_first
+        self._connected = True
+
+    def _report_trouble(self, why: str) -> None:
+        until = f"for up to {self._limit:g} s"
+        if self._connected:
+            text = f"connection to {self._address} lost ({why}): trying again {until}"
+            self._on_event(ClientEvent(EventKind.CONNECTION_LOST, text))
+        else:
+            text = f"waiting for a gemps server at {self._address} {until} ({why})"
+            self._on_event(ClientEvent(EventKind.WAITING_FOR_SERVER, text))
+
+    def _report_relief(self) -> None:
+        since = self._failing_since if self._failing_since is not None else self._busy_since
+        seconds = self._clock() - (since or 0.0)
+        words = "back" if self._connected else "connected"
+        text = f"{words}: the server at {self._address} answers, after {seconds:.1f} s"
+        self._on_event(ClientEvent(EventKind.CONNECTION_BACK, text))

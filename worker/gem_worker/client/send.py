@@ -1,0 +1,63 @@
+"""A payload on its way out: messages made while gRPC takes them, so that one chunk at a time is in memory."""
+
+from collections.abc import Callable, Iterator
+
+from gemps.framing import join_chunk
+from gemps.v1 import transfer_pb2
+
+from gem_core.payload import PayloadFormat
+
+
+def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable: bool = False) -> memoryview:
+    """`buffer` as bytes. Raises ValueError unless it is contiguous, of the payload's size, and writable if need be."""
+    view = memoryview(buffer)
+    if writable and view.readonly:
+        raise ValueError(f"{what} must be writable: parameters are received into it")
+    if not view.c_contiguous:
+        raise ValueError(f"{what} must be contiguous in memory")
+    if view.nbytes != format_.byte_count:
+        raise ValueError(
+            f"{what} has {view.nbytes} bytes; "
+            f"a payload of this model in {format_.wire_type.name} has {format_.byte_count}"
+        )
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def count_chunks(format_: PayloadFormat, chunk_bytes: int) -> int:
+    """How many chunks the payload makes."""
+    return sum(1 for _ in format_.cut(chunk_bytes))
+
+
+def payload_footer(format_: PayloadFormat, chunk_count: int, crc32c: int) -> transfer_pb2.Footer:
+    """The footer of a payload."""
+    return transfer_pb2.Footer(byte_count=format_.byte_count, chunk_count=chunk_count, crc32c=crc32c)
+
+
+def chunk_messages(
+    payload: memoryview,
+    format_: PayloadFormat,
+    chunk_bytes: int,
+    field: int,
+    *,
+    first: bytes,
+    last: bytes,
+    on_message: Callable[[], None],
+    on_last: Callable[[], None],
+) -> Iterator[bytes]:
+    """The messages of a payload, each with one chunk in `field`.
+
+    `first` and `last` are other fields, serialised, that the first and the last message hold too (the header, the
+    footer). `on_message` is called whenever gRPC asks for a message, that is, when it has taken the one before;
+    `on_last` just before the last is handed over. Both are called in gRPC's thread.
+    """
+    if not format_.byte_count:
+        on_last()
+        yield first + last
+        return
+    for offset, end in format_.cut(chunk_bytes):
+        on_message()
+        rest = first if offset == 0 else b""
+        if end == format_.byte_count:
+            on_last()
+            rest += last
+        yield join_chunk(rest, field, offset, payload[offset:end])

@@ -1,0 +1,265 @@
+"""This worker's membership: how it is gained, kept, lost and regained. Commit, pull and initialize build on it.
+
+Owned by the thread that uses the client. The watchdog's thread calls `probe` and `beat` only, which read the session id
+and make one heartbeat each.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple, TypeVar
+
+import grpc
+from gemps.v1 import session_pb2
+
+from gem_core.layout import Layout
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.wire_types import WireType
+from gem_worker.client.channel import MESSAGE_LIMIT, Calls
+from gem_worker.client.errors import MisuseError, ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.events import ClientEvent, EventKind, EventSink
+from gem_worker.client.messages import Membership, RunState, Version, layout_to_wire, to_wire_types
+from gem_worker.client.retry import Patience
+from gem_worker.client.rpc_status import failure
+from gem_worker.client.settings import ClientSettings
+
+_Response = TypeVar("_Response")
+
+# Seconds that the watchdog's own heartbeats may take: as long as a keepalive ping may (channel.py).
+_PROBE_TIMEOUT = 20.0
+
+# The server does not know this session (any more), or was restarted: join again, under the same id.
+LOST_SESSION = frozenset({"UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION"})
+
+_JOIN_FIRST = "join() first: this client is not a member of a run yet"
+
+
+def agent() -> str:
+    """What the client calls itself in the server's status."""
+    try:
+        return f"gemps-python/{version('gemps')}"
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "gemps-python"
+
+
+class Formats(NamedTuple):
+    """Payload formats of a membership: of a delta, and of the parameters that come back."""
+
+    delta: PayloadFormat
+    parameters: PayloadFormat
+
+
+class Session:
+    """One session, from the session id on.
+
+    Attributes:
+        session_id: 16 random bytes; a secret.
+        patience: how long calls are repeated.
+        version: of the parameters this worker holds; None before the first pull, and when an interrupted call left it
+            unknown.
+        last_applied: the newest sequence that the server is known to have applied.
+        next_eta, run_state: as the server said last.
+        unsettled: a commit was interrupted, so `last_applied` may be behind.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        settings: ClientSettings,
+        patience: Patience,
+        on_event: EventSink,
+        *,
+        layout: Layout,
+        worker_name: str,
+        host_id: str,
+        device: str,
+        steps_per_epoch: int,
+        delta_wire_types: Sequence[WireType],
+        parameter_wire_types: Sequence[WireType],
+    ) -> None:
+        self._calls = calls
+        self._settings = settings
+        self._on_event = on_event
+        self.patience = patience
+        self.layout = layout
+        self.session_id = os.urandom(16)
+        self._offered = (tuple(delta_wire_types), tuple(parameter_wire_types))
+        self._request = session_pb2.JoinRequest(
+            session_id=self.session_id,
+            worker_name=worker_name,
+            host_id=host_id,
+            layout=layout_to_wire(layout),
+            delta_wire_types=to_wire_types(delta_wire_types),
+            parameter_wire_types=to_wire_types(parameter_wire_types),
+            agent=agent(),
+            device=device,
+            steps_per_epoch=steps_per_epoch,
+        )
+        if self._request.ByteSize() > MESSAGE_LIMIT:
+            raise MisuseError(
+                f"the layout takes {self._request.ByteSize()} bytes, more than a message may have ({MESSAGE_LIMIT}): "
+                f"shorten the tensors' names or join small tensors ({len(layout.tensors)} now)"
+            )
+        self._membership: Membership | None = None
+        self._is_member = False
+        self.version: Version | None = None
+        self.last_applied = 0
+        self.next_eta = 0.0
+        self.run_state = RunState.WAITING
+        self.unsettled = False
+        self._formats: Formats | None = None
+
+    @property
+    def membership(self) -> Membership:
+        """What Join settled. Raises MisuseError before the first join()."""
+        if self._membership is None:
+            raise MisuseError(_JOIN_FIRST)
+        return self._membership
+
+    @property
+    def formats(self) -> Formats:
+        """The payloads of commits and their replies. Raises MisuseError before the first join()."""
+        if self._formats is None:
+            raise MisuseError(_JOIN_FIRST)
+        return self._formats
+
+    def join(self) -> Membership:
+        """Join, or join again under the same id; waits for the server as long as patience allows.
+
+        Raises ServerUnavailable, ServerRefused (LAYOUT_MISMATCH, MEMORY, ...), Superseded.
+        """
+        membership = self._join()
+        self.patience.succeeded()
+        return membership
+
+    def _join(self) -> Membership:
+        response = self._persist(
+            lambda: self._calls.join(self._request, timeout=self._settings.progress_timeout), bounded=True
+        )
+        membership = Membership.of(response)
+        self._check(membership)
+        if self._membership is None or membership.incarnation != self._membership.incarnation:
+            self.version = None
+        self._membership = membership
+        self._is_member = True
+        self._formats = Formats(
+            PayloadFormat(self.layout, membership.delta_wire_type),
+            PayloadFormat(self.layout, membership.parameter_wire_type),
+        )
+        self.last_applied = response.last_applied_sequence
+        self.next_eta = response.next_eta
+        self.run_state = membership.run_state
+        self.unsettled = False
+        return membership
+
+    def rejoin(self, why: str) -> None:
+        """Join again after the server lost the session, was restarted, or counts otherwise than we do."""
+        self._on_event(ClientEvent(EventKind.SERVER_RESTARTED, f"joining again under the same session: {why}"))
+        self.version = None
+        self.patience.failed(why, report=False)
+        self._join()
+
+    def heartbeat(self) -> None:
+        """Ask where the session stands, after a torn call; afterwards `last_applied` is right.
+
+        Joins again when the server was restarted or has lost the session. Raises as `join` does.
+        """
+        request = session_pb2.HeartbeatRequest(session_id=self.session_id)
+        try:
+            response = self._persist(
+                lambda: self._calls.heartbeat(request, timeout=self._settings.progress_timeout), bounded=False
+            )
+        except ServerRefused as refusal:
+            if refusal.reason not in LOST_SESSION:
+                raise
+            self.rejoin(str(refusal))
+            return
+        if response.incarnation != self.membership.incarnation:
+            self.rejoin("the server was restarted")
+            return
+        self.last_applied = response.last_applied_sequence
+        self.run_state = RunState.of(response.run_state)
+        self.unsettled = False
+
+    def confirm_superseded(self, refusal: Superseded) -> None:
+        """Return when it was a newer call of our own that ended the call; else raise the refusal.
+
+        SUPERSEDED means either that, or that another process took over our name: then the heartbeat is refused, too.
+        """
+        request = session_pb2.HeartbeatRequest(session_id=self.session_id)
+        try:
+            self._persist(
+                lambda: self._calls.heartbeat(request, timeout=self._settings.progress_timeout), bounded=False
+            )
+        except ServerRefused:
+            self._is_member = False
+            raise refusal from None
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye once; a server that does not hear it finds out by itself."""
+        if not self._is_member:
+            return
+        self._is_member = False
+        request = session_pb2.LeaveRequest(
+            session_id=self.session_id, reason=reason.encode()[:256].decode(errors="ignore")
+        )
+        try:
+            response = self._calls.leave(request, timeout=self._settings.leave_timeout)
+        except grpc.RpcError as error:
+            text = f"left without the server hearing of it ({failure(error)})"
+            self._on_event(ClientEvent(EventKind.NOT_LEFT, text))
+        else:
+            self.run_state = RunState.of(response.run_state)
+
+    def end_membership(self) -> None:
+        """No more heartbeats from now on."""
+        self._is_member = False
+
+    def probe(self) -> int | str:
+        """For the watchdog: one heartbeat. The last applied sequence, or why the server cannot be counted on."""
+        request = session_pb2.HeartbeatRequest(session_id=self.session_id)
+        try:
+            response = self._calls.heartbeat(request, timeout=_PROBE_TIMEOUT)
+        except grpc.RpcError as error:
+            return f"no heartbeat either ({failure(error)})"
+        except ValueError:  # what grpc raises when close() was called meanwhile
+            return "the client was closed"
+        if self._membership is not None and response.incarnation != self._membership.incarnation:
+            return "the server was restarted"
+        return response.last_applied_sequence
+
+    def beat(self) -> None:
+        """For the watchdog: keep the session alive. A failure says nothing that the next call will not find out."""
+        if self._is_member:
+            self.probe()
+
+    def _persist(self, call: Callable[[], _Response], *, bounded: bool) -> _Response:
+        """Make a unary call until it is answered; refusals that ask to come back are obeyed, others are raised.
+
+        It does not reset the patience: as a part of a recovery it must not let the whole go on for ever.
+        """
+        while True:
+            try:
+                return call()
+            except grpc.RpcError as error:
+                reason = failure(error)
+                if isinstance(reason, Torn):
+                    self.patience.failed(str(reason))
+                elif reason.retry_after is not None:
+                    self.patience.asked_to_wait(reason.retry_after, str(reason), bounded=bounded)
+                else:
+                    raise reason from None
+
+    def _check(self, membership: Membership) -> None:
+        chosen = (membership.delta_wire_type, membership.parameter_wire_type)
+        for wire_type, offered in zip(chosen, self._offered, strict=True):
+            if wire_type not in offered:
+                raise ServerMisbehavedError(f"the server chose {wire_type.name}, which this worker did not offer")
+        smallest = max(wire_type.unit_bytes for wire_type in chosen)
+        if not smallest <= membership.chunk_bytes <= MAX_CHUNK_BYTES:
+            raise ServerMisbehavedError(
+                f"the server wants chunks of {membership.chunk_bytes} bytes; {smallest} to {MAX_CHUNK_BYTES} are possible"
+            )
+        before = self._membership
+        if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):
+            raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")

@@ -1,0 +1,43 @@
+"""A status message as plain values, for `--json` and for whoever draws it."""
+
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+_WIDE = frozenset(
+    {
+        FieldDescriptor.CPPTYPE_INT64,
+        FieldDescriptor.CPPTYPE_UINT64,
+    }
+)
+_FLOATING = frozenset({FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT})
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """The message as protobuf's JSON mapping has it, by the proto's field names and with every field that has a value.
+
+    But numbers are numbers: JSON's mapping makes text of 64-bit integers and of NaN and infinities. Fields that are
+    unset (a loss before the first commit) are left out.
+    """
+    report = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    _restore_numbers(message, report)
+    return report
+
+
+def _restore_numbers(message: Message, report: dict[str, Any]) -> None:
+    for field in message.DESCRIPTOR.fields:
+        if field.name not in report:
+            continue
+        value = getattr(message, field.name)
+        shown = report[field.name]
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if is_map:
+            report[field.name] = dict(value)
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            pairs = zip(value, shown, strict=True) if isinstance(shown, list) else [(value, shown)]
+            for part, part_shown in pairs:
+                _restore_numbers(part, part_shown)
+        elif field.cpp_type in _WIDE or field.cpp_type in _FLOATING:
+            report[field.name] = list(value) if isinstance(shown, list) else value

@@ -1,0 +1,120 @@
+"""One daemon thread a client: it ends calls that make no progress, and sends heartbeats while there is no call.
+
+A call is in one of two stages. While bytes are under way, a pause of `progress_timeout` ends the call. While the server
+has the next word (a staging buffer, the verdict, a turn in round-robin order) a pause may be legitimate for as long as
+other workers take, so the server is asked by a heartbeat: only one that does not answer, or no longer knows the
+session, is treated as dead. A server that says it has applied the commit, and still sends no verdict by the next
+examination, has lost the stream.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from gem_worker.client.settings import ClientSettings
+
+# How often the thread looks, at most: a pause is noticed within this many seconds of its limit.
+_LARGEST_TICK = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One call under watch. Written by the thread that makes the call and by gRPC's sender; read by the watchdog."""
+
+    cancel: Callable[[], object]
+    # The server has the next word (True), or bytes are under way (False).
+    waiting: bool = True
+    # The commit that awaits its verdict; 0: none does.
+    sequence: int = 0
+    progressed_at: float = field(default_factory=time.monotonic)
+    # The watchdog's: the last heartbeat said that `sequence` is applied.
+    said_applied: bool = False
+    # The watchdog's: why it cancelled the call.
+    ended_because: str | None = None
+
+    def progress(self) -> None:
+        """A message moved."""
+        self.progressed_at = time.monotonic()
+
+
+class Watchdog:
+    """See the module. `watch` is for one thread at a time; `start` and `stop` as well.
+
+    Args:
+        probe: asks the server; returns the last applied sequence, or why the server cannot be counted on.
+        beat: keeps the session alive, if there is one and no open stream does it already.
+        settings: progress_timeout and heartbeat_interval.
+
+    Both functions are called in the watchdog's thread.
+    """
+
+    def __init__(self, probe: Callable[[], int | str], beat: Callable[[], None], settings: ClientSettings) -> None:
+        self._probe = probe
+        self._beat = beat
+        self._settings = settings
+        self._watched: Watched | None = None
+        self._last_call = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gemps-watchdog", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it; at most as long as one heartbeat takes."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @contextmanager
+    def watch(self, cancel: Callable[[], object]) -> Iterator[Watched]:
+        """Watch a call, which `cancel` ends, for the duration of the block."""
+        watched = Watched(cancel)
+        self._watched = watched
+        try:
+            yield watched
+        finally:
+            self._watched = None
+            self.note_call()
+
+    def note_call(self) -> None:
+        """A call was made just now: the next heartbeat is due a whole interval later."""
+        self._last_call = time.monotonic()
+
+    def _run(self) -> None:
+        shortest = min(self._settings.progress_timeout, self._settings.heartbeat_interval)
+        tick = min(_LARGEST_TICK, shortest / 4)
+        while not self._stopped.wait(tick):
+            now = time.monotonic()
+            watched = self._watched
+            if watched is not None:
+                if now - watched.progressed_at >= self._settings.progress_timeout:
+                    self._examine(watched)
+            elif now - self._last_call >= self._settings.heartbeat_interval:
+                self.note_call()
+                self._beat()
+
+    def _examine(self, watched: Watched) -> None:
+        seen = watched.progressed_at
+        pause = f"no progress for {self._settings.progress_timeout:g} s"
+        if watched.waiting:
+            answer = self._probe()
+            if isinstance(answer, str):
+                pause = f"{pause}, and {answer}"
+            elif watched.said_applied and answer == watched.sequence:
+                pause = f"{pause}: the verdict was lost"
+            else:
+                watched.said_applied = watched.sequence != 0 and answer == watched.sequence
+                if watched.progressed_at == seen:
+                    watched.progress()
+                return
+        # It may have moved, or ended, during the heartbeat. (If it ends just now, the next commit on the same stream
+        # finds it cancelled, and is repeated: nothing is lost.)
+        if self._watched is watched and watched.progressed_at == seen:
+            watched.ended_because = pause
+            watched.cancel()
