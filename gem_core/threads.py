@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +27,9 @@ config: Any = numba.config
 
 __all__ = ["Threads", "apply_thread_count", "configure_threads", "require_threads"]
 
-# Layers that may be used, in order of preference, by the value of NUMBA_THREADING_LAYER. OpenMP comes first because
-# every machine with a compiler's runtime has it; what NUMBA calls "safe" and "forksafe" is TBB on Linux.
+# Layers that may be used, in order of preference, by the value of NUMBA_THREADING_LAYER. OpenMP comes first because its
+# threads wake up sooner than TBB's, which took 2.3 ms instead of 1.7 ms for 4.2 M parameters once a millisecond (two
+# cores). What Numba calls "safe" and "forksafe" is TBB on Linux.
 _CANDIDATES = {
     "default": ("omp", "tbb"),
     "threadsafe": ("omp", "tbb"),
@@ -126,10 +130,30 @@ def _loads(layer: str) -> bool:
     if layer == "tbb":
         _preload_tbb()
     try:
-        importlib.import_module(f"numba.np.ufunc.{layer}pool")
+        with _patient_openmp():
+            importlib.import_module(f"numba.np.ufunc.{layer}pool")
     except ImportError:
         return False
     return True
+
+
+@contextmanager
+def _patient_openmp() -> Iterator[None]:
+    """While GNU OpenMP is being loaded, ask it to let waiting threads sleep instead of spin, unless the user has asked.
+
+    By default a thread that waits for another spins for milliseconds. When workers share the machine, it spins on the
+    very core that the other thread needs: with two busy processes on two cores a commit of 65 536 parameters took
+    6.4 ms instead of 0.13 ms, and on an idle machine spinning gains nothing that can be measured.
+    """
+    if any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
+        yield
+        return
+    # The library reads it once, when it is loaded; child processes shall not inherit it.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    try:
+        yield
+    finally:
+        del os.environ["OMP_WAIT_POLICY"]
 
 
 def _preload_tbb() -> None:

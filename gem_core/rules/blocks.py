@@ -24,20 +24,20 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "PARALLEL_FROM", "Kernel", "arithmetic", "block_function", "driver", "empty_partials", "totals"]
+__all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "driver", "empty_partials", "totals"]
 
 # Elements of a block: 64 KiB a vector, so that gem's four vectors fit into a core's level 2 cache, and 1 M parameters
 # still make 64 blocks for the threads to share. The time is flat from 4 096 to 65 536 (benchmarks/kernel.py).
 BLOCK = 16_384
-# Elements from which a commit runs in parallel. Below it, starting the threads costs about what they save.
-PARALLEL_FROM = 65_536
+# Elements from which a commit runs in parallel. Two idle cores pay from about 32 768 elements on (gem: 33 us alone, 22
+# us together); but on a machine that workers keep busy the second thread comes late, and waiting for it costs 0.1 to 0.8
+# ms on average. Up to here one thread takes less than that: 0.4 ms.
+PARALLEL_FROM = 524_288
 
 VECTOR = types.Array(types.float32, 1, "C", aligned=True)
 READ_ONLY_VECTOR = types.Array(types.float32, 1, "C", readonly=True, aligned=True)
 SCALAR = types.float32
 PARTIALS = types.Array(types.float64, 2, "C", aligned=True)
-
-Kernel = Callable[..., None]
 
 # error_model="numpy": division by zero gives inf or NaN instead of an exception, which would prevent vectorisation.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -49,19 +49,23 @@ def arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def block_function(function: Callable[..., None]) -> Kernel:
+def block_function(function: Callable[..., None]) -> Callable[..., None]:
     """Compile what updates a block and sums up; only its own additions may be reassociated."""
-    compiled: Kernel = numba.njit(fastmath={"reassoc"}, **_OPTIONS)(function)
+    compiled: Callable[..., None] = numba.njit(fastmath={"reassoc"}, **_OPTIONS)(function)
     return compiled
 
 
-def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorate a loop over blocks; it is compiled for `signature` at its first call, or loaded from Numba's cache."""
+class Driver:
+    """A loop over blocks; compiled for its one signature at the first call, or loaded from Numba's cache.
 
-    def decorate(function: Callable[..., None]) -> Kernel:
+    Attributes:
+        dispatcher: Numba's own object, for whoever wants to look at the cache's statistics.
+    """
+
+    def __init__(self, function: Callable[..., None], signature: tuple[types.Type, ...], parallel: bool) -> None:
         options = {**_OPTIONS, "parallel": parallel}
         try:
-            compiled = numba.njit(cache=True, **options)(function)
+            self.dispatcher = numba.njit(cache=True, **options)(function)
         except RuntimeError:  # no folder to write to
             warnings.warn(
                 "no writable folder for Numba's cache, so every start compiles for some seconds: "
@@ -69,19 +73,22 @@ def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., No
                 RuntimeWarning,
                 stacklevel=3,
             )
-            compiled = numba.njit(**options)(function)
+            self.dispatcher = numba.njit(**options)(function)
+        self._signature = signature
+        self._is_compiled = False
 
-        def call(*arguments: object) -> None:
-            if not compiled.signatures:
-                # One signature for arrays that may and may not be written to, and no surprise compilations later.
-                compiled.compile(signature)
-                compiled.disable_compile()
-            compiled(*arguments)
+    def __call__(self, *arguments: object) -> None:
+        if not self._is_compiled:
+            # One signature for arrays that may and may not be written to, and no surprise compilations later.
+            self.dispatcher.compile(self._signature)
+            self.dispatcher.disable_compile()
+            self._is_compiled = True
+        self.dispatcher(*arguments)
 
-        call.dispatcher = compiled  # type: ignore[attr-defined]
-        return call
 
-    return decorate
+def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., None]], Driver]:
+    """Make a `Driver` of the function below."""
+    return lambda function: Driver(function, signature, parallel)
 
 
 def empty_partials(elements: int, columns: int) -> NDArray[np.float64]:
