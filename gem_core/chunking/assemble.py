@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c
-from gem_core.chunking.split import check_bytes, check_parameters
+from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region

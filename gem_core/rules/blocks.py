@@ -29,9 +29,9 @@ __all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "
 # Elements of a block: 64 KiB a vector, so that gem's four vectors fit into a core's level 2 cache, and 1 M parameters
 # still make 64 blocks for the threads to share. The time is flat from 4 096 to 65 536 (benchmarks/kernel.py).
 BLOCK = 16_384
-# Elements from which a commit runs in parallel. Two idle cores pay from about 32 768 elements on (gem: 33 us alone, 22
-# us together); but on a machine that workers keep busy the second thread comes late, and waiting for it costs 0.1 to 0.8
-# ms on average. Up to here one thread takes less than that: 0.4 ms.
+# Elements from which a commit runs in parallel. Two idle cores pay from about 32 768 elements on (gem: 33 us alone,
+# 22 us together); but on a machine that workers keep busy the second thread comes late, and waiting for it costs 0.1 to
+# 0.8 ms on average. Up to here one thread takes less than that: 0.4 ms.
 PARALLEL_FROM = 524_288
 
 VECTOR = types.Array(types.float32, 1, "C", aligned=True)
@@ -78,6 +78,7 @@ class Driver:
         self._is_compiled = False
 
     def __call__(self, *arguments: object) -> None:
+        """Run the kernel; `arguments` must be of the signature's types."""
         if not self._is_compiled:
             # One signature for arrays that may and may not be written to, and no surprise compilations later.
             self.dispatcher.compile(self._signature)
