@@ -1,0 +1,86 @@
+"""The worker: trains a PyTorch model through a gemps parameter server.
+
+Importing this package imports neither torch nor gRPC; the names below are loaded when they are first used, so that
+`gemps status` runs where torch is not installed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gem_worker.client import (
+        Client,
+        ClientError,
+        ClientSettings,
+        Membership,
+        Observer,
+        RunFinished,
+        ServerRefused,
+        ServerUnavailable,
+    )
+    from gem_worker.devices import device_for
+    from gem_worker.errors import Diverged, TaskError, UnsupportedModel
+    from gem_worker.evaluate import EvaluationResult, evaluate_checkpoint, evaluate_server
+    from gem_worker.flat_model import FlatModel
+    from gem_worker.parameter_server import ParameterServer, StepReport
+    from gem_worker.settings import WorkerSettings
+    from gem_worker.trainer import work
+
+_HOMES = {
+    "Client": "client",
+    "ClientError": "client",
+    "ClientSettings": "client",
+    "Diverged": "errors",
+    "EvaluationResult": "evaluate",
+    "FlatModel": "flat_model",
+    "Membership": "client",
+    "Observer": "client",
+    "ParameterServer": "parameter_server",
+    "RunFinished": "client",
+    "ServerRefused": "client",
+    "ServerUnavailable": "client",
+    "StepReport": "parameter_server",
+    "TaskError": "errors",
+    "UnsupportedModel": "errors",
+    "WorkerSettings": "settings",
+    "device_for": "devices",
+    "evaluate_checkpoint": "evaluate",
+    "evaluate_server": "evaluate",
+    "work": "trainer",
+}
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "ClientSettings",
+    "Diverged",
+    "EvaluationResult",
+    "FlatModel",
+    "Membership",
+    "Observer",
+    "ParameterServer",
+    "RunFinished",
+    "ServerRefused",
+    "ServerUnavailable",
+    "StepReport",
+    "TaskError",
+    "UnsupportedModel",
+    "WorkerSettings",
+    "device_for",
+    "evaluate_checkpoint",
+    "evaluate_server",
+    "work",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

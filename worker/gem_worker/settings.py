@@ -19,74 +19,79 @@ class WorkerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 
     server: str = Field(
-        "127.0.0.1:50051",
+        default="127.0.0.1:50051",
         min_length=1,
-        description="HOST:PORT of the parameter server. A server that is not there yet is waited for.",
-    )
-    connect_timeout: float = Field(
-        300.0, gt=0, description="Seconds to wait for a server that cannot be reached before giving up."
+        description="HOST:PORT of the parameter server. A server that is not there yet is waited for "
+        "(GEMPS_CLIENT_CONNECT_TIMEOUT seconds, 300).",
     )
     worker_name: str = Field(
-        "",
+        default="",
         max_length=256,
         description="This worker's name, unique in the run. Its rank follows the name, also over a restart of the "
         "worker; two live workers of one name supersede each other. Empty: host name and process id.",
     )
     task: str = Field(
-        "digits",
+        default="digits",
         description="What to learn: digits (real handwritten digits, no download), mnist, fashion-mnist, cifar10, "
         "imagefolder, or generated-images (random, for throughput).",
     )
     model: str = Field(
-        "",
+        default="",
         description="Which model: mlp, cnn (the paper's), or the name of a torchvision classification model such as "
         "alexnet or resnet18. Empty: the task's own.",
     )
     dataset_dir: Path = Field(
-        Path("data"),
+        default=Path("data"),
         description="Folder that holds the data set's files, as torchvision lays them out. Tasks that need no files "
         "do not read it.",
     )
     download: bool = Field(
-        False, description="Fetch a missing data set into --dataset-dir. Without it no worker touches the network for data."
+        default=False,
+        description="Fetch a missing data set into --dataset-dir. Without it no worker touches the network for data.",
     )
     image_size: int = Field(
-        224,
+        default=224,
         ge=1,
         le=4096,
-        description="Side of the square images of imagefolder (resized and cropped to it) and generated-images, in pixels.",
+        description="Side of the square images of imagefolder (resized and cropped to it) and generated-images, in "
+        "pixels.",
     )
     generated_samples: int = Field(
-        256,
+        default=256,
         ge=1,
         description="Training images of generated-images. They stay in memory: 3 bytes a pixel.",
     )
-    generated_classes: int = Field(1000, ge=2, description="Classes of generated-images.")
-    batch_size: int = Field(64, ge=1, description="Training samples a step, of this worker alone.")
+    generated_classes: int = Field(default=1000, ge=2, description="Classes of generated-images.")
+    batch_size: int = Field(default=64, ge=1, description="Training samples a step, of this worker alone.")
     loader_threads: int = Field(
-        2, ge=1, description="Threads that read and decode image files ahead of the training step (imagefolder)."
+        default=2,
+        ge=1,
+        description="Threads that read and decode image files ahead of the training step (imagefolder).",
     )
     device: str = Field(
-        "auto",
+        default="auto",
         description="Where to compute: cpu, cuda, cuda:1, mps; auto: CUDA device number (rank on this host modulo the "
         "number of devices), or the CPU where there is none.",
     )
     cpu_threads: int = Field(
-        1,
+        default=1,
         ge=1,
-        description="Threads of one CPU worker. Many workers share a machine, so more than 1 pays only for few of them; "
-        "and only 1 is bit-reproducible on every machine.",
+        description="Threads of one CPU worker. Many workers share a machine, so more than 1 pays only for few of "
+        "them; and only 1 is bit-reproducible on every machine.",
     )
     delta_wire: WireName = Field(
-        "float32",
-        description="Type in which deltas travel. The narrower ones cost nothing measurable in accuracy and save bandwidth.",
+        default="float32",
+        description="Type in which deltas travel. The narrower ones cost nothing measurable in accuracy and save "
+        "bandwidth.",
     )
-    parameter_wire: WireName = Field("float32", description="Type in which fresh parameters travel back.")
+    parameter_wire: WireName = Field(default="float32", description="Type in which fresh parameters travel back.")
     log_interval: float = Field(
-        5.0, gt=0, description="Seconds between two lines about the training's progress; changes are told at once."
+        default=5.0,
+        gt=0,
+        description="Seconds between two lines about the training's progress; changes are told at once.",
     )
     log_format: Literal["plain", "json"] = Field(
-        "plain", description="plain: lines for people; json: one JSON object a line, for programs."
+        default="plain", description="plain: lines for people; json: one JSON object a line, for programs."
     )
 
     @field_validator("device")

@@ -1,0 +1,126 @@
+"""Loss and accuracy on a task's held-out samples: of a checkpoint's file, or of a server's newest version."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gem_core.layout import Layout, TensorKind
+from gem_worker.client import Observer, Version
+from gem_worker.devices import device_for
+from gem_worker.errors import TaskError
+from gem_worker.models import create_model
+from gem_worker.settings import WorkerSettings
+from gem_worker.tasks import Task, TaskOptions, create_task, held_out_batches
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """loss: mean cross-entropy.  accuracy: 0 to 1.  samples: held-out samples.  version: None for a plain file."""
+
+    loss: float
+    accuracy: float
+    samples: int
+    version: Version | None
+
+
+def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None) -> EvaluationResult:
+    """Evaluate a model.safetensors, or the one in a folder (a run's, a checkpoint's). Loads it strictly.
+
+    Args:
+        path: the file or folder.
+        settings: task, model, data, device and batch size; the rest is not read. Default: WorkerSettings().
+
+    Raises TaskError when the file is missing, damaged, or of another model; it names the tensors that differ.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "model.safetensors"
+    try:
+        tensors = load_file(file)
+    except FileNotFoundError:
+        raise TaskError(f"{file} does not exist; give a model.safetensors, or the folder that holds one") from None
+    except (OSError, SafetensorError) as error:
+        raise TaskError(f"{file} cannot be read as safetensors ({error})") from error
+    return _evaluate(tensors, str(file), settings or WorkerSettings(), None)
+
+
+def evaluate_server(address: str, settings: WorkerSettings | None = None, *, report_as: str = "") -> EvaluationResult:
+    """Evaluate the newest parameters of a server, without becoming a worker.
+
+    Args:
+        address: HOST:PORT; beats the settings' own.
+        settings: as for `evaluate_checkpoint`.
+        report_as: tell the server the result under this evaluator's name; empty: do not.
+
+    Raises TaskError when the server's model is another one; ServerUnavailable; NotInitialized: no parameters yet.
+    """
+    with Observer(address) as observer:
+        pulled = observer.pull(with_constants=True)
+        assert pulled is not None  # only a pull that knows a version can be told that it is current
+        tensors = tensors_of_payload(pulled.layout, pulled.payload)
+        result = _evaluate(tensors, f"the server {address}", settings or WorkerSettings(), pulled.version)
+        if report_as:
+            observer.report_evaluation(
+                pulled.version,
+                loss=result.loss,
+                accuracy=result.accuracy,
+                samples=result.samples,
+                evaluator=report_as,
+            )
+    return result
+
+
+def tensors_of_payload(layout: Layout, payload: memoryview | bytes | bytearray) -> dict[str, Tensor]:
+    """A FLOAT32 payload with constants, as the state_dict that a checkpoint of it would hold: aliases included.
+
+    Parameters come in their own element type, as the model holds them.
+    """
+    tensors: dict[str, Tensor] = {}
+    offset = 0
+    for spec in layout.tensors:
+        own_type: torch.dtype = getattr(torch, spec.element_type.value)
+        travels_as = torch.float32 if spec.kind is TensorKind.PARAMETER else own_type
+        size = spec.elements * travels_as.itemsize
+        # A copy: a slice at an odd offset cannot be viewed as a wider type, and the payload may be read-only.
+        data = torch.from_numpy(np.frombuffer(payload, np.uint8, size, offset).copy())
+        value = data.view(travels_as).view(spec.shape).to(own_type)
+        tensors |= dict.fromkeys((spec.name, *spec.aliases), value)
+        offset += size
+    return tensors
+
+
+def evaluate_model(model: nn.Module, task: Task, device: torch.device, batch_size: int = 256) -> tuple[float, float]:
+    """(mean cross-entropy, accuracy) of `model`, which is on `device`, over the task's held-out samples."""
+    model.eval()
+    loss = torch.zeros((), dtype=torch.float64)
+    correct = 0
+    with torch.inference_mode():
+        for inputs, labels in held_out_batches(task.test, batch_size):
+            logits = model(inputs.to(device)).float().cpu()
+            loss += functional.cross_entropy(logits, labels, reduction="sum").double()
+            correct += int((logits.argmax(dim=1) == labels).sum())
+    return float(loss) / len(task.test), correct / len(task.test)
+
+
+def _evaluate(
+    tensors: dict[str, Tensor], source: str, settings: WorkerSettings, version: Version | None
+) -> EvaluationResult:
+    task = create_task(settings.task, TaskOptions.of(settings))
+    name = settings.model or task.default_model
+    model = create_model(name, task.input_shape, task.classes, seed=0)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise TaskError(
+            f"{source} does not hold the model {name} of the task {task.name}; name the right --task and --model "
+            f"({error})"
+        ) from error
+    device = device_for(0, settings.device)
+    loss, accuracy = evaluate_model(model.to(device), task, device, settings.batch_size)
+    return EvaluationResult(loss, accuracy, len(task.test), version)

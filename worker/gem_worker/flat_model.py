@@ -1,0 +1,292 @@
+"""A model whose parameters and gradients are views of flat buffers, so that an exchange gathers nothing.
+
+`FlatModel(model)` moves the *memory* of the parameters, not the objects: an optimiser, a hook or a tied layer that
+holds a `Parameter` goes on working, and so do `state_dict()` and `load_state_dict()`. What the training loop does
+between two steps may break the views (a fresh `.grad` after `zero_grad(set_to_none=True)`, `.data` replaced by
+`LSTM.flatten_parameters()`); `collect_gradients` mends that, or refuses what it cannot mend.
+
+Not thread-safe: it belongs to the thread that trains.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gem_core.layout import Layout, TensorKind
+from gem_worker.errors import UnsupportedModel
+from gem_worker.model_tensors import PARAMETER_TYPES, ModelTensor, inspect_model
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All trained parameters of one element type: elements [start, stop) of the layout's PARAMETERs."""
+
+    start: int
+    stop: int
+    parameters: Tensor
+    gradients: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTensor:
+    """A trained parameter, its two views into the flat buffers, and its first element's number in the layout."""
+
+    name: str
+    tensor: Tensor
+    values: Tensor
+    gradient: Tensor
+    start: int
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the flat memory has the payload's order; not so in memory formats such as channels_last."""
+        return self.values.is_contiguous()
+
+
+@dataclass(slots=True)
+class HeldBuffer:
+    """A persistent buffer: the object that the model holds now, and its view into the flat bytes."""
+
+    name: str
+    tensor: Tensor
+    values: Tensor
+    owners: tuple[tuple[nn.Module, str], ...]
+
+
+class FlatModel:
+    """The model's tensors as the payload wants them. See the module's docstring.
+
+    A gradient that is there already is dropped: it was computed at other parameters than training starts from.
+    Raises UnsupportedModel with the tensor's name and the fix.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.layout: Layout
+        self.layout, tensors = inspect_model(model)
+        by_kind = {kind: [one for one in tensors if one.spec.kind is kind] for kind in TensorKind}
+        self.device: torch.device = tensors[0].tensor.device
+        self.groups: tuple[Group, ...]
+        self._trained: tuple[TrainedTensor, ...]
+        self.groups, self._trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
+        self._permuted = tuple(one for one in self._trained if not one.is_row_major)
+        # Every BUFFER in payload order and in its own type; each is a view of it.
+        self.buffer_bytes: Tensor
+        self.buffer_bytes, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
+        self.constants: tuple[ModelTensor, ...] = tuple(by_kind[TensorKind.CONSTANT])
+        self.tensors: tuple[ModelTensor, ...] = tensors
+        self._structure = _structure(model)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the flat buffers are the payload's numbers in its order: all float32, all row-major."""
+        return len(self.groups) == 1 and self.groups[0].parameters.dtype is torch.float32 and not self._permuted
+
+    def float_buffers(self) -> Iterator[Tensor]:
+        """The floating-point BUFFERs: one flat view for all of an element type."""
+        start = 0
+        for dtype, members in itertools.groupby(self._buffers, key=lambda one: one.values.dtype):
+            stop = start + sum(one.values.numel() * one.values.element_size() for one in members)
+            if dtype.is_floating_point and stop > start:
+                yield self.buffer_bytes[start:stop].view(dtype)
+            start = stop
+
+    @torch.no_grad()
+    def collect_gradients(self) -> None:
+        """See to it that the flat buffers hold what the model holds. Called once a step, before they are read.
+
+        A gradient that autograd made anew is copied into its view and replaced by it; one that is None counts as 0.
+        Raises UnsupportedModel when the model has changed since it joined.
+        """
+        self._refuse_changes()
+        for one in self._trained:
+            parameter = one.tensor
+            if parameter.data_ptr() != one.values.data_ptr():
+                _attach(one.name, parameter, one.values)
+            gradient = parameter.grad
+            if gradient is one.gradient:
+                continue
+            if gradient is None:
+                one.gradient.zero_()
+            elif gradient.is_sparse:
+                one.gradient.zero_().add_(gradient)
+            else:
+                one.gradient.copy_(gradient)
+            parameter.grad = one.gradient
+        for buffer in self._buffers:
+            self._collect_buffer(buffer)
+
+    def zero_gradients(self) -> None:
+        """Zero every gradient, keeping the views."""
+        for group in self.groups:
+            group.gradients.zero_()
+
+    @torch.no_grad()
+    def scale_gradients(self, factor: float, out: Tensor) -> None:
+        """`out` <- factor * gradients, float32, in layout order.
+
+        `out`: `layout.parameter_count` float32 elements on the model's device; for a plain model it may be the flat
+        gradient buffer itself.
+        """
+        for group in self.groups:
+            target = out[group.start : group.stop]
+            if group.gradients.dtype is torch.float32:
+                torch.mul(group.gradients, factor, out=target)
+            else:
+                target.copy_(group.gradients).mul_(factor)
+        for one in self._permuted:
+            _row_major(one, out).copy_(one.gradient).mul_(factor)
+
+    @torch.no_grad()
+    def read_parameters(self, out: Tensor) -> None:
+        """`out` <- parameters, float32, in layout order; `out` as in `scale_gradients`."""
+        for group in self.groups:
+            out[group.start : group.stop].copy_(group.parameters)
+        for one in self._permuted:
+            _row_major(one, out).copy_(one.values)
+
+    @torch.no_grad()
+    def write_parameters(self, values: Tensor) -> None:
+        """Parameters <- `values` (float32, in layout order; may be pinned host memory when the model is plain)."""
+        for group in self.groups:
+            group.parameters.copy_(values[group.start : group.stop], non_blocking=True)
+        for one in self._permuted:
+            one.values.copy_(_row_major(one, values))
+
+    def _refuse_changes(self) -> None:
+        for name, module, children, parameters in self._structure:
+            if len(module._modules) != len(children) or any(module._modules.get(k) is not v for k, v in children):
+                raise UnsupportedModel(
+                    f"{name or 'the model'}: its submodules changed after joining; change the model before "
+                    "ParameterServer(...), or join again with the new one"
+                )
+            if len(module._parameters) != len(parameters):
+                raise UnsupportedModel(
+                    f"{name or 'the model'}: gained or lost a parameter after joining; change the model before "
+                    "ParameterServer(...), or join again with the new one"
+                )
+            for key, parameter, trained in parameters:
+                current = module._parameters.get(key)
+                full_name = f"{name}.{key}" if name else key
+                if current is not parameter:
+                    raise UnsupportedModel(
+                        f"{full_name}: another Parameter object took its place after joining (load_state_dict with "
+                        "assign=True does that); copy values into it instead: parameter.data.copy_(...)"
+                    )
+                if current is not None and current.requires_grad and not trained:
+                    raise UnsupportedModel(
+                        f"{full_name}: was frozen when the model joined and is not any more; unfreeze it before "
+                        "ParameterServer(...), or leave and join a new run"
+                    )
+
+    def _collect_buffer(self, buffer: HeldBuffer) -> None:
+        """A forward pass may assign a new tensor to a buffer: adopt it, so that the model keeps its newest object."""
+        module, key = buffer.owners[0]
+        current = module._buffers.get(key)
+        if current is not buffer.tensor:
+            if current is None or any(m._buffers.get(k) is not current for m, k in buffer.owners):
+                raise UnsupportedModel(
+                    f"{buffer.name}: the buffer was removed, or replaced in one of several modules that share it, "
+                    "after joining; write into it instead: buffer.copy_(...)"
+                )
+            buffer.tensor = current
+        if current.data_ptr() != buffer.values.data_ptr():
+            _attach(buffer.name, current, buffer.values)
+
+
+def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
+    """Make `tensor` use the memory of `view`, keeping its values."""
+    if tensor.device != view.device or tensor.dtype != view.dtype or tensor.shape != view.shape:
+        raise UnsupportedModel(
+            f"{name}: was {_describe(view)} when the model joined and is {_describe(tensor)} now; move, convert or "
+            "resize the model before ParameterServer(...)"
+        )
+    view.copy_(tensor)
+    tensor.data = view
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
+
+
+def _flatten_parameters(
+    tensors: list[ModelTensor], device: torch.device
+) -> tuple[tuple[Group, ...], tuple[TrainedTensor, ...]]:
+    groups, trained, start = [], [], 0
+    for dtype in PARAMETER_TYPES:
+        members = [one for one in tensors if one.tensor.dtype is dtype]
+        if not members:
+            continue
+        count = sum(one.spec.elements for one in members)
+        group = Group(
+            start,
+            start + count,
+            torch.empty(count, dtype=dtype, device=device),
+            torch.zeros(count, dtype=dtype, device=device),
+        )
+        offset = 0
+        for one in members:
+            values, gradient = (_like(flat, offset, one.tensor) for flat in (group.parameters, group.gradients))
+            values.copy_(one.tensor.detach())
+            one.tensor.data = values
+            one.tensor.grad = gradient
+            trained.append(TrainedTensor(one.spec.name, one.tensor, values, gradient, start + offset))
+            offset += one.spec.elements
+        groups.append(group)
+        start += count
+    return tuple(groups), tuple(trained)
+
+
+def _flatten_buffers(tensors: list[ModelTensor], device: torch.device) -> tuple[Tensor, tuple[HeldBuffer, ...]]:
+    flat = torch.empty(sum(one.spec.byte_count for one in tensors), dtype=torch.uint8, device=device)
+    buffers, offset = [], 0
+    for one in tensors:
+        # Aligned: model_tensors orders the buffers by descending element size.
+        values = flat[offset : offset + one.spec.byte_count].view(one.tensor.dtype).view(one.tensor.shape)
+        values.copy_(one.tensor.detach())
+        one.tensor.data = values
+        buffers.append(HeldBuffer(one.spec.name, one.tensor, values, one.owners))
+        offset += one.spec.byte_count
+    return flat, tuple(buffers)
+
+
+def _like(flat: Tensor, offset: int, tensor: Tensor) -> Tensor:
+    """A view of `flat` from element `offset` with the shape of `tensor`, and its memory format where it has no gaps."""
+    return torch.as_strided(flat, tensor.shape, _dense_strides(tensor), offset)
+
+
+def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of `tensor` if it has no gaps, whatever the order of its dimensions; else row-major ones."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return torch.empty(tensor.shape, device="meta").stride()
+            expected *= size
+    return tensor.stride()
+
+
+def _row_major(one: TrainedTensor, flat: Tensor) -> Tensor:
+    """The part of `flat`, in payload order, that belongs to `one`, in its shape."""
+    return flat[one.start : one.start + one.tensor.numel()].view(one.tensor.shape)
+
+
+_Structure = tuple[
+    str, nn.Module, tuple[tuple[str, nn.Module | None], ...], tuple[tuple[str, nn.Parameter | None, bool], ...]
+]
+
+
+def _structure(model: nn.Module) -> tuple[_Structure, ...]:
+    """What `_refuse_changes` compares: (name, module, its submodules, its parameters and whether they are trained)."""
+    return tuple(
+        (
+            name,
+            module,
+            tuple(module._modules.items()),
+            tuple((key, one, one is not None and one.requires_grad) for key, one in module._parameters.items()),
+        )
+        for name, module in model.named_modules()
+    )

@@ -1,0 +1,53 @@
+"""torch.amp.GradScaler over flat gradients: unscaling is one operation a step, not one a parameter.
+
+A GradScaler talks to an optimiser: it divides the gradients of the optimiser's parameters and remembers whether one of
+them was not finite. A worker has no optimiser, so this gives the scaler one that holds the flat buffers as parameters
+and never steps.
+"""
+
+import torch
+from torch import Tensor
+
+from gem_worker.flat_model import FlatModel
+
+
+class LossScaling:
+    """The scaler's side of a step: unscale (once), then, when the gradients were used, update."""
+
+    def __init__(self, flat: FlatModel) -> None:
+        self._flat = flat
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._is_unscaled = False
+
+    def unscale(self, scaler: object) -> None:
+        """Divide the flat gradients by the scale, unless that was done since the last update. None: nothing to do.
+
+        Raises TypeError when `scaler` is no GradScaler, and what GradScaler itself raises (float16 parameters).
+        """
+        if scaler is None or self._is_unscaled:
+            return
+        _scaler(scaler).unscale_(self._holder())
+        self._is_unscaled = True
+
+    def update(self, scaler: object) -> None:
+        """Let the scaler find its next scale."""
+        self._is_unscaled = False
+        if scaler is not None:
+            _scaler(scaler).update()
+
+    def _holder(self) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            self._optimizer = torch.optim.SGD([_leaf(g.parameters, g.gradients) for g in self._flat.groups], lr=0.0)
+        return self._optimizer
+
+
+def _leaf(values: Tensor, gradient: Tensor) -> Tensor:
+    leaf = values.detach().requires_grad_()
+    leaf.grad = gradient
+    return leaf
+
+
+def _scaler(scaler: object) -> torch.amp.GradScaler:
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise TypeError(f"scaler is a {type(scaler).__name__}; pass the torch.amp.GradScaler that scaled the loss")
+    return scaler

@@ -1,0 +1,205 @@
+"""Which tensors of a model take part in training, in which order, and what is refused.
+
+The names are those of `model.state_dict()`, so that a checkpoint loads strictly; two names of one tensor (tied weights)
+make one entry with an alias. The order, which every worker and the server share through the layout's digest:
+
+1. PARAMETERs (`requires_grad`): the float32 ones first, in state_dict order, so that they are one contiguous piece of
+   memory and of the payload; then the float64, the float16 and the bfloat16 ones.
+2. BUFFERs (BatchNorm's running statistics and the like), by element type and the widest first, so that each is aligned
+   within one contiguous piece of bytes. Non-persistent buffers are no part of a state_dict: they stay with the worker.
+3. CONSTANTs (`requires_grad=False`: frozen layers), in state_dict order. They travel once, at the start.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from gem_core.errors import LayoutError
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_worker.errors import UnsupportedModel
+
+PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """A tensor of the model: what the layout says about it, the model's own object, and the modules that hold it."""
+
+    spec: TensorSpec
+    tensor: Tensor
+    owners: tuple[tuple[nn.Module, str], ...]
+
+
+def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
+    """The layout of `model`, and its tensors in that order. Does not change the model.
+
+    Raises UnsupportedModel with the tensor's name and the fix.
+    """
+    owners = _owners(model)
+    for name, tensor in _named_tensors(model):
+        _refuse_unready(name, tensor)
+    names = _names(model, owners)
+    tensors = []
+    for identity, (name, *aliases) in names.items():
+        tensor = owners[identity][0]
+        kind = _kind(tensor)
+        element_type = _element_type(name, tensor, kind)
+        spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases))
+        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
+    _refuse_together(model, tensors)
+    tensors.sort(key=_position)
+    try:
+        return Layout(one.spec for one in tensors), tuple(tensors)
+    except LayoutError as error:
+        raise UnsupportedModel(str(error)) from error
+
+
+def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
+    """Raise UnsupportedModel for the first tensor that holds NaN or infinity: the server refuses such values."""
+    for one in tensors:
+        if one.tensor.is_floating_point() and not bool(torch.isfinite(one.tensor.detach()).all()):
+            fix = (
+                "register it with persistent=False, then it stays with the worker"
+                if one.spec.kind is TensorKind.BUFFER
+                else "initialise it"
+            )
+            raise UnsupportedModel(f"{one.spec.name}: holds values that are not finite; {fix}")
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer, non-persistent ones too, under each of its names."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for tensors in (module._parameters, module._buffers):
+            for key, tensor in tensors.items():
+                if tensor is not None:
+                    yield f"{prefix}.{key}" if prefix else key, tensor
+
+
+def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]:
+    """By identity: each parameter and buffer object, with the (module, attribute) pairs that hold it."""
+    found: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for key, tensor in tensors.items():
+                if tensor is not None:
+                    found.setdefault(id(tensor), (tensor, []))[1].append((module, key))
+    return found
+
+
+def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]) -> dict[int, list[str]]:
+    """The state_dict's names of each tensor object, in its order."""
+    names: dict[int, list[str]] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            raise UnsupportedModel(
+                f"{name}: the state_dict holds a {type(value).__name__} here (extra state, or quantised weights), "
+                "and only tensors can be shared: train the model without it, and quantise after training"
+            )
+        if id(value) not in owners:
+            raise UnsupportedModel(
+                f"{name}: state_dict() makes this tensor anew, it is no parameter or buffer of the model; "
+                "remove the state_dict hook that makes it"
+            )
+        names.setdefault(id(value), []).append(name)
+    for name, tensor in model.named_parameters():
+        if id(tensor) not in names:
+            raise UnsupportedModel(
+                f"{name}: is a parameter but not in the state_dict, so no checkpoint could hold it; "
+                "remove the hook or override that leaves it out"
+            )
+    return names
+
+
+def _kind(tensor: Tensor) -> TensorKind:
+    if not isinstance(tensor, nn.Parameter):
+        return TensorKind.BUFFER
+    return TensorKind.PARAMETER if tensor.requires_grad else TensorKind.CONSTANT
+
+
+def _refuse_unready(name: str, tensor: Tensor) -> None:
+    """What must be said before the state_dict or the tensor's memory can be looked at."""
+    if is_lazy(tensor):
+        raise UnsupportedModel(
+            f"{name}: is not initialised yet (a lazy module); run one batch through the model before it joins"
+        )
+    if tensor.is_meta:
+        raise UnsupportedModel(
+            f"{name}: is on the meta device and has no values; use model.to_empty(device=...) and initialise it"
+        )
+    if tensor.is_quantized:
+        raise UnsupportedModel(f"{name}: is quantised; train in floating point and quantise after training")
+    if tensor.layout is not torch.strided:
+        raise UnsupportedModel(f"{name}: is a sparse tensor; make it dense with .to_dense()")
+    if type(tensor.data) is not Tensor:
+        raise UnsupportedModel(
+            f"{name}: is a {type(tensor.data).__name__}, not a plain tensor; build the model without sharding or "
+            "tensor subclasses, each worker holds the whole of it"
+        )
+
+
+def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
+    if tensor.is_complex():
+        raise UnsupportedModel(
+            f"{name}: is complex; hold it as a real tensor with a last dimension of 2, and use "
+            "torch.view_as_complex(...)"
+        )
+    if kind is TensorKind.PARAMETER and tensor.dtype not in PARAMETER_TYPES:
+        raise UnsupportedModel(f"{name}: parameters of type {tensor.dtype} cannot be trained; convert it with .float()")
+    try:
+        return ElementType(str(tensor.dtype).removeprefix("torch."))
+    except ValueError:
+        raise UnsupportedModel(
+            f"{name}: type {tensor.dtype} cannot travel; convert it, or register the buffer with persistent=False"
+        ) from None
+
+
+def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
+    """What is wrong with the tensors as a set: none to train, several devices, shared memory that is no tie."""
+    if not any(one.spec.kind is TensorKind.PARAMETER and one.spec.elements for one in tensors):
+        raise UnsupportedModel(
+            f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
+        )
+    first = tensors[0]
+    for one in tensors:
+        if one.tensor.device != first.tensor.device:
+            raise UnsupportedModel(
+                f"{one.spec.name}: is on {one.tensor.device} but {first.spec.name} on {first.tensor.device}; "
+                f'move the whole model to one device: model.to("{first.tensor.device}")'
+            )
+        if one.spec.kind is TensorKind.PARAMETER and _overlaps_itself(one.tensor):
+            raise UnsupportedModel(
+                f"{one.spec.name}: several of its elements share memory (an expanded tensor); use .contiguous()"
+            )
+    ranges = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor) * tensor.element_size(), id(tensor), name)
+        for name, tensor in _named_tensors(model)
+        if tensor.numel()
+    )
+    for (_, end, identity, name), (start, _, other, other_name) in itertools.pairwise(ranges):
+        if start < end and identity != other:
+            raise UnsupportedModel(
+                f"{name} and {other_name}: share memory but are two objects, so training would pull them apart; "
+                "tie them by assigning the same Parameter object to both, or copy one with .clone()"
+            )
+
+
+def _extent(tensor: Tensor) -> int:
+    """Elements from the first to the last, gaps included."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and _extent(tensor) < tensor.numel()
+
+
+def _position(one: ModelTensor) -> tuple[int, int, str]:
+    """Sort key of the order that this module's docstring gives; Python's sort keeps state_dict order within a key."""
+    if one.spec.kind is TensorKind.PARAMETER:
+        return 0, PARAMETER_TYPES.index(one.tensor.dtype), ""
+    if one.spec.kind is TensorKind.BUFFER:
+        return 1, -one.tensor.element_size(), str(one.tensor.dtype)
+    return 2, 0, ""

@@ -1,0 +1,56 @@
+"""The models of `gemps work`, by name: `mlp`, `cnn`, and every classification model of torchvision."""
+
+import difflib
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from gem_worker.errors import TaskError
+from gem_worker.models.cnn import Cnn
+from gem_worker.models.mlp import mlp
+from gem_worker.tasks.torchvision_import import import_torchvision
+
+__all__ = ["create_model"]
+
+_OWN = ("mlp", "cnn")
+# These two return several outputs while training unless told not to.
+_WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
+
+
+def create_model(name: str, input_shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
+    """A model with its first parameters, on the CPU.
+
+    The parameters follow from `seed` alone: every worker of a run makes the same ones. The global random generator is
+    left as it was.
+
+    Args:
+        name: "mlp", "cnn", or of a torchvision classification model ("alexnet", "resnet18", ...).
+        input_shape: (channels, height, width) of an input.
+        classes: number of outputs (logits).
+        seed: of the run.
+
+    Raises:
+        TaskError: there is no such model, or it does not fit the inputs.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if name == "mlp":
+            return mlp(input_shape, classes)
+        if name == "cnn":
+            return Cnn(input_shape, classes)
+        return _of_torchvision(name, input_shape, classes)
+
+
+def _of_torchvision(name: str, input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    models = import_torchvision("models", f"the model {name!r}")
+    known: Sequence[str] = models.list_models(module=models)
+    if name not in known:
+        near = difflib.get_close_matches(name, [*_OWN, *known], n=1)
+        hint = f"did you mean {near[0]}?" if near else "there are mlp, cnn and torchvision's classification models"
+        raise TaskError(f"there is no model {name!r}; {hint}")
+    if input_shape[0] != 3:
+        raise TaskError(f"{name} takes images of 3 channels, this task has {input_shape[0]}; use --model cnn or mlp")
+    extra = {"aux_logits": False, "init_weights": True} if name in _WITH_AUXILIARY_HEADS else {}
+    model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extra)
+    return model

@@ -1,0 +1,85 @@
+"""What a worker says while it trains: lines for people, or JSON lines for programs."""
+
+import json
+import sys
+import time
+from typing import Literal, TextIO
+
+from gem_worker.client import ClientEvent
+from gem_worker.parameter_server import StepReport
+
+
+class Progress:
+    """Writes to `out`; counts steps and adds up where their time went.
+
+    A change (joined, an event of the connection, the end) is told at once, training every `interval` seconds.
+    """
+
+    def __init__(
+        self, worker: str, interval: float, log_format: Literal["plain", "json"], out: TextIO | None = None
+    ) -> None:
+        self._worker = worker
+        self._interval = interval
+        self._is_json = log_format == "json"
+        self._out = out or sys.stdout
+        self._started = self._told = time.monotonic()
+        self._told_steps = 0
+        self.applied = 0
+        self.skipped = 0
+        self.dropped = 0
+        self._samples = 0
+        self._seconds = {"compute": 0.0, "copy": 0.0, "exchange": 0.0}
+
+    def event(self, event: ClientEvent) -> None:
+        """A change of the connection."""
+        self.tell(event.kind.value, event.message)
+
+    def step(self, report: StepReport, epoch: int) -> None:
+        """One step is over."""
+        self.applied += report.applied
+        self.skipped += report.skipped
+        self.dropped += not (report.applied or report.skipped)
+        self._samples += report.samples
+        self._seconds["compute"] += report.compute_seconds
+        self._seconds["copy"] += report.copy_seconds
+        self._seconds["exchange"] += report.exchange_seconds
+        if report.skipped:
+            self.tell("skipped", "the gradient is not finite: nothing was sent", skipped=self.skipped)
+        now = time.monotonic()
+        if now - self._told >= self._interval:
+            rate = (self.applied - self._told_steps) / (now - self._told)
+            self._told, self._told_steps = now, self.applied
+            fields: dict[str, object] = {"step": self.applied, "epoch": epoch, "steps_per_second": round(rate, 2)}
+            if report.loss is not None:
+                fields["loss"] = round(report.loss, 5)
+            if report.verdict is not None:
+                fields["staleness"] = report.verdict.staleness
+                fields["mean_pi"] = round(report.verdict.statistics.mean_pi, 4)
+            self.tell("training", "", eta=report.eta, **fields)
+
+    def summary(self, why: str) -> None:
+        """The end: how much was done, and the split of the time."""
+        seconds = time.monotonic() - self._started
+        in_steps = sum(self._seconds.values()) or 1.0
+        self.tell(
+            "ended",
+            why,
+            steps=self.applied,
+            skipped=self.skipped,
+            dropped=self.dropped,
+            samples_per_second=round(self._samples / seconds, 1),
+            seconds=round(seconds, 2),
+            **{f"{name}_seconds": round(value, 3) for name, value in self._seconds.items()},
+            **{f"{name}_percent": round(100 * value / in_steps, 1) for name, value in self._seconds.items()},
+        )
+
+    def tell(self, event: str, message: str, **fields: object) -> None:
+        """One line, at once."""
+        if self._is_json:
+            line = json.dumps(
+                {"time": round(time.time(), 3), "worker": self._worker, "event": event, "message": message, **fields}
+            )
+        else:
+            numbers = " ".join(f"{name}={value}" for name, value in fields.items())
+            line = " ".join(filter(None, (f"[{self._worker}]", f"{event}:", message, numbers)))
+        print(line, file=self._out, flush=True)

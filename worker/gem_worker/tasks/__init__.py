@@ -1,0 +1,47 @@
+"""The tasks of `gemps work`, by name. A new task is one file and one line here."""
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+
+from gem_worker.errors import TaskError
+from gem_worker.tasks.options import TaskOptions
+from gem_worker.tasks.samples import Samples, Task, epoch_order, held_out_batches, steps_per_epoch, training_batches
+
+__all__ = [
+    "Samples",
+    "Task",
+    "TaskOptions",
+    "create_task",
+    "epoch_order",
+    "held_out_batches",
+    "steps_per_epoch",
+    "task_names",
+    "training_batches",
+]
+
+# name -> (module, function). Modules are imported only when chosen: they need scikit-learn or torchvision.
+_TASKS = {
+    "digits": ("digits", "load_digits"),
+    "mnist": ("idx_images", "load_mnist"),
+    "fashion-mnist": ("idx_images", "load_fashion_mnist"),
+    "cifar10": ("cifar10", "load_cifar10"),
+    "imagefolder": ("image_folder", "load_image_folder"),
+    "generated-images": ("generated_images", "load_generated_images"),
+}
+
+
+def task_names() -> tuple[str, ...]:
+    """The names that `create_task` knows."""
+    return tuple(_TASKS)
+
+
+def create_task(name: str, options: TaskOptions | None = None) -> Task:
+    """Load a task's data. Raises TaskError when there is none of that name, or files or packages are missing."""
+    if name not in _TASKS:
+        near = difflib.get_close_matches(name, _TASKS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_TASKS)}"
+        raise TaskError(f"there is no task {name!r}; {hint}")
+    module, function = _TASKS[name]
+    load: Callable[[TaskOptions], Task] = getattr(import_module(f"{__name__}.{module}"), function)
+    return load(options or TaskOptions())

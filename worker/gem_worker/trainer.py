@@ -1,0 +1,133 @@
+"""`gemps work`: one worker, from joining to the end of the run."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gem_worker.client import ClientError, ClientSettings, Membership
+from gem_worker.devices import describe, device_for
+from gem_worker.errors import Diverged, TaskError, UnsupportedModel
+from gem_worker.models import create_model
+from gem_worker.parameter_server import ParameterServer, default_worker_name
+from gem_worker.progress import Progress
+from gem_worker.settings import WorkerSettings
+from gem_worker.tasks import Task, TaskOptions, create_task, steps_per_epoch, training_batches
+
+FINISHED, FAILED, INTERRUPTED, TERMINATED = 0, 1, 130, 143
+
+
+def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
+    """Train until the run is finished; the server's budget says when.
+
+    Returns the exit code: 0 finished, 1 an error (one line on stderr names the fix), 130 Ctrl-C, 143 SIGTERM.
+    """
+    name = settings.worker_name or default_worker_name()
+    progress = Progress(name, settings.log_interval, settings.log_format)
+    try:
+        with _leave_on_sigterm():
+            _train(settings, client_settings, name, progress)
+    except (ClientError, Diverged, TaskError, UnsupportedModel) as error:
+        print(f"gemps work: {error}", file=sys.stderr, flush=True)
+        return FAILED
+    except KeyboardInterrupt:
+        progress.summary("interrupted")
+        return INTERRUPTED
+    except _Terminated:
+        progress.summary("terminated")
+        return TERMINATED
+    progress.summary("the run is finished")
+    return FINISHED
+
+
+def _train(settings: WorkerSettings, client_settings: ClientSettings | None, name: str, progress: Progress) -> None:
+    torch.set_num_threads(settings.cpu_threads)
+    task = create_task(settings.task, TaskOptions.of(settings))
+    model_name = settings.model or task.default_model
+    # The device and the seed are known only after joining, and joining needs the layout, which depends on neither: so
+    # the model is made on the CPU, joins, and gets its first parameters and its device from `prepare`.
+    model = create_model(model_name, task.input_shape, task.classes, seed=0)
+    device_for(0, settings.device)  # an impossible choice is told before the server hears of us
+    device = torch.device("cpu")
+
+    def prepare(membership: Membership) -> None:
+        nonlocal device
+        device = device_for(membership.host_rank, settings.device)
+        if not membership.has_parameters:
+            first = create_model(model_name, task.input_shape, task.classes, membership.run_settings.seed)
+            model.load_state_dict(first.state_dict())
+        model.to(device)
+        torch.manual_seed(_dropout_seed(membership))
+
+    session = ParameterServer(
+        settings.server,
+        model,
+        name=name,
+        steps_per_epoch=steps_per_epoch(len(task.train), settings.batch_size),
+        delta_wire=settings.delta_wire,
+        parameter_wire=settings.parameter_wire,
+        on_join=prepare,
+        device=describe(settings.device),
+        on_event=progress.event,
+        client_settings=client_settings,
+    )
+    with session as ps:
+        rule = ps.run_settings.rule
+        progress.tell(
+            "joined", "", rank=ps.rank, device=str(device), task=task.name, model=model_name, rule=rule, eta=ps.eta
+        )
+        _loop(ps, model, task, device, settings.batch_size, progress)
+
+
+def _loop(
+    ps: ParameterServer, model: nn.Module, task: Task, device: torch.device, batch_size: int, progress: Progress
+) -> None:
+    model.train()
+    for epoch, (inputs, labels) in training_batches(task.train, batch_size, ps.run_settings.seed, ps.rank):
+        loss = functional.cross_entropy(model(_to(inputs, device)), _to(labels, device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        before = ps.last_report
+        try:
+            ps.step(loss, samples=len(labels))
+        finally:
+            # Also when the step ended the run: its report is the last one.
+            if ps.last_report is not None and ps.last_report is not before:
+                progress.step(ps.last_report, epoch)
+
+
+def _to(batch: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda":
+        return batch.pin_memory().to(device, non_blocking=True)
+    return batch.to(device)
+
+
+def _dropout_seed(membership: Membership) -> int:
+    """Every worker drops other units, the same ones in every repetition of the run."""
+    return (membership.run_settings.seed * 1_000_003 + membership.rank) % 2**63
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived; like KeyboardInterrupt no error."""
+
+
+@contextmanager
+def _leave_on_sigterm() -> Iterator[None]:
+    """Within, SIGTERM (a container is stopped) raises, so that the worker leaves the run before it ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals can be handled in the main thread only
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,191 @@
+"""Between the model's device and host memory: a delta out, fresh parameters in.
+
+Out: the flat gradient is scaled by -eta and cast to the wire type on the device, then copied once, into pinned host
+memory where the device is CUDA. On the CPU with the wire type FLOAT32, scaling writes into host memory directly and
+nothing is copied. In: the received payload is copied to the device and decoded there into the flat parameter buffer.
+The model only ever holds a complete version: nothing here runs while bytes are still arriving.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import LARGEST_VALUE, WireType
+from gem_worker import wire_casts
+from gem_worker.flat_model import FlatModel
+from gem_worker.model_tensors import refuse_non_finite
+from gem_worker.timing import step_clock
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What `Transfer.stage` found.
+
+    usable: every element of the delta is finite and at most 1e30 in magnitude, and every floating-point buffer finite:
+        the server accepts it.
+    loss: the loss as a number, where one was given and is finite.
+    """
+
+    usable: bool
+    loss: float | None
+
+
+class Transfer:
+    """The host's buffers for one model, and the ways in and out of them.
+
+    delta: the payload of a commit in `delta_wire`, written by `stage`.
+    reply: where the client puts a received payload in `parameter_wire`, read by `install`.
+    """
+
+    def __init__(self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType) -> None:
+        self._flat = flat
+        self._delta_format = PayloadFormat(flat.layout, delta_wire)
+        self._reply_format = PayloadFormat(flat.layout, parameter_wire)
+        self._on_host = flat.device.type == "cpu"
+        self._delta_host = self._host_bytes(self._delta_format.byte_count)
+        self._reply_host = self._host_bytes(self._reply_format.byte_count)
+        self._scalars_host: Tensor | None = None
+        self._scaled = self._memory_of_scaled()
+        self.delta = host_view(self._delta_host)
+        self.reply = host_view(self._reply_host)
+        self.clock = step_clock(flat.device)
+
+    @torch.no_grad()
+    def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
+        """Write -eta * gradient and the buffers into `delta`. The flat gradient is used up: zero it afterwards.
+
+        Raises ValueError when `loss` is a tensor of more than one element.
+        """
+        self.clock.computed()
+        self._flat.scale_gradients(-eta, self._scaled)
+        scalars = [self._scaled.aminmax(), *(buffer.aminmax() for buffer in self._flat.float_buffers())]
+        flat_scalars = [one.float() for pair in scalars for one in pair]
+        if isinstance(loss, Tensor):
+            flat_scalars.append(self._loss_scalar(loss))
+        fetched = self._fetch(torch.stack(flat_scalars))
+        self._encode_delta()
+        self.clock.staged()
+        numbers: list[float] = fetched.tolist()
+        number = numbers.pop() if isinstance(loss, Tensor) else loss
+        lowest, highest, *of_buffers = numbers
+        # NaN fails every comparison.
+        usable = lowest >= -LARGEST_VALUE and highest <= LARGEST_VALUE and all(map(math.isfinite, of_buffers))
+        return Staged(usable, float(number) if number is not None and math.isfinite(number) else None)
+
+    @torch.no_grad()
+    def install(self) -> None:
+        """Copy the payload in `reply` into the model."""
+        self.clock.received()
+        self._install(self._reply_host)
+        self.clock.installed()
+
+    @torch.no_grad()
+    def restore_buffers(self) -> None:
+        """Set the BUFFERs to those of the last received payload: what a step that is not committed did to them goes."""
+        self.clock.received()
+        self._flat.buffer_bytes.copy_(self._reply_host[self._reply_format.parameter_bytes :], non_blocking=True)
+        self.clock.installed()
+
+    @torch.no_grad()
+    def first_payload(self) -> memoryview:
+        """What Initialize sends: the model's parameters as FLOAT32, its BUFFERs, its CONSTANTs.
+
+        Raises UnsupportedModel, naming the tensor, when a value is not finite.
+        """
+        refuse_non_finite(self._flat.tensors)
+        form = PayloadFormat(self._flat.layout, WireType.FLOAT32, with_constants=True)
+        payload = torch.empty(form.byte_count, dtype=torch.uint8)
+        values = torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
+        self._flat.read_parameters(values)
+        payload[: form.parameter_bytes].view(torch.float32).copy_(values)
+        offset = form.parameter_bytes + self._flat.layout.buffer_bytes
+        payload[form.parameter_bytes : offset].copy_(self._flat.buffer_bytes)
+        for one in self._flat.constants:
+            end = offset + one.spec.byte_count
+            payload[offset:end].copy_(one.tensor.detach().contiguous().view(-1).view(torch.uint8))
+            offset = end
+        return host_view(payload)
+
+    def whole_reply(self) -> Tensor:
+        """Host memory for a pull with constants: uint8; pass it to `install_whole`."""
+        if not self._flat.constants:
+            return self._reply_host
+        form = PayloadFormat(self._flat.layout, self._reply_format.wire_type, with_constants=True)
+        return torch.empty(form.byte_count, dtype=torch.uint8)
+
+    @torch.no_grad()
+    def install_whole(self, payload: Tensor) -> None:
+        """Copy a pulled payload, constants included, into the model."""
+        offset = self._reply_format.byte_count
+        if payload is not self._reply_host:
+            self._reply_host.copy_(payload[:offset])
+        for one in self._flat.constants:
+            end = offset + one.spec.byte_count
+            # clone: a slice at an odd offset cannot be viewed as a wider type.
+            value = payload[offset:end].clone().view(one.tensor.dtype).view(one.tensor.shape)
+            one.tensor.detach().copy_(value)
+            offset = end
+        self.install()
+
+    def _host_bytes(self, count: int) -> Tensor:
+        return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
+
+    def _memory_of_scaled(self) -> Tensor:
+        """Where the scaled gradient goes: as near to its destination as the model allows."""
+        form = self._delta_format
+        if self._on_host and form.wire_type is WireType.FLOAT32:
+            return self._delta_host[: form.parameter_bytes].view(torch.float32)
+        if self._flat.is_plain:
+            return self._flat.groups[0].gradients
+        return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
+
+    def _encode_delta(self) -> None:
+        split = self._delta_format.parameter_bytes
+        target = self._delta_host[:split]
+        wire_type = self._delta_format.wire_type
+        if self._on_host:
+            if wire_type is not WireType.FLOAT32:
+                wire_casts.encode(wire_type, self._scaled, target)
+        elif wire_type is WireType.FLOAT32:
+            target.view(torch.float32).copy_(self._scaled, non_blocking=True)
+        else:
+            encoded = torch.empty(split, dtype=torch.uint8, device=self._flat.device)
+            wire_casts.encode(wire_type, self._scaled, encoded)
+            target.copy_(encoded, non_blocking=True)
+        self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
+
+    def _install(self, payload: Tensor) -> None:
+        split = self._reply_format.parameter_bytes
+        wire_type = self._reply_format.wire_type
+        encoded = payload[:split]
+        if wire_type is WireType.FLOAT32 and (self._on_host or self._flat.is_plain):
+            self._flat.write_parameters(encoded.view(torch.float32))
+        else:
+            values = torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
+            wire_casts.decode(wire_type, encoded.to(self._flat.device, non_blocking=True), values)
+            self._flat.write_parameters(values)
+        self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
+
+    def _loss_scalar(self, loss: Tensor) -> Tensor:
+        if loss.numel() != 1:
+            raise ValueError(f"the loss has {loss.numel()} elements; reduce it first, for example with loss.mean()")
+        return loss.detach().reshape(()).to(self._flat.device, torch.float32)
+
+    def _fetch(self, scalars: Tensor) -> Tensor:
+        """Bring a few numbers to the host; on CUDA they are there when the clock says `staged`."""
+        if self._flat.device.type != "cuda":
+            return scalars.cpu()
+        if self._scalars_host is None or len(self._scalars_host) < len(scalars):
+            self._scalars_host = torch.empty(len(scalars), dtype=torch.float32, pin_memory=True)
+        return self._scalars_host[: len(scalars)].copy_(scalars, non_blocking=True)
+
+
+def host_view(tensor: Tensor) -> memoryview:
+    """The bytes of an uint8 tensor in host memory, writable, without a copy."""
+    array: NDArray[np.uint8] = tensor.numpy()
+    return array.data
