@@ -11,25 +11,22 @@ from gem_cli.commands.train import train
 from gem_cli.commands.version import version
 from gem_cli.commands.work import work
 from gem_cli.errors import INTERRUPTED, CommandError
+from gem_cli.options import help_text
 
 app = typer.Typer(
     name="gemps",
     help="A parameter server for asynchronous deep learning that stays stable as workers are added.\n\n"
-    "[bold]gemps train[/bold] runs a server and four workers on this machine and shows how they learn. For more machines "
-    "run [bold]gemps serve[/bold] on one and [bold]gemps work[/bold] on the others. gemps COMMAND --help explains every "
-    "option; each can also be set by its environment variable, or in a TOML file (--config).",
+    "[bold]gemps train[/bold] runs a server and four workers on this machine and shows how they learn. For more "
+    "machines run [bold]gemps serve[/bold] on one and [bold]gemps work[/bold] on the others. gemps COMMAND --help "
+    "explains every option; each can also be set by its environment variable, or in a TOML file (--config).",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(train)
-app.command()(serve)
-app.command()(work)
-app.command()(evaluate)
-app.command()(status)
-app.command()(version)
+for command in (train, serve, work, evaluate, status, version):
+    app.command(help=help_text(command))(command)
 
 
 def main() -> None:

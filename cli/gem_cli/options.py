@@ -13,7 +13,6 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -69,11 +68,12 @@ class Given:
         environment = {name for name in settings.model_fields if variable(settings, name) in os.environ}
         from_file = {
             name: value
-            for name, value in {**fallback, **self._file}.items()
+            for name, value in self._file.items()
             if name in settings.model_fields and name not in environment and name not in given
         }
+        rest = {name: value for name, value in fallback.items() if name not in {*given, *environment, *from_file}}
         try:
-            return settings(**from_file, **given)
+            return settings(**rest, **from_file, **given)
         except ValidationError as error:
             origins = {
                 name: f"{variable(settings, name)}={os.environ[variable(settings, name)]}" for name in environment
@@ -101,6 +101,12 @@ def to_arguments(values: Mapping[str, object]) -> list[str]:
         else:
             arguments.append(f"{flag(name)}={value}")
     return arguments
+
+
+def help_text(command: Callable[..., None]) -> str:
+    """Return the docstring with each paragraph on one line, as typer wants it; indented lines stay as they are."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(one if one.startswith(" ") else " ".join(one.splitlines()) for one in paragraphs)
 
 
 def flag(name: str) -> str:
@@ -144,12 +150,14 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
 def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Parameter:
     """Make the option of one field. Its type is text (or a pair of flags): the settings class alone judges values."""
     kind = _plain_type(field.annotation)
-    note = variable(group.settings, name)
+    choices = _choices(kind)
+    notes = ["one of " + ", ".join(choices)] if choices else []
+    notes.append(variable(group.settings, name))
     default = field.get_default(call_default_factory=True, validated_data={})
     if default not in (None, "", PydanticUndefined):
-        note += f", default {str(default).lower() if kind is bool else _text(default)}"
+        notes.append(f"default {str(default).lower() if kind is bool else default}")
     option: dict[str, Any] = {
-        "help": f"{escape(field.description or '')} [dim]({escape(note)})[/dim]",
+        "help": f"{escape(field.description or '')} [dim]({escape('; '.join(notes))})[/dim]",
         "rich_help_panel": group.heading(field),
         "show_default": False,
     }
@@ -160,8 +168,7 @@ def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Param
     else:
         declarations = [flag(name)]
         annotation = str | None
-        choices = _choices(kind)
-        option["metavar"] = "|".join(choices) if choices else _METAVARS.get(kind, "<text>")
+        option["metavar"] = "<choice>" if choices else _METAVARS.get(kind, "<text>")
         if choices:
             option["autocompletion"] = lambda incomplete: [one for one in choices if one.startswith(incomplete)]
     return inspect.Parameter(
@@ -199,15 +206,7 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _choices(kind: Any) -> list[str]:
-    if get_origin(kind) is Literal:
-        return [str(one) for one in get_args(kind)]
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return [str(member.value) for member in kind]
-    return []
-
-
-def _text(default: object) -> str:
-    return str(default.value) if isinstance(default, Enum) else str(default)
+    return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def _read_toml(path: Path, known: set[str]) -> dict[str, Any]:

@@ -1,23 +1,26 @@
 """`gemps evaluate`."""
 
+import dataclasses
+import json
+import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.known import KNOWN
+from gem_cli.errors import USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, with_options
+from gem_cli.status_view import describe_evaluation
 
-# What decides about data and model; the rest of a worker's settings is about training.
-_EVALUATION_FIELDS = {
-    "server", "task", "model", "dataset_dir", "download", "image_size", "generated_samples", "generated_classes",
-    "batch_size", "loader_threads", "device", "cpu_threads",
-}  # fmt: skip
-_GROUP = OptionGroup(WorkerSettings, "Evaluation", frozenset(WorkerSettings.model_fields) - _EVALUATION_FIELDS)
+# What is about training, and of no use here.
+_TRAINING_ONLY = frozenset({"worker_name", "cpu_threads", "delta_wire", "parameter_wire", "log_interval", "log_format"})
+# What decides about data and model, and is therefore taken from the run where its folder tells.
+_DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes")
 
 
-@with_options(_GROUP, known=KNOWN)
+@with_options(OptionGroup(WorkerSettings, "Data and model", _TRAINING_ONLY), known=KNOWN)
 def evaluate(
     given: Given,
     model_file: Annotated[
@@ -39,3 +42,37 @@ def evaluate(
 
       gemps evaluate --server 127.0.0.1:50051 --task digits
     """
+    if model_file is not None and (report or given.has_flag(WorkerSettings, "server")):
+        raise CommandError("give either a MODEL_FILE or --server (with or without --report), not both", USAGE)
+    settings = given.load(WorkerSettings, fallback={} if model_file is None else _of_the_run(model_file))
+    try:
+        from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
+        from gem_worker.tasks import TaskOptions
+    except ModuleNotFoundError as error:
+        raise missing_worker_extra(error) from None
+    how: dict[str, Any] = {
+        "task": settings.task,
+        "model": settings.model,
+        "options": TaskOptions.of(settings),
+        "device": settings.device,
+        "batch_size": settings.batch_size,
+    }
+    try:
+        if model_file is not None:
+            result = evaluate_checkpoint(model_file, **how)
+        else:
+            result = evaluate_server(settings.server, **how, report_as=socket.gethostname() if report else "")
+    except (ClientError, TaskError) as error:
+        raise CommandError(str(error)) from None
+    found = dataclasses.asdict(result)
+    print(json.dumps(found) if as_json else describe_evaluation(found))
+
+
+def _of_the_run(model_file: Path) -> dict[str, Any]:
+    """Return task and model of the run whose folder the file is in; {} when it is in none."""
+    folder = model_file if model_file.is_dir() else model_file.parent
+    summary = folder / "summary.json"
+    if not summary.exists():
+        return {}
+    worker = json.loads(summary.read_text(encoding="utf-8"))["settings"]["worker"] or {}
+    return {name: worker[name] for name in _DATA_AND_MODEL if name in worker}

@@ -25,7 +25,7 @@ DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
 
 # Set by the run folder and by the processes that this command starts.
 _SERVER = OptionGroup(ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished"}))
-_WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "connect_timeout", "log_format"}))
+_WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
 
 @with_options(OptionGroup(TrainSettings, "Training"), _WORKER, _SERVER, known=KNOWN)
@@ -33,15 +33,18 @@ def train(
     given: Given,
     script: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work: see below."),
+        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Tell what happens as JSON lines, for programs.")] = False,
 ) -> None:
     """Train on this machine: a server and N workers as processes, live progress, and a run folder with the results.
 
-    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs. Ctrl-C ends it cleanly; a
-    second one kills. After -- comes your own script, started once a worker with GEMPS_SERVER, GEMPS_WORKER_NAME,
-    GEMPS_WORKER_INDEX and GEMPS_WORKERS set; there, python means the Python that runs gemps.
+    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs. Unless told otherwise the
+    server takes a free port, and training starts when all workers have joined. Ctrl-C ends it cleanly; a second one
+    kills.
+
+    After -- comes the command of your own worker. It is started --workers times with GEMPS_SERVER, GEMPS_WORKER_NAME,
+    GEMPS_WORKER_INDEX and GEMPS_WORKERS in its environment; python means the Python that runs gemps.
 
     [bold]Examples[/bold]
 

@@ -1,0 +1,97 @@
+"""Runs the real command in real processes, and makes sure that none is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PATIENCE = 120.0  # seconds: compiling kernels and importing torch on a busy machine; nothing is measured by it
+
+# A user's own settings must not decide what a test sees.
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("GEMPS_")} | {"COLUMNS": "120"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gem_cli", *arguments]
+
+
+def gemps(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end."""
+    return subprocess.run(
+        command(*arguments),
+        env={**CLEAN, **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@contextmanager
+def started(arguments: list[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run beside the test, with all output in `log`; killed with its children at the end of the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            arguments, env={**CLEAN, **(env or {})}, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+    try:
+        yield process
+    finally:
+        for one in [*children(process.pid), process]:
+            one.kill()
+        process.wait(PATIENCE)
+
+
+@contextmanager
+def served(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[tuple[str, Any]]:
+    """A server on a free port: (address, its process)."""
+    ready = folder / "ready.json"
+    ready.unlink(missing_ok=True)
+    log = folder / "server.log"
+    serve = command("serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready), *arguments)
+    with started(serve, log, env) as process:
+        wait_for(ready.exists, process, log)
+        yield json.loads(ready.read_text(encoding="utf-8"))["address"], process
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until it holds; fails when the process ends before, or never gets there."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        text = log.read_text(encoding="utf-8", errors="replace")
+        assert process.poll() is None, f"ended with {process.returncode}:\n{text}"
+        assert time.monotonic() < deadline, f"never happened:\n{text}"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_until_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+    assert not alive
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """SIGTERM, and its exit code."""
+    process.send_signal(signal.SIGTERM)
+    return process.wait(PATIENCE)

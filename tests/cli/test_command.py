@@ -1,0 +1,115 @@
+"""The command as such: help, completion, versions, and environments without PyTorch."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from gem_cli.errors import FAILED, USAGE
+
+from tests.cli.processes import PATIENCE, gemps, json_lines, served, started, stop, wait_for
+
+# `python -c BLOCKED gemps ARGUMENTS`: the command, in an environment whose imports of these packages fail.
+BLOCKED = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "torchvision", "sklearn", "matplotlib"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from gem_cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status"])
+def test_help_teaches_with_two_examples(command: str) -> None:
+    done = gemps(command, "--help")
+    assert done.returncode == 0
+    assert "Examples" in done.stdout
+    assert sum(f"gemps {command}" in line for line in done.stdout.splitlines()) >= 3  # usage and two examples
+
+
+def test_wrong_usage_exits_with_2() -> None:
+    assert gemps("serve", "--no-such-option").returncode == USAGE
+    assert gemps("fly").returncode == USAGE
+
+
+def test_shell_completion_knows_commands_options_and_values() -> None:
+    def complete(line: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+        return gemps(env={"_GEMPS_COMPLETE": "complete_bash", **words}).stdout.split()
+
+    assert "train" in complete("gemps tr")
+    assert "--chunk-bytes" in complete("gemps serve --chu")
+    assert complete("gemps serve --order r") == ["round-robin"]
+
+
+def test_version_names_gemps_and_the_packages_that_matter() -> None:
+    lines = gemps("version").stdout.splitlines()
+    assert lines[0].startswith("gemps ")
+    assert any(line.strip().startswith("grpcio ") for line in lines)
+
+
+def test_the_server_runs_where_torch_is_not_installed(tmp_path: Path) -> None:
+    ready, log = tmp_path / "ready.json", tmp_path / "log"
+    serve = [sys.executable, "-c", BLOCKED, "serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready)]
+    with started(serve, log) as process:
+        wait_for(ready.exists, process, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("arguments", [["work"], ["evaluate", "model.safetensors"]])
+def test_a_worker_without_torch_says_what_to_install(arguments: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with started([sys.executable, "-c", BLOCKED, *arguments], log) as process:
+        assert process.wait(PATIENCE) == FAILED
+    assert log.read_text(encoding="utf-8") == 'gemps: torch is not installed: pip install "gemps[worker]"\n'
+
+
+def test_a_port_in_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
+    with served(tmp_path) as (address, _):
+        done = gemps("serve", "--bind", address)
+    assert done.returncode == FAILED
+    assert done.stderr.strip().count("\n") == 0
+    assert address in done.stderr
+    assert "--bind" in done.stderr
+
+
+def test_no_server_is_one_line_with_the_fix() -> None:
+    done = gemps("status", "127.0.0.1:9")
+    assert done.returncode == FAILED
+    assert done.stderr.strip().count("\n") == 0
+    assert "gemps serve" in done.stderr
+
+
+def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
+    with served(tmp_path, "--eta", "0.25") as (address, process):
+        plain = gemps("status", address)
+        assert "waiting" in plain.stdout
+        assert "version 0" in plain.stdout
+        (status,) = json_lines(gemps("status", address, "--json").stdout)
+        assert status["run_state"] == "RUN_STATE_WAITING"
+        assert status["settings"]["eta"] == 0.25
+        by_environment = gemps("status", "--json", env={"GEMPS_SERVER": address})
+        assert json_lines(by_environment.stdout)[0]["settings"] == status["settings"]
+
+        log = tmp_path / "watch.log"
+        watch = [sys.executable, "-m", "gem_cli", "status", address, "--watch", "--json", "--interval", "0.1"]
+        with started(watch, log) as watcher:
+            wait_for(lambda: len(log.read_text(encoding="utf-8").splitlines()) >= 3, watcher, log)
+            watcher.send_signal(signal.SIGINT)
+            watcher.wait(PATIENCE)
+        whole = log.read_text(encoding="utf-8").splitlines()[:3]
+        assert all(json_lines(line)[0]["settings"]["eta"] == 0.25 for line in whole)
+        assert stop(process) == 0
+
+
+def test_missing_data_files_are_one_line_with_the_fix(tmp_path: Path) -> None:
+    done = gemps("work", "--task", "cifar10", "--dataset-dir", str(tmp_path / "nowhere"), "--server", "127.0.0.1:9")
+    assert done.returncode == FAILED
+    assert done.stderr.strip().count("\n") == 0
+    assert "--download" in done.stderr

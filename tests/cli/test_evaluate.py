@@ -1,0 +1,50 @@
+"""`gemps evaluate`: of a file and of a server, with one result."""
+
+import json
+from pathlib import Path
+
+from gem_cli.errors import FAILED, USAGE
+
+from tests.cli.processes import gemps, json_lines, served, stop
+
+
+def test_a_server_and_its_checkpoint_evaluate_to_the_same_figures(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with served(tmp_path, "--commits", "40", "--eta", "0.1", "--data-dir", str(state)) as (address, process):
+        assert gemps("work", "--server", address).returncode == 0
+        of_server = gemps("evaluate", "--server", address, "--report", "--json")
+        assert of_server.returncode == 0, of_server.stderr
+        status = json_lines(gemps("status", address, "--json").stdout)[0]
+        assert stop(process) == 0
+    of_file = gemps("evaluate", str(state / "latest" / "model.safetensors"), "--json")
+    assert of_file.returncode == 0, of_file.stderr
+    first, second = json.loads(of_server.stdout), json.loads(of_file.stdout)
+    assert first["version"]["clock"] == 41
+    assert {name: first[name] for name in ("loss", "accuracy", "samples")} == {
+        name: second[name] for name in ("loss", "accuracy", "samples")
+    }
+    assert 0.5 < first["accuracy"] <= 1
+    assert status["last_evaluation"]["accuracy"] == first["accuracy"]
+
+
+def test_another_model_is_one_line_with_the_fix(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with served(tmp_path, "--commits", "2", "--data-dir", str(state)) as (address, process):
+        assert gemps("work", "--server", address, "--model", "mlp").returncode == 0
+        other = gemps("work", "--server", address, "--model", "cnn")
+        assert other.returncode == FAILED
+        assert other.stderr.strip().count("\n") == 0
+        stop(process)
+    done = gemps("evaluate", str(state / "latest" / "model.safetensors"), "--model", "cnn")
+    assert done.returncode == FAILED
+    assert "--model" in done.stderr
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = gemps("evaluate", str(tmp_path / "model.safetensors"))
+    assert done.returncode == FAILED
+    assert done.stderr.strip().count("\n") == 0
+
+
+def test_a_file_and_a_server_together_are_refused() -> None:
+    assert gemps("evaluate", "model.safetensors", "--server", "127.0.0.1:9").returncode == USAGE

@@ -1,0 +1,158 @@
+"""One source of truth for flag, environment variable, TOML key, default and help."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from typer.testing import CliRunner
+
+from tests.cli.processes import gemps
+
+
+class Colours(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid")
+
+    depth: int = Field(3, ge=1, description="Depth, in [1, 9].")
+    shade: Literal["light", "dark"] = Field("light", description="Shade.", json_schema_extra={"panel": "Taste"})
+    loud: bool = Field(False, description="Loudness.")
+    folder: Path | None = Field(None, description="Folder.")
+
+
+def run(*arguments: str) -> tuple[Colours, list[str]]:
+    """The settings that a command with these options sees, and the arguments that it would hand to a child."""
+    seen: list[tuple[Colours, list[str]]] = []
+
+    @with_options(OptionGroup(Colours, "Colours"), known=[Colours])
+    def paint(given: Given, place: Annotated[str, typer.Argument()] = "here") -> None:
+        seen.append((given.load(Colours), given.arguments(Colours)))
+
+    app = typer.Typer()
+    app.command()(paint)
+    app.command()(other)
+    result = CliRunner().invoke(app, ["paint", *arguments])
+    if isinstance(result.exception, CommandError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def other() -> None:
+    """Makes the app a group."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "gemps.toml"
+    path.write_text('depth = 5\nshade = "dark"\n', encoding="utf-8")
+    return path
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    settings, arguments = run()
+    assert settings == Colours()
+    assert arguments == []
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("--config", str(config))[0].depth == 5
+    monkeypatch.setenv("GEMPS_DEPTH", "6")
+    assert run("--config", str(config))[0].depth == 6
+    assert run("--config", str(config), "--depth", "7")[0].depth == 7
+
+
+def test_an_option_that_is_not_given_overrides_nothing(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_LOUD", "true")
+    settings, _ = run("--config", str(config), "--depth", "7")
+    assert (settings.shade, settings.loud) == ("dark", True)
+
+
+def test_a_flag_switches_off_what_the_environment_switches_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_LOUD", "true")
+    assert run("--no-loud")[0].loud is False
+
+
+def test_the_config_file_can_be_named_by_the_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_CONFIG", str(config))
+    assert run()[0].depth == 5
+
+
+def test_what_was_given_can_be_handed_to_a_child(config: Path) -> None:
+    settings, arguments = run("--config", str(config), "--depth", "7", "--no-loud", "--folder", "a b")
+    assert arguments == ["--config", str(config), "--depth=7", "--no-loud", "--folder=a b"]
+    assert run(*arguments)[0] == settings
+
+
+def test_values_become_arguments() -> None:
+    assert to_arguments({"eta": 0.1, "resume": True, "reflection": False}) == [
+        "--eta=0.1",
+        "--resume",
+        "--no-reflection",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--depth", "0"], "--depth 0: should be greater than or equal to 1"),
+        (["--depth", "deep"], "--depth deep: should be a valid integer"),
+        (["--shade", "pink"], "--shade pink: should be 'light' or 'dark'"),
+        (["--config", "missing.toml"], "--config missing.toml: No such file"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_says_where_it_came_from(arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        run(*arguments)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == USAGE
+
+
+def test_a_bad_value_of_the_environment_or_the_file_says_so(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_DEPTH", "0")
+    with pytest.raises(CommandError, match=r"^GEMPS_DEPTH=0: should be greater"):
+        run()
+    config.write_text("folder = 3\n", encoding="utf-8")
+    with pytest.raises(CommandError, match=r"gemps\.toml: folder = 3: is not a valid path"):
+        run("--config", str(config), "--depth", "1")
+
+
+def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(config: Path) -> None:
+    config.write_text("dept = 5\n", encoding="utf-8")
+    with pytest.raises(CommandError, match="no setting 'dept'; did you mean 'depth'"):
+        run("--config", str(config))
+
+
+@pytest.mark.parametrize("settings", KNOWN, ids=lambda one: one.__name__)
+def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(settings: type[BaseSettings]) -> None:
+    commands = {"ServerSettings": "serve", "WorkerSettings": "work", "TrainSettings": "train"}
+    help_text = gemps(commands[settings.__name__], "--help", env={"COLUMNS": "240"}).stdout
+    for name, field in settings.model_fields.items():
+        assert field.description, f"{name} has no description"
+        assert f"--{name.replace('_', '-')}" in help_text
+        assert f"GEMPS_{name.upper()}" in help_text
+
+
+def test_no_two_settings_share_a_name_unless_they_mean_the_same() -> None:
+    """One environment variable and one TOML key serve all classes, so a shared name is a trap."""
+    names: list[Any] = [name for settings in KNOWN for name in settings.model_fields]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_bad_settings_exit_with_2_and_one_line() -> None:
+    done = gemps("serve", "--eta", "-1")
+    assert done.returncode == USAGE
+    assert done.stderr == "gemps: --eta -1: should be greater than 0\n"
+    assert done.stdout == ""
+
+
+def test_fields_that_do_not_fit_together_exit_with_2_and_the_fix() -> None:
+    done = gemps("serve", "--bind", "0.0.0.0:0")
+    assert done.returncode == USAGE
+    assert done.stderr.count("\n") == 1
+    assert "--insecure" in done.stderr

@@ -1,0 +1,266 @@
+"""`gemps train`, end to end, with real processes on real data."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from gem_cli.errors import FAILED, INTERRUPTED, USAGE
+from safetensors import safe_open
+
+from tests.cli.processes import PATIENCE, children, command, gemps, json_lines, started, wait_for, wait_until_gone
+
+DETERMINED = [
+    "--workers",
+    "2",
+    "--steps",
+    "40",
+    "--eta",
+    "0.1",
+    "--order",
+    "round-robin",
+    "--seed",
+    "1",
+    "--device",
+    "cpu",
+]
+
+
+class Run:
+    """A finished run, and what the command said."""
+
+    def __init__(self, folder: Path, done: subprocess.CompletedProcess[str]) -> None:
+        self.folder = folder
+        self.done = done
+
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+        return summary
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("train") / "run"
+    return Run(folder, gemps("train", *DETERMINED, "--json", "--run-dir", str(folder)))
+
+
+def test_training_ends_well(run: Run) -> None:
+    assert run.done.returncode == 0, run.done.stderr
+    summary = run.summary()
+    assert summary["exit_codes"] == {"server": 0, "worker-0": 0, "worker-1": 0}
+    assert summary["commits"] == 2 * 40
+    assert summary["version"] == 2 * 40 + 1
+    assert summary["accuracy"] > 0.8
+    assert summary["interrupted"] is False
+
+
+def test_json_lines_tell_the_run_from_start_to_end(run: Run) -> None:
+    events = json_lines(run.done.stdout)
+    names = [event["event"] for event in events]
+    assert names[0] == "started"
+    assert names[-2:] == ["evaluated", "finished"]
+    assert "status" in names
+    assert events[-1]["summary"] == run.summary()
+
+
+def test_run_folder_is_complete(run: Run) -> None:
+    for name in ("model.safetensors", "metrics.jsonl", "summary.json", "latest/model.safetensors"):
+        assert (run.folder / name).stat().st_size > 0
+    assert (run.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (run.folder / "logs").iterdir()} >= {"server.log", "worker-0.log", "worker-1.log"}
+
+
+def test_metrics_are_the_reports_of_the_server(run: Run) -> None:
+    lines = json_lines((run.folder / "metrics.jsonl").read_text(encoding="utf-8"))
+    clocks = [line["version"]["clock"] for line in lines]
+    assert clocks == sorted(clocks)
+    assert lines[-1]["commits"] == 2 * 40
+    assert all("time" in line for line in lines)
+
+
+def test_summary_says_what_it_takes_to_repeat_the_run(run: Run) -> None:
+    summary = run.summary()
+    assert summary["seed"] == 1
+    assert summary["settings"]["server"]["order"] == "round-robin"
+    assert summary["settings"]["worker"]["task"] == "digits"
+    assert {"python", "torch", "numpy", "grpcio", "gemps"} <= summary["versions"].keys()
+    assert summary["hardware"]["cores"] >= 1
+
+
+def test_final_model_has_the_names_of_the_state_dict(run: Run) -> None:
+    with safe_open(run.folder / "model.safetensors", "np") as file:
+        assert {name.rpartition(".")[2] for name in file.keys()} == {"weight", "bias"}  # noqa: SIM118 - not a dict
+
+
+def test_two_runs_in_round_robin_order_with_one_seed_give_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    again = gemps("train", *DETERMINED, "--run-dir", str(tmp_path / "again"))
+    assert again.returncode == 0, again.stderr
+    model = "model.safetensors"
+    assert (tmp_path / "again" / model).read_bytes() == (run.folder / model).read_bytes()
+
+
+def test_evaluating_the_file_again_gives_the_same_figures(run: Run) -> None:
+    done = gemps("evaluate", str(run.folder / "model.safetensors"), "--json")
+    assert done.returncode == 0, done.stderr
+    found, summary = json.loads(done.stdout), run.summary()
+    assert (found["accuracy"], found["loss"]) == (summary["accuracy"], summary["test_loss"])
+
+
+def test_a_finished_run_goes_on_with_a_larger_budget(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    subprocess.run(["cp", "-a", str(run.folder), str(folder)], check=True)
+    more = [*DETERMINED, "--steps", "60", "--run-dir", str(folder), "--resume"]
+    done = gemps("train", *more)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["commits"] == 2 * 60
+
+
+def test_a_folder_in_use_is_refused(run: Run) -> None:
+    done = gemps("train", "--run-dir", str(run.folder))
+    assert done.returncode == USAGE
+    assert "--resume" in done.stderr
+
+
+def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
+    done = gemps("train", "--workers", "1", "--steps", "5", "--runs-dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "updates/s" in done.stdout
+    assert "test accuracy" in done.stdout
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.endswith("-digits-gem")
+    assert str(folder) in done.stdout
+
+
+SCRIPT = """
+import os, sys
+import torch
+from gem_worker import ParameterServer
+
+index = int(os.environ["GEMPS_WORKER_INDEX"])
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+with ParameterServer(model=model) as ps:
+    print("I am", os.environ["GEMPS_WORKER_NAME"], "of", os.environ["GEMPS_WORKERS"], "rank", ps.rank)
+    for step in range(10_000):
+        if "fail" in sys.argv and index == 1 and step == 3:
+            sys.exit("worker one has had enough")
+        inputs = torch.randn(8, 4)
+        loss = (model(inputs) - inputs.sum(dim=1, keepdim=True)).pow(2).mean()
+        loss.backward()
+        ps.step(loss)
+        if "stop" in sys.argv and step == 19:
+            break
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "my_script.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return str(path)
+
+
+def test_a_script_of_ones_own_trains_with_two_workers(script: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = gemps("train", "--workers", "2", "--steps", "30", "--run-dir", str(folder), "--", "python", script)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["commits"] == 2 * 30
+    assert (folder / "model.safetensors").exists()
+    assert "I am worker-1 of 2" in (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
+
+
+def test_without_a_budget_the_run_ends_when_the_scripts_do(script: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = gemps("train", "--workers", "2", "--run-dir", str(folder), "--", "python", script, "stop")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commits"] == 2 * 20
+
+
+def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = gemps("train", "--workers", "2", "--steps", "30", "--run-dir", str(folder), "--", "python", script, "fail")
+    assert done.returncode == FAILED
+    assert "worker-1 failed with exit code 1" in done.stderr
+    assert "worker one has had enough" in done.stderr
+    assert str(folder / "logs" / "worker-1.log") in done.stderr
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["exit_codes"] == {"server": 0, "worker-0": 0, "worker-1": 1}
+    assert summary["commits"] == 30 + 3
+
+
+def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
+    done = gemps("train", "--workers", "2", "--task", "no-such-task", "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == FAILED
+    assert "no-such-task" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_does_not_start_ends_the_command(tmp_path: Path) -> None:
+    done = gemps("train", "--rule", "no-such-rule", "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == FAILED
+    assert "no-such-rule" in done.stderr
+
+
+def endless(folder: Path) -> list[str]:
+    return command("train", "--workers", "2", "--commits", "100000000", "--run-dir", str(folder), "--json")
+
+
+def is_training(log: Path) -> bool:
+    return "RUN_STATE_TRAINING" in log.read_text(encoding="utf-8")
+
+
+def test_ctrl_c_ends_cleanly_and_leaves_nothing_running(tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "run"
+    with started(endless(folder), log) as process:
+        wait_for(lambda: is_training(log), process, log)
+        family = children(process.pid)
+        assert len(family) >= 3
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == INTERRUPTED
+        wait_until_gone(family)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["interrupted"] is True
+    assert summary["exit_codes"]["server"] == 0
+    assert (folder / "model.safetensors").exists()
+    events = [event["event"] for event in json_lines(log.read_text(encoding="utf-8"))]
+    assert "worker_failed" not in events
+
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("here", flush=True)
+time.sleep(1e6)
+"""
+
+
+def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    stubborn = tmp_path / "stubborn.py"
+    stubborn.write_text(STUBBORN, encoding="utf-8")
+    log, folder = tmp_path / "log", tmp_path / "run"
+    train = command("train", "--workers", "1", "--run-dir", str(folder), "--json", "--", "python", str(stubborn))
+    with started(train, log) as process:
+        worker_log = folder / "logs" / "worker-0.log"
+        wait_for(lambda: worker_log.exists() and "here" in worker_log.read_text(encoding="utf-8"), process, log)
+        family = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: "interrupted" in log.read_text(encoding="utf-8"), process, log)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == INTERRUPTED
+        wait_until_gone(family)
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="only Linux tells children of their parent's death")
+def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "run"
+    with started(endless(folder), log) as process:
+        wait_for(lambda: is_training(log), process, log)
+        family = children(process.pid)
+        process.kill()
+        wait_until_gone(family)

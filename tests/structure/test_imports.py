@@ -1,0 +1,132 @@
+"""The borders between the components (DESIGN: section 1), judged on the source of every file, lazy imports included."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE, SERVER, WORKER, CLI = (
+    ROOT / path for path in ("gem_core", "server/gem_server", "worker/gem_worker", "cli/gem_cli")
+)
+FRAMING = ROOT / "proto/gemps"
+
+GRPC = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "gemps")
+PROTOBUF = ("google.protobuf", "google.rpc")
+
+
+def sources(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.rglob("*.py") if "_pb2" not in path.name)
+    assert found, f"{folder} has no Python files: this test looks in the wrong place"
+    return found
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module name) of every import statement and import_module("literal") call, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{_absolute(path, node)}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from ((node.lineno, str(one.value)) for one in node.args[:1] if isinstance(one, ast.Constant))
+
+
+def _absolute(path: Path, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = path.parent
+    for _ in range(node.level - 1):
+        package = package.parent
+    top = next(folder.parent for folder in (CORE, SERVER, WORKER, CLI, FRAMING) if path.is_relative_to(folder))
+    return ".".join([*package.relative_to(top).parts, *([node.module] if node.module else [])])
+
+
+def violations(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in paths
+        for line, module in imports(path)
+        if any(module == name or module.startswith(f"{name}.") for name in forbidden)
+    ]
+
+
+def test_core_imports_nothing_of_ours_no_grpc_no_protobuf_no_torch() -> None:
+    ours = ("gem_server", "gem_worker", "gem_cli")
+    assert violations(sources(CORE), (*ours, *GRPC, *PROTOBUF, "torch", "torchvision")) == []
+
+
+def test_core_reads_no_clock_and_does_no_input_or_output() -> None:
+    assert violations(sources(CORE), ("time", "datetime", "socket", "asyncio", "subprocess", "logging")) == []
+
+
+def test_server_and_worker_do_not_know_each_other() -> None:
+    assert violations(sources(SERVER), ("gem_worker",)) == []
+    assert violations(sources(WORKER), ("gem_server",)) == []
+
+
+def test_server_does_not_import_torch() -> None:
+    assert violations(sources(SERVER), ("torch", "torchvision")) == []
+
+
+def test_domain_of_the_server_does_not_know_the_wire() -> None:
+    """Central variable, ledger, queue and checkpoint: everything of the server but its service folder and its frame."""
+    domain = [path for name in ("state", "flow", "durability") for path in sources(SERVER / name)]
+    assert {path.stem for path in domain} >= {"central_variable", "ledger"}
+    assert violations(domain, (*GRPC, *PROTOBUF)) == []
+
+
+def test_worker_knows_the_wire_only_in_its_client() -> None:
+    outside = [path for path in sources(WORKER) if not path.is_relative_to(WORKER / "client")]
+    assert violations(outside, (*GRPC, *PROTOBUF)) == []
+
+
+def test_client_does_not_import_torch_or_numba() -> None:
+    assert violations(sources(WORKER / "client"), ("torch", "torchvision", "numba", "gem_core.rules")) == []
+
+
+def test_nothing_imports_the_command_line() -> None:
+    assert violations([*sources(CORE), *sources(SERVER), *sources(WORKER), *sources(FRAMING)], ("gem_cli",)) == []
+
+
+def test_command_line_knows_the_wire_only_through_the_client() -> None:
+    assert violations(sources(CLI), (*GRPC, *PROTOBUF)) == []
+
+
+def test_product_code_does_not_pickle() -> None:
+    product = [path for folder in (CORE, SERVER, WORKER, CLI, FRAMING) for path in sources(folder)]
+    assert violations(product, ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")) == []
+    calls = ("torch.load", "torch.save", "allow_pickle=True")
+    assert [f"{path}: {call}" for path in product for call in calls if call in path.read_text(encoding="utf-8")] == []
+
+
+def test_the_walk_sees_lazy_relative_and_dynamic_imports(tmp_path: Path) -> None:
+    file = CORE / "rules" / "imagined.py"  # only its place matters; the text comes from elsewhere
+    text = tmp_path / "imagined.py"
+    text.write_text(
+        "def f():\n    import grpc.aio\n    from torch import nn\n    import_module('gem_cli.main')\n", encoding="utf-8"
+    )
+    assert [module for _, module in imports(text)] == ["grpc.aio", "torch.nn", "gem_cli.main"]
+    node = ast.parse("from ..layout import Layout").body[0]
+    assert isinstance(node, ast.ImportFrom)
+    assert _absolute(file, node) == "gem_core.layout"
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import gem_core", ("numba", "grpc", "torch")),
+        ("import gem_core.layout, gem_core.chunking, gem_core.checksum", ("numba", "grpc", "torch")),
+        ("import gem_worker", ("torch", "grpc", "numba")),
+        ("import gem_worker.client", ("torch", "numba")),
+        ("import gem_cli.main", ("torch", "numba", "grpc", "matplotlib", "numpy")),
+        ("import gem_server.settings", ("torch", "numba", "grpc")),
+    ],
+)
+def test_an_import_is_light(statement: str, unwanted: tuple[str, ...]) -> None:
+    code = f"import sys; {statement}; print(*sorted(set({unwanted!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,46 @@
+"""What `pip install gemps` would bring."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = out.glob("gemps-*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_wheel_holds_the_protos(wheel_names: set[str]) -> None:
+    protos = {path.relative_to(ROOT / "proto").as_posix() for path in (ROOT / "proto/gemps").rglob("*.proto")}
+    assert protos
+    assert protos <= wheel_names
+
+
+@pytest.mark.parametrize("package", ["gem_core", "gem_server", "gem_worker", "gem_cli", "gemps"])
+def test_wheel_says_that_a_package_is_typed(wheel_names: set[str], package: str) -> None:
+    assert f"{package}/py.typed" in wheel_names
+
+
+def test_wheel_holds_only_the_packages_and_its_metadata(wheel_names: set[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "gem_core", "gem_server", "gem_worker", "gem_cli", "gemps",
+    }  # fmt: skip
+
+
+def test_wheel_holds_every_module_of_the_checkout(wheel_names: set[str]) -> None:
+    folders = {"gem_core": "", "gem_server": "server", "gem_worker": "worker", "gem_cli": "cli", "gemps": "proto"}
+    for package, parent in folders.items():
+        base = ROOT / parent
+        modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}
+        assert modules <= wheel_names
