@@ -1,0 +1,11 @@
+"""The gemps server: one gRPC service that holds a model's parameters and applies workers' deltas to them.
+
+settings.py     what it can be told
+state/          what it knows: central variable, sessions, workers, ledger, run
+flow/           how requests flow: staging pool, queue, the one applying task
+durability/     what survives it: checkpoints
+service/        gRPC, and nothing else
+server.py       puts the parts together; process.py runs it as a process
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,276 @@
+"""The server's settings: validated once, then frozen. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1024 * 1024
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class ServerSettings(BaseSettings):
+    """Everything a server can be told. Each field says its unit, its default and what follows from it."""
+
+    model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
+
+    bind: str = Field(
+        "127.0.0.1:50051",
+        description="Address and port to listen on; port 0 takes a free one. Beyond loopback anybody who reaches the "
+        "port can train, so that needs --insecure, said knowingly.",
+        json_schema_extra={"panel": "Network"},
+    )
+    insecure: bool = Field(
+        False,
+        description="Listen beyond loopback without encryption or credentials.",
+        json_schema_extra={"panel": "Network"},
+    )
+    reflection: bool = Field(
+        False,
+        description="Offer gRPC server reflection, so that grpcurl and the like work without the protos.",
+        json_schema_extra={"panel": "Network"},
+    )
+
+    rule: str = Field(
+        "gem",
+        description="Update rule: gem, downpour or adaptive-staleness.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    momentum: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker "
+        "is plain SGD.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    kappa: float = Field(
+        1.0,
+        gt=0,
+        description="How much energy the workers together may have, as a multiple of the proxy's. 2 is the paper's "
+        "aggressive setting; 4 begins to suffer.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    pi_min: float = Field(
+        0.0,
+        ge=0,
+        description="Lower clamp of pi. Below 0 GEM diverges, so it cannot be set there.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    pi_max: float = Field(
+        5.0,
+        gt=0,
+        description="Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    epsilon: float = Field(
+        1e-12,
+        gt=0,
+        description="Added to |delta| before the division; must not vanish beside it.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+
+    eta: float = Field(
+        0.05, gt=0, description="Learning rate of the workers' deltas.", json_schema_extra={"panel": "Learning rate"}
+    )
+    eta_schedule: Literal["constant", "step", "cosine"] = Field(
+        "constant",
+        description="How eta follows the clock (the number of applied commits, over all workers).",
+        json_schema_extra={"panel": "Learning rate"},
+    )
+    eta_warmup: int = Field(
+        0,
+        ge=0,
+        description="Commits over which eta rises linearly to its full value; 0: none.",
+        json_schema_extra={"panel": "Learning rate"},
+    )
+    eta_step_every: int = Field(
+        0,
+        ge=0,
+        description="With --eta-schedule step: commits after which eta is multiplied by --eta-step-factor, again and "
+        "again.",
+        json_schema_extra={"panel": "Learning rate"},
+    )
+    eta_step_factor: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="With --eta-schedule step: the factor.",
+        json_schema_extra={"panel": "Learning rate"},
+    )
+    eta_decay_commits: int = Field(
+        0,
+        ge=0,
+        description="With --eta-schedule cosine: commits until eta reaches --eta-min; 0: the run's budget, where it "
+        "is known in commits.",
+        json_schema_extra={"panel": "Learning rate"},
+    )
+    eta_min: float = Field(
+        0.0,
+        ge=0,
+        description="With --eta-schedule cosine: where eta ends.",
+        json_schema_extra={"panel": "Learning rate"},
+    )
+
+    steps: int = Field(
+        0,
+        ge=0,
+        description="Budget: applied commits a worker; 0: no such limit.",
+        json_schema_extra={"panel": "Budget"},
+    )
+    epochs: float = Field(
+        0.0,
+        ge=0,
+        description="Budget: passes of each worker over its own data; 0: no such limit.",
+        json_schema_extra={"panel": "Budget"},
+    )
+    commits: int = Field(
+        0,
+        ge=0,
+        description="Budget: applied commits in all; 0: no such limit.",
+        json_schema_extra={"panel": "Budget"},
+    )
+    exit_when_finished: bool = Field(
+        False,
+        description="End the process, with a checkpoint and exit code 0, when the budget is spent and all workers have "
+        "left (or --exit-grace later).",
+        json_schema_extra={"panel": "Budget"},
+    )
+    exit_grace: Seconds = Field(
+        30.0,
+        description="Seconds to wait for workers that have not left a finished run.",
+        json_schema_extra={"panel": "Budget"},
+    )
+
+    order: Literal["fifo", "round-robin"] = Field(
+        "fifo",
+        description="In which order requests are served: as they became complete, or by rank in turn (for experiments: "
+        "with a seed, CPU runs are then bit-reproducible).",
+        json_schema_extra={"panel": "Run"},
+    )
+    min_workers: int = Field(
+        1, ge=1, description="Workers that must have joined before training starts.", json_schema_extra={"panel": "Run"}
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=1 << 63,
+        description="Workers make the first parameters and the order of their data from it.",
+        json_schema_extra={"panel": "Run"},
+    )
+
+    data_dir: Path | None = Field(
+        None,
+        description="Directory of the checkpoints. Without one nothing is written, and a stopped run is gone.",
+        json_schema_extra={"panel": "Durability"},
+    )
+    checkpoint_interval: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds between checkpoints while training; 0: only at the end.",
+        json_schema_extra={"panel": "Durability"},
+    )
+    resume: bool = Field(
+        False,
+        description="Go on from the newest checkpoint in --data-dir, if there is one.",
+        json_schema_extra={"panel": "Durability"},
+    )
+
+    staging_buffers: int = Field(
+        4,
+        ge=1,
+        description="Commits that may be under way at once, each with one buffer of the model's size. More helps slow "
+        "networks, and costs memory.",
+        json_schema_extra={"panel": "Limits"},
+    )
+    waiting_room: int = Field(
+        1024,
+        ge=1,
+        description="Calls that may wait for a staging buffer; the next one is told to come back later.",
+        json_schema_extra={"panel": "Limits"},
+    )
+    max_sessions: int = Field(
+        1024, ge=1, description="Workers that may be joined at once.", json_schema_extra={"panel": "Limits"}
+    )
+    memory_limit: int = Field(
+        0,
+        ge=0,
+        description="Bytes that parameters, workers' vectors and buffers may take together; a worker that does not fit "
+        "is refused when it joins. 0: 80 % of what the machine or its control group has.",
+        json_schema_extra={"panel": "Limits"},
+    )
+    session_timeout: Seconds = Field(
+        120.0,
+        description="Seconds without any call or open stream after which a session expires.",
+        json_schema_extra={"panel": "Limits"},
+    )
+    stall_timeout: Seconds = Field(
+        10.0,
+        description="Seconds without progress after which an upload loses its buffer, if others wait for one.",
+        json_schema_extra={"panel": "Limits"},
+    )
+    chunk_bytes: int = Field(
+        MIB,
+        ge=4096,
+        le=2 * MIB,
+        description="Bytes a chunk. At most 2 MiB, so that the 4 MiB message limit of every gRPC client is met.",
+        json_schema_extra={"panel": "Limits"},
+    )
+    threads: int = Field(
+        0, ge=0, description="Threads of the update kernels; 0: all cores.", json_schema_extra={"panel": "Limits"}
+    )
+    ready_file: Path | None = Field(
+        None,
+        description="Write a JSON file with address, port and pid here once the server serves (for supervisors).",
+        json_schema_extra={"panel": "Network"},
+    )
+
+    @field_validator("bind")
+    @classmethod
+    def _bind_has_host_and_port(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{value!r} is not HOST:PORT; write for example 127.0.0.1:50051 or [::1]:50051")
+        return value
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> Self:
+        if not self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"bind {self.bind} is beyond loopback: anybody who reaches it could train; add --insecure if the "
+                "network is trusted, or bind 127.0.0.1"
+            )
+        if self.pi_max <= self.pi_min:
+            raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")
+        if self.eta_schedule == "step" and not self.eta_step_every:
+            raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
+        if self.eta_schedule == "cosine" and not self.cosine_commits:
+            raise ValueError("--eta-schedule cosine needs --eta-decay-commits, or a budget of --commits, or of --steps")
+        if self.eta_min > self.eta:
+            raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
+        if (self.resume or self.checkpoint_interval) and self.data_dir is None:
+            raise ValueError("--resume and --checkpoint-interval need --data-dir DIRECTORY")
+        return self
+
+    @property
+    def host(self) -> str:
+        """The host part of `bind`, without brackets."""
+        return self.bind.rpartition(":")[0].strip("[]")
+
+    @property
+    def cosine_commits(self) -> int:
+        """Commits over which the cosine schedule decays; 0: unknown."""
+        return self.eta_decay_commits or self.commits or self.steps * self.min_workers
+
+    def rule_settings(self) -> dict[str, float]:
+        """The settings that the chosen rule takes, by the names that `gem_core.create_rule` knows."""
+        if self.rule != "gem":
+            return {}
+        return {name: getattr(self, name) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    return host in ("localhost", "::1") or host.startswith(("127.", "unix:"))

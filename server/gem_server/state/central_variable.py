@@ -1,0 +1,75 @@
+"""The central variable: the run's parameters, and the version they have.
+
+Knows arrays and versions. Refuses to know sessions, queues, files and the wire. Not thread-safe: the one applying task
+writes it (from the event loop, or from the kernel's thread while the event loop leaves it alone).
+"""
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Layout, Statistics, UpdateRule, WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """(incarnation, clock): clocks of different incarnations cannot be compared. Clock 0: no parameters yet."""
+
+    incarnation: int
+    clock: int
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Parameters that are known to be of one version: what a worker holds, in full precision.
+
+    `state.snapshot` has float32[parameter_count]; `buffers` are the bytes of all BUFFERs, in layout order (an immutable
+    object that is shared, never written).
+    """
+
+    state: WorkerState
+    version: Version
+    buffers: bytes
+
+
+class CentralVariable:
+    """theta, float32[parameter_count], with the BUFFERs and CONSTANTs beside it as bytes in layout order."""
+
+    def __init__(self) -> None:
+        # Random, so that a directory restored from a backup cannot repeat one; 63 bits, so that it fits every
+        # language's signed integer; never 0, which means "unset" on the wire.
+        self.incarnation = secrets.randbits(62) + 1
+        self.clock = 0
+        self.layout: Layout | None = None
+        self.parameters: NDArray[np.float32] = np.empty(0, np.float32)
+        self.buffers = b""
+        self.constants = b""
+
+    @property
+    def version(self) -> Version:
+        """The version of `parameters`."""
+        return Version(self.incarnation, self.clock)
+
+    def bind(
+        self, layout: Layout, parameters: NDArray[np.float32], buffers: bytes, constants: bytes, clock: int = 1
+    ) -> None:
+        """Take the first parameters (the arrays are kept, not copied), or recovered ones at their clock."""
+        if self.layout is not None:
+            raise RuntimeError("the central variable is bound already")
+        self.layout = layout
+        self.parameters = parameters
+        self.buffers = buffers
+        self.constants = constants
+        self.clock = clock
+
+    def apply(self, rule: UpdateRule, state: WorkerState, delta: NDArray[np.float32], staleness: int) -> Statistics:
+        """Run the rule; the clock is not touched (see `advance`). May run outside the event loop's thread."""
+        return rule.commit(self.parameters, state, delta, staleness)
+
+    def advance(self, buffers: bytes) -> Version:
+        """Make the next version, with the newest commit's BUFFERs."""
+        self.buffers = buffers
+        self.clock += 1
+        return self.version

@@ -1,0 +1,77 @@
+"""What the model's vectors may take, promised before it is taken.
+
+    total = central variable + staging buffers + 2 shared snapshots + the vectors of each worker
+
+Counts promises, not pages: nothing is allocated here. The event loop's thread only.
+"""
+
+from dataclasses import dataclass, field
+
+from gem_core import Layout
+from gem_server.errors import Reason, Refusal
+
+FLOAT32_BYTES = 4
+SHARED_SNAPSHOTS = 2
+RETRY_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class MemoryBudget:
+    """Promises against a limit, in bytes."""
+
+    limit: int
+    staging_buffers: int
+    vectors_per_worker: int
+    _workers: dict[bytes, int] = field(default_factory=dict)
+    _models: dict[bytes, int] = field(default_factory=dict)
+    _bound: int | None = None
+
+    def model_bytes(self, layout: Layout) -> int:
+        """What the model costs with no worker: theta, the staging buffers, two shared snapshots, buffers, constants."""
+        vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
+        return vector * (1 + self.staging_buffers + SHARED_SNAPSHOTS) + layout.constant_bytes
+
+    def worker_bytes(self, layout: Layout) -> int:
+        """What one worker costs: the vectors of the update rule (gem: snapshot and moment), and its BUFFERs."""
+        return FLOAT32_BYTES * layout.parameter_count * self.vectors_per_worker + layout.buffer_bytes
+
+    @property
+    def reserved(self) -> int:
+        """Bytes promised."""
+        model = self._bound if self._bound is not None else max(self._models.values(), default=0)
+        return model + sum(self._workers.values())
+
+    def bind(self, layout: Layout) -> None:
+        """The run's layout is settled."""
+        self._bound = self.model_bytes(layout)
+        self._models.clear()
+
+    def promise(self, session_id: bytes, layout: Layout, instead_of: bytes | None = None) -> None:
+        """Set a worker's vectors aside, in place of another session's if that is to go.
+
+        Raises MEMORY, with the numbers: with a time to retry when the worker would fit if others left, without when the
+        model can never fit.
+        """
+        model = self.model_bytes(layout) if self._bound is None else self._bound
+        worker = self.worker_bytes(layout)
+        others = sum(cost for other, cost in self._workers.items() if other not in (session_id, instead_of))
+        needed = max(model, max(self._models.values(), default=0)) + worker + others
+        if needed > self.limit:
+            fits_alone = model + worker <= self.limit
+            raise Refusal(
+                Reason.MEMORY,
+                f"the model takes {model:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
+                f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
+                + ("start fewer workers, or " if fits_alone else "")
+                + "raise --memory-limit, or lower --staging-buffers",
+                retry_after=RETRY_SECONDS if fits_alone else None,
+                metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
+            )
+        self._workers[session_id] = worker
+        if self._bound is None:
+            self._models[session_id] = model
+
+    def release(self, session_id: bytes) -> None:
+        """A session ended."""
+        self._workers.pop(session_id, None)
+        self._models.pop(session_id, None)

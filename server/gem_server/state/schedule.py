@@ -1,0 +1,35 @@
+"""The learning rate as a function of the clock."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class EtaSchedule:
+    """eta(clock), where the clock counts applied commits over all workers.
+
+    With a warm-up of W commits eta rises linearly: at clock c < W it is the schedule's value times (c + 1) / W. The
+    decay counts from the end of the warm-up.
+    """
+
+    kind: Literal["constant", "step", "cosine"]
+    eta: float
+    warmup: int = 0
+    step_every: int = 0
+    step_factor: float = 0.1
+    decay_commits: int = 0
+    eta_min: float = 0.0
+
+    def at(self, commits: int) -> float:
+        """Eta for the next delta when `commits` have been applied."""
+        after = max(0, commits - self.warmup)
+        eta = self.eta
+        if self.kind == "step":
+            eta = self.eta * self.step_factor ** (after // self.step_every)
+        elif self.kind == "cosine":
+            done = min(1.0, after / max(1, self.decay_commits - self.warmup))
+            eta = self.eta_min + (self.eta - self.eta_min) * (1 + math.cos(math.pi * done)) / 2
+        if commits < self.warmup:
+            eta *= (commits + 1) / self.warmup
+        return eta

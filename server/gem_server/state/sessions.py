@@ -1,0 +1,270 @@
+"""Sessions: who is joined now, and what each of them holds.
+
+The registry decides about joining, superseding and expiry. It refuses to know streams (it keeps a handle it can end)
+and arrays (it keeps the snapshot that the applying task made). The event loop's thread only; the clock is handed in.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gem_core import Layout, WireType
+from gem_server.errors import Reason, Refusal
+from gem_server.state.central_variable import Snapshot
+from gem_server.state.fairness import FairnessWindow
+from gem_server.state.ledger import Entry, Ledger
+from gem_server.state.memory import MemoryBudget
+from gem_server.state.run import Run
+from gem_server.state.workers import Worker, Workers, WorkerState
+
+# How many ended sessions are remembered, to tell "expired" from "unknown".
+REMEMBERED_ENDED_SESSIONS = 4096
+SESSIONS_RETRY_SECONDS = 10.0
+
+
+class Endable(Protocol):
+    """A running call."""
+
+    def end(self, reason: Exception) -> None:
+        """Make the call end, raising this where it waits."""
+
+
+class Reading(Protocol):
+    """A running stream of a session's snapshot."""
+
+    def end(self, refusal: Refusal) -> None:
+        """Take away the right to read, at once, and end the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What a worker says of itself when it joins; see `JoinRequest`."""
+
+    session_id: bytes
+    worker_name: str
+    host_id: str
+    layout: Layout
+    delta_wire_type: WireType
+    parameter_wire_type: WireType
+    agent: str = ""
+    device: str = ""
+    steps_per_epoch: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One worker's membership.
+
+    `snapshot` is what the worker holds (None until its first completed pull), written by the applying task alone.
+    `commit_call` is its running Commit stream, `reader` whoever streams `snapshot` at this moment. `queued_sequence`
+    is that of its complete commit in the queue (0: none), and `queued_commit` resolves when that was applied.
+    """
+
+    joining: Joining
+    worker: Worker
+    entry: Entry
+    joined_at: float
+    last_call: float
+    open_calls: int = 0
+    ended: Refusal | None = None
+    snapshot: Snapshot | None = None
+    commit_call: Endable | None = None
+    initialize_call: Endable | None = None
+    reader: Reading | None = None
+    queued_pulls: int = 0
+    queued_sequence: int = 0
+    queued_commit: "asyncio.Future[None] | None" = None
+
+    @property
+    def session_id(self) -> bytes:
+        """16 bytes; a secret."""
+        return self.joining.session_id
+
+    def check_alive(self) -> None:
+        """Raise why the session ended, if it did."""
+        if self.ended is not None:
+            raise self.ended.again()
+
+    def __repr__(self) -> str:
+        return f"<Session of {self.worker.name}>"
+
+
+@dataclass(slots=True)
+class Sessions:
+    """All live sessions."""
+
+    run: Run
+    ledger: Ledger
+    workers: Workers
+    memory: MemoryBudget
+    max_sessions: int
+    timeout: float
+    bound_layout: Callable[[], Layout | None]
+    fairness: FairnessWindow = field(default_factory=FairnessWindow)
+    on_join: list[Callable[[Session], None]] = field(default_factory=list)
+    on_end: list[Callable[[Session], None]] = field(default_factory=list)
+    _live: dict[bytes, Session] = field(default_factory=dict)
+    _ended: OrderedDict[bytes, Refusal] = field(default_factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def live(self) -> list[Session]:
+        """Live sessions by rank."""
+        return sorted(self._live.values(), key=lambda session: session.worker.rank)
+
+    def live_workers(self) -> list[Worker]:
+        """The workers of live sessions, by rank."""
+        return [session.worker for session in self.live()]
+
+    def get(self, session_id: bytes, now: float) -> Session:
+        """The live session, noted as heard of; raises UNKNOWN_SESSION, or why it ended."""
+        session = self._live.get(session_id)
+        if session is None:
+            why = self._ended.get(session_id)
+            if why is not None:
+                raise why.again()
+            raise Refusal(
+                Reason.UNKNOWN_SESSION,
+                "this session has not joined this server (was it restarted?): Join with the same session id, then Pull",
+            )
+        session.last_call = session.worker.last_call = now
+        return session
+
+    def join(self, joining: Joining, now: float) -> Session:
+        """Make a session, or find the live one of this id and leave it as it is.
+
+        A live session of the same worker name and another id ends. Raises LAYOUT_MISMATCH, MEMORY, TOO_MANY, MALFORMED;
+        nothing has changed then.
+        """
+        self._check_layout(joining.layout)
+        same = self._live.get(joining.session_id)
+        if same is not None:
+            self._check_same_worker(same, joining)
+            same.last_call = same.worker.last_call = now
+            return same
+        known = self.ledger.find(joining.session_id)
+        if known is not None and known.worker_name != joining.worker_name:
+            raise Refusal(
+                Reason.MALFORMED,
+                "this session id belongs to another worker name: make a new random session id for each worker",
+            )
+        older = self._by_name(joining.worker_name)
+        if len(self._live) - (older is not None) >= self.max_sessions:
+            raise Refusal(
+                Reason.TOO_MANY,
+                f"{len(self._live)} workers are joined, and no more are allowed: raise --max-sessions",
+                retry_after=SESSIONS_RETRY_SECONDS,
+            )
+        self.memory.promise(joining.session_id, joining.layout, instead_of=older.session_id if older else None)
+        if older is not None:
+            self.end(
+                older,
+                WorkerState.SUPERSEDED,
+                Refusal(
+                    Reason.SUPERSEDED,
+                    f"another session joined as worker {joining.worker_name!r}: give each worker its own name",
+                ),
+            )
+        return self._admit(joining, now)
+
+    def end(self, session: Session, state: WorkerState, refusal: Refusal) -> None:
+        """End a session: its calls end with `refusal`, later ones get it too; a complete commit is still applied."""
+        if session.ended is not None:
+            return
+        self.fairness.going(self.live_workers())
+        session.ended = refusal
+        session.worker.state = state
+        del self._live[session.session_id]
+        self._ended[session.session_id] = refusal
+        while len(self._ended) > REMEMBERED_ENDED_SESSIONS:
+            self._ended.popitem(last=False)
+        self.memory.release(session.session_id)
+        for call in (session.commit_call, session.initialize_call, session.reader):
+            if call is not None:
+                call.end(refusal.again())
+        for listener in self.on_end:
+            listener(session)
+
+    def leave(self, session: Session) -> None:
+        """The worker says goodbye. Where only a worker can tell when it has made its passes, this says so."""
+        budget = self.run.budget
+        if budget.epochs and session.worker.limit is None:
+            session.worker.done = True
+        self.end(
+            session,
+            WorkerState.FINISHED if self.run.state_for(session.worker).value == "finished" else WorkerState.LEFT,
+            Refusal(Reason.UNKNOWN_SESSION, "this session has left: Join again to go on"),
+        )
+
+    def expire(self, now: float) -> list[Session]:
+        """End the sessions that had no call for the time-out and have none running; returns them."""
+        gone = [s for s in self._live.values() if s.open_calls == 0 and now - s.last_call >= self.timeout]
+        for session in gone:
+            self.end(
+                session,
+                WorkerState.EXPIRED,
+                Refusal(
+                    Reason.EXPIRED_SESSION,
+                    f"this session was silent for {self.timeout:g} s: Join with the same session id, then Pull",
+                ),
+            )
+        return gone
+
+    def consider_finish(self) -> None:
+        """Finish the run if all live workers have spent their budgets."""
+        self.run.consider_finish((s.worker for s in self._live.values()), self.workers.anyone_done())
+
+    def check_layout(self, session: Session) -> None:
+        """Raise LAYOUT_MISMATCH when the session joined with another layout, before the run's was settled."""
+        self._check_layout(session.joining.layout)
+
+    def _admit(self, joining: Joining, now: float) -> Session:
+        in_use = set(self._live)
+        worker = self.workers.enlist(joining.worker_name, {s.worker.name for s in self._live.values()})
+        worker.host_rank = self._free_host_rank(joining.host_id, worker)
+        worker.host_id = joining.host_id
+        worker.agent, worker.device = joining.agent, joining.device
+        worker.limit = self.run.budget.limit_of(joining.steps_per_epoch)
+        worker.done = worker.limit is not None and worker.commits >= worker.limit
+        worker.state = WorkerState.JOINED
+        worker.sessions += 1
+        worker.last_call = now
+        entry = self.ledger.open(joining.session_id, joining.worker_name, in_use)
+        session = Session(joining, worker, entry, joined_at=now, last_call=now)
+        self._ended.pop(joining.session_id, None)
+        self._live[joining.session_id] = session
+        self.fairness.joined(self.live_workers())
+        self.run.consider_start(self.bound_layout() is not None, len(self._live))
+        for listener in self.on_join:
+            listener(session)
+        return session
+
+    def _check_layout(self, layout: Layout) -> None:
+        bound = self.bound_layout()
+        if bound is None or bound.digest == layout.digest:
+            return
+        difference = bound.first_difference(layout) or "the layouts differ"
+        raise Refusal(
+            Reason.LAYOUT_MISMATCH,
+            f"this worker's model is not the run's: {difference}. Start it with the run's model, or a new run",
+            metadata={"difference": difference[:1024]},
+        )
+
+    def _check_same_worker(self, live: Session, joining: Joining) -> None:
+        if live.worker.name != joining.worker_name or live.joining.layout.digest != joining.layout.digest:
+            raise Refusal(
+                Reason.MALFORMED,
+                "this session id is in use by a worker of another name or layout: make a new random session id",
+            )
+
+    def _by_name(self, name: str) -> Session | None:
+        return next((session for session in self._live.values() if session.worker.name == name), None)
+
+    def _free_host_rank(self, host_id: str, worker: Worker) -> int:
+        taken = {s.worker.host_rank for s in self._live.values() if s.worker.host_id == host_id}
+        if worker.host_id == host_id and worker.sessions and worker.host_rank not in taken:
+            return worker.host_rank
+        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
