@@ -1,0 +1,233 @@
+"""A checkpoint: one directory that is either whole or not there.
+
+    DATA_DIR/checkpoints/000000001000-0/        the clock, and a number that makes it unique
+        model.safetensors      every name of the model's state_dict, in the model's own types
+        float32.safetensors    only with 16-bit parameters: the float32 values that the server holds of them
+        state.json             version, layout, budget, schedule, workers, ledger
+    DATA_DIR/latest -> checkpoints/000000001000-0
+
+It is written beside its place, synced, renamed, and its parent synced; `latest` is replaced in one step. Files are
+readable by the owner alone, because the ledger holds session ids. Knows files and plain values only; no gRPC, no
+event loop.
+"""
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import TensorSpec as FileTensor
+from safetensors import deserialize, serialize_file
+
+from gem_core import ElementType, Layout, TensorKind, TensorSpec
+from gem_server.errors import StartupError
+
+FORMAT = "gemps-checkpoint-1"
+MODEL_FILE, EXACT_FILE, STATE_FILE = "model.safetensors", "float32.safetensors", "state.json"
+LATEST = "latest"
+# The newest, and the one before it in case a reader has just opened that.
+KEPT = 2
+
+# safetensors' names of the types, for writing and as they are read back.
+_WRITTEN = {
+    ElementType.FLOAT32: ("float32", "F32"),
+    ElementType.FLOAT64: ("float64", "F64"),
+    ElementType.FLOAT16: ("float16", "F16"),
+    ElementType.BFLOAT16: ("bfloat16", "BF16"),
+    ElementType.INT8: ("int8", "I8"),
+    ElementType.INT16: ("int16", "I16"),
+    ElementType.INT32: ("int32", "I32"),
+    ElementType.INT64: ("int64", "I64"),
+    ElementType.UINT8: ("uint8", "U8"),
+    ElementType.BOOL: ("bool", "BOOL"),
+}
+_HALVES = (ElementType.FLOAT16, ElementType.BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything of one point in time. `state` holds plain JSON values: whatever the server wants to find again.
+
+    `parameters` has float32[layout.parameter_count]; `buffers` and `constants` are bytes in layout order.
+    """
+
+    layout: Layout
+    clock: int
+    parameters: NDArray[np.float32]
+    buffers: bytes
+    constants: bytes
+    state: dict[str, Any]
+
+
+def write(data_dir: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint and make it the latest; returns its directory. Raises OSError; the older one then stands."""
+    parent = data_dir / "checkpoints"
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place = _unused_place(parent, checkpoint.clock)
+    unfinished = parent / f".unfinished-{os.getpid()}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    try:
+        _write_tensors(unfinished, checkpoint)
+        document = {"format": FORMAT, "clock": checkpoint.clock, "layout": _describe(checkpoint.layout)}
+        (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state, indent=1), encoding="utf-8")
+        for file in unfinished.iterdir():
+            file.chmod(0o600)
+            _sync(file)
+        _sync(unfinished)
+        unfinished.rename(place)
+        _sync(parent)
+        _point_latest(data_dir, place)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    _remove_old(parent, keep=place)
+    return place
+
+
+def read_latest(data_dir: Path) -> Checkpoint | None:
+    """The latest checkpoint, or None if there is none. Raises StartupError when it cannot be read."""
+    place = data_dir / LATEST
+    if not place.is_symlink() and not place.exists():
+        return None
+    try:
+        document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
+        if document.pop("format", None) != FORMAT:
+            raise StartupError(f"{place / STATE_FILE}: not a checkpoint of this version of gemps ({FORMAT})")
+        layout = _layout(document.pop("layout"))
+        clock = int(document.pop("clock"))
+        parameters, rest = _read_tensors(place, layout)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
+    return Checkpoint(layout, clock, parameters, rest[: layout.buffer_bytes], rest[layout.buffer_bytes :], document)
+
+
+def _write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
+    model: dict[str, FileTensor] = {}
+    exact: dict[str, FileTensor] = {}
+    alive: list[NDArray[Any]] = []  # the file tensors below point into these
+
+    def tensor(spec: TensorSpec, element_type: ElementType, data: NDArray[Any]) -> FileTensor:
+        alive.append(data)
+        return FileTensor(
+            dtype=_WRITTEN[element_type][0], shape=list(spec.shape), data_ptr=data.ctypes.data, data_len=data.nbytes
+        )
+
+    start = 0
+    for spec in checkpoint.layout.parameters:
+        values = checkpoint.parameters[start : start + spec.elements]
+        start += spec.elements
+        for name in (spec.name, *spec.aliases):
+            model[name] = tensor(spec, spec.element_type, _as_type(values, spec.element_type))
+        if spec.element_type in _HALVES:
+            exact[spec.name] = tensor(spec, ElementType.FLOAT32, values)
+    rest = np.frombuffer(checkpoint.buffers + checkpoint.constants, np.uint8)
+    start = 0
+    for spec in (*checkpoint.layout.buffers, *checkpoint.layout.constants):
+        data = rest[start : start + spec.byte_count]
+        start += spec.byte_count
+        for name in (spec.name, *spec.aliases):
+            model[name] = tensor(spec, spec.element_type, data)
+    serialize_file(model, directory / MODEL_FILE, {"format": "pt", "gemps_clock": str(checkpoint.clock)})
+    if exact:
+        serialize_file(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
+
+
+def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32], bytes]:
+    model = _read(directory / MODEL_FILE)
+    exact = _read(directory / EXACT_FILE) if (directory / EXACT_FILE).exists() else {}
+    parameters = np.empty(layout.parameter_count, np.float32)
+    start = 0
+    for spec in layout.parameters:
+        half = spec.element_type in _HALVES
+        data = _tensor_bytes(exact if half else model, spec, ElementType.FLOAT32 if half else spec.element_type)
+        wide = spec.element_type is ElementType.FLOAT64
+        parameters[start : start + spec.elements] = np.frombuffer(data, np.float64 if wide else np.float32)
+        start += spec.elements
+    rest = b"".join(_tensor_bytes(model, spec, spec.element_type) for spec in (*layout.buffers, *layout.constants))
+    return parameters, rest
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return dict(deserialize(file.read_bytes()))  # type: ignore[no-untyped-call]
+
+
+def _tensor_bytes(tensors: dict[str, Any], spec: TensorSpec, element_type: ElementType) -> bytes:
+    stored = tensors[spec.name]
+    if stored["dtype"] != _WRITTEN[element_type][1] or tuple(stored["shape"]) != spec.shape:
+        raise ValueError(f"tensor {spec.name} is {stored['dtype']} {stored['shape']}, not as the layout says")
+    return bytes(stored["data"])
+
+
+def _as_type(values: NDArray[np.float32], element_type: ElementType) -> NDArray[Any]:
+    if element_type is ElementType.FLOAT64:
+        return values.astype(np.float64)
+    if element_type is ElementType.FLOAT16:
+        largest = np.float32(np.finfo(np.float16).max)
+        return np.clip(values, -largest, largest).astype(np.float16)
+    if element_type is ElementType.BFLOAT16:
+        bits = values.view(np.uint32)
+        return ((bits + (np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
+    return values
+
+
+def _describe(layout: Layout) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": spec.name,
+            "shape": list(spec.shape),
+            "element_type": spec.element_type.value,
+            "kind": spec.kind.value,
+            "aliases": list(spec.aliases),
+        }
+        for spec in layout.tensors
+    ]
+
+
+def _layout(described: list[dict[str, Any]]) -> Layout:
+    return Layout(
+        TensorSpec(
+            tensor["name"],
+            tuple(tensor["shape"]),
+            ElementType(tensor["element_type"]),
+            TensorKind(tensor["kind"]),
+            tuple(tensor["aliases"]),
+        )
+        for tensor in described
+    )
+
+
+def _unused_place(parent: Path, clock: int) -> Path:
+    """The same clock may be saved again: by a later process, or with a later evaluation."""
+    number = 0
+    while (place := parent / f"{clock:012d}-{number}").exists():
+        number += 1
+    return place
+
+
+def _point_latest(data_dir: Path, place: Path) -> None:
+    fresh = data_dir / f".{LATEST}-{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(place.relative_to(data_dir), target_is_directory=True)
+    fresh.replace(data_dir / LATEST)
+    _sync(data_dir)
+
+
+def _remove_old(parent: Path, keep: Path) -> None:
+    others = [path for path in parent.iterdir() if path != keep and re.fullmatch(r"\d+-\d+", path.name)]
+    others.sort(key=lambda path: path.stat().st_mtime)
+    for path in others[: max(0, len(others) - (KEPT - 1))]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,84 @@
+"""The part of a checkpoint that is not tensors: the run, its workers and the ledger, as plain JSON values and back.
+
+Nothing here touches files. What it writes it reads; a checkpoint of another version of the format is refused before.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from gem_core import Statistics
+from gem_server.state.central_variable import Version
+from gem_server.state.ledger import Content, Entry, Ledger, Verdict
+from gem_server.state.run import Run, RunState
+from gem_server.state.workers import Worker, Workers, WorkerState
+
+
+def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
+    """Plain JSON values for everything that has to go on after a restart."""
+    return {
+        "seed": seed,
+        "commits": run.commits,
+        "finished_because": run.finished_because,
+        "started": run.started,
+        "workers": [
+            {"name": worker.name, "rank": worker.rank, "commits": worker.commits, "sessions": worker.sessions}
+            for worker in workers.by_rank()
+        ],
+        "ledger": [
+            {
+                "session": session_id.hex(),
+                "worker": entry.worker_name,
+                "last_applied": entry.last_applied,
+                "content": asdict(entry.content) if entry.content else None,
+                "verdict": _verdict(entry.verdict) if entry.verdict else None,
+            }
+            for session_id, entry in ledger.entries.items()
+        ],
+    }
+
+
+def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -> None:
+    """Put what `describe` wrote back. Raises KeyError, TypeError or ValueError when it is something else.
+
+    The budget is the settings' and may have been raised: a run that had spent the old one goes on. One that an operator
+    finished stays finished.
+    """
+    run.commits = int(state["commits"])
+    run.started = bool(state["started"])
+    budget = run.budget
+    if budget.commits and run.commits >= budget.commits:
+        run.finish(f"{run.commits} commits")
+    for saved in state["workers"]:
+        worker = Worker(str(saved["name"]), int(saved["rank"]), commits=int(saved["commits"]))
+        worker.sessions = int(saved["sessions"])
+        worker.state = WorkerState.LEFT
+        if budget.steps and worker.commits >= budget.steps:
+            worker.limit, worker.done, worker.state = budget.steps, True, WorkerState.FINISHED
+        workers.restore(worker)
+    for saved in state["ledger"]:
+        entry = Entry(str(saved["worker"]), int(saved["last_applied"]))
+        entry.content = Content(**saved["content"]) if saved["content"] else None
+        entry.verdict = _read_verdict(saved["verdict"]) if saved["verdict"] else None
+        ledger.entries[bytes.fromhex(saved["session"])] = entry
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "sequence": verdict.sequence,
+        "incarnation": verdict.version.incarnation,
+        "clock": verdict.version.clock,
+        "staleness": verdict.staleness,
+        "statistics": asdict(verdict.statistics),
+        "next_eta": verdict.next_eta,
+    }
+
+
+def _read_verdict(saved: dict[str, Any]) -> Verdict:
+    return Verdict(
+        int(saved["sequence"]),
+        Version(int(saved["incarnation"]), int(saved["clock"])),
+        int(saved["staleness"]),
+        Statistics(**saved["statistics"]),
+        RunState.TRAINING,
+        float(saved["next_eta"]),
+    )

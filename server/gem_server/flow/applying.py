@@ -1,0 +1,267 @@
+"""The one task that takes requests from the queue and serves them, one after the other.
+
+It alone writes the central variable, the sessions' snapshots and the ledger. Kernels and copies of large models run
+on the kernel thread (one thread, because parallel kernels must be launched from one), so that the event loop goes on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Statistics, UpdateRule
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.calls import Call
+from gem_server.flow.reading import Reader, superseded_by_newer_call
+from gem_server.flow.request_queue import AnyRequest, QueueClosedError, RequestQueue
+from gem_server.flow.requests import (
+    Applied,
+    CommitRequest,
+    CutRequest,
+    InitializeRequest,
+    PullRequest,
+    SharedPullRequest,
+    SnapshotRequest,
+    Unchanged,
+)
+from gem_server.flow.shared_snapshots import SharedSnapshots
+from gem_server.flow.staging import StagingPool
+from gem_server.state.central_variable import CentralVariable, Snapshot
+from gem_server.state.ledger import Verdict, record
+from gem_server.state.run import Run
+from gem_server.state.sessions import Session, Sessions
+from gem_server.state.workers import RateMeter, WorkerState
+
+# Smaller copies (1 MiB: some 0.1 ms) take less time than the way to another thread and back.
+COPY_ELSEWHERE_ELEMENTS = 1 << 18
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+
+class Applier:
+    """Serves requests in the queue's order."""
+
+    def __init__(
+        self,
+        *,
+        central: CentralVariable,
+        rule: UpdateRule,
+        run: Run,
+        sessions: Sessions,
+        staging: StagingPool,
+        queue: RequestQueue,
+        kernel_thread: Executor,
+        clock: Callable[[], float],
+    ) -> None:
+        self._central = central
+        self._rule = rule
+        self._run = run
+        self._sessions = sessions
+        self._staging = staging
+        self._queue = queue
+        self._kernel_thread = kernel_thread
+        self._clock = clock
+        self._shared = SharedSnapshots(central)
+        self.rate = RateMeter()
+
+    def submit(self, request: AnyRequest) -> None:
+        """Put a complete request into the queue."""
+        request.enqueued_at = self._clock()
+        self._queue.put(request)
+
+    async def serve_until_closed(self) -> None:
+        """Serve requests until the queue is closed and empty.
+
+        A request that is refused tells its caller. Anything else that goes wrong while serving is our bug: the caller
+        is told so, and the error ends this task, because the state can no longer be trusted.
+        """
+        while True:
+            try:
+                request = await self._queue.take()
+            except QueueClosedError:
+                return
+            try:
+                await self._serve(request)
+            except Refusal as refusal:
+                request.fail(refusal)
+            except Exception as error:
+                request.fail(error)
+                raise
+
+    async def _serve(self, request: AnyRequest) -> None:
+        if isinstance(request, PullRequest):
+            request.session.queued_pulls -= 1
+        if isinstance(request, CommitRequest):
+            await self._commit(request)
+        elif request.done.done():
+            return  # its caller has gone, and it would change nothing for anybody else
+        elif isinstance(request, PullRequest):
+            await self._pull(request)
+        elif isinstance(request, SnapshotRequest):
+            await self._read_snapshot(request)
+        elif isinstance(request, SharedPullRequest):
+            await self._pull_shared(request)
+        elif isinstance(request, InitializeRequest):
+            request.resolve(self._initialize(request))
+        elif isinstance(request, CutRequest):
+            await self._cut(request)
+        else:
+            raise TypeError(f"no way to serve a {type(request).__name__}")
+
+    async def _commit(self, request: CommitRequest) -> None:
+        session, worker, entry = request.session, request.session.worker, request.session.entry
+        buffer = request.hold.buffer
+        snapshot = session.snapshot
+        if buffer is None or snapshot is None or request.sequence != entry.last_applied + 1:
+            raise AssertionError("a commit that is not the next one entered the queue")
+        self._take_reader_away(session)
+        staleness = self._central.clock - snapshot.version.clock
+        waited = self._clock() - request.enqueued_at
+        statistics = await self._apply(snapshot, buffer.parameters, staleness)
+        snapshot.version = self._central.advance(bytes(buffer.rest))
+        snapshot.buffers = self._central.buffers
+        session.queued_sequence = 0
+        session.queued_commit = None
+        self._staging.release(request.hold)
+        self._run.applied(worker)
+        self._note(session, request, statistics, staleness, waited)
+        verdict = Verdict(
+            request.sequence,
+            snapshot.version,
+            staleness,
+            statistics,
+            self._run.state_for(worker),
+            self._run.next_eta,
+        )
+        record(entry, request.content, verdict)
+        request.applied.set_result(None)
+        if worker.done:
+            self._sessions.fairness.going(self._sessions.live_workers())
+            worker.state = WorkerState.FINISHED if session.ended is None else worker.state
+            self._sessions.consider_finish()
+            self._queue.sessions_changed()
+        if not request.done.done():
+            reader = None if session.ended is not None else self._open_reader(session, snapshot, request.call)
+            request.resolve(Applied(verdict, reader))
+
+    async def _apply(self, snapshot: Snapshot, delta: NDArray[np.float32], staleness: int) -> Statistics:
+        if self._rule.is_parallel(delta.size):
+            return await self._elsewhere(lambda: self._central.apply(self._rule, snapshot.state, delta, staleness))
+        return self._central.apply(self._rule, snapshot.state, delta, staleness)
+
+    def _note(
+        self, session: Session, request: CommitRequest, statistics: Statistics, staleness: int, waited: float
+    ) -> None:
+        worker = session.worker
+        if worker.state is WorkerState.JOINED:
+            worker.state = WorkerState.TRAINING
+        seen = worker.telemetry
+        self.rate.add(self._clock())
+        seen.rate.add(self._clock())
+        seen.measured += 1
+        seen.staleness_last = staleness
+        seen.staleness_sum += staleness
+        seen.statistics = statistics
+        seen.wait_sum += waited
+        seen.wait_max = max(seen.wait_max, waited)
+        seen.samples += request.samples
+        if request.loss is not None:
+            seen.loss = request.loss
+
+    async def _pull(self, request: PullRequest) -> None:
+        session = request.session
+        session.check_alive()
+        self._sessions.check_layout(session)
+        await self._refresh(session)
+        if request.known_version == self._central.version:
+            request.resolve(Unchanged(self._central.version))
+        elif session.snapshot is not None and not request.done.done():
+            request.resolve(self._open_reader(session, session.snapshot, request.call))
+
+    async def _refresh(self, session: Session) -> None:
+        """Make the session's snapshot the central variable; the moment stays."""
+        self._take_reader_away(session)
+        central = self._central
+        if session.snapshot is None:
+            state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
+            session.snapshot = Snapshot(state, central.version, central.buffers)
+        elif session.snapshot.version != central.version:
+            target = session.snapshot.state.snapshot
+            await self._maybe_elsewhere(lambda: np.copyto(target, central.parameters))
+            session.snapshot.version = central.version
+            session.snapshot.buffers = central.buffers
+
+    async def _read_snapshot(self, request: SnapshotRequest) -> None:
+        session = request.session
+        session.check_alive()
+        held = session.snapshot.version if session.snapshot else None
+        if request.version is not None and request.version != held:
+            raise Refusal(
+                Reason.STALE_BASE,
+                "the session's snapshot is not of the version to go on with any more: pull from the start",
+            )
+        if session.snapshot is None:
+            await self._refresh(session)
+        self._take_reader_away(session)
+        if session.snapshot is not None and not request.done.done():
+            request.resolve(self._open_reader(session, session.snapshot, request.call))
+
+    async def _pull_shared(self, request: SharedPullRequest) -> None:
+        central = self._central
+        if request.known_version == central.version:
+            request.resolve(Unchanged(central.version))
+            return
+        reader = await self._open_shared(request.call)
+        if not request.resolve(reader):
+            reader.close()
+
+    async def _cut(self, request: CutRequest) -> None:
+        reader = await self._open_shared(request.call)
+        if not request.resolve((request.describe(), reader)):
+            reader.close()
+
+    async def _open_shared(self, call: Call) -> Reader:
+        reader = self._shared.open(call)
+        if reader is None:
+            self._shared.make_room()
+            copy = await self._maybe_elsewhere(self._central.parameters.copy)
+            reader = self._shared.add(call, copy)
+        return reader
+
+    def _initialize(self, request: InitializeRequest) -> bool:
+        if self._central.layout is not None:
+            return False
+        session = request.session
+        session.check_alive()
+        layout = session.joining.layout
+        self._central.bind(layout, request.parameters, request.buffers, request.constants)
+        self._sessions.memory.bind(layout)
+        self._staging.prepare(layout)
+        self._run.consider_start(True, len(self._sessions))
+        return True
+
+    def _open_reader(self, session: Session, snapshot: Snapshot, call: Call) -> Reader:
+        def close(reader: Reader) -> None:
+            if session.reader is reader:
+                session.reader = None
+
+        reader = Reader(call, snapshot.version, snapshot.state.snapshot, snapshot.buffers, close)
+        session.reader = reader
+        return reader
+
+    def _take_reader_away(self, session: Session) -> None:
+        if session.reader is not None:
+            session.reader.end(superseded_by_newer_call())
+
+    async def _maybe_elsewhere(self, work: Callable[[], Result]) -> Result:
+        if self._central.parameters.size < COPY_ELSEWHERE_ELEMENTS:
+            return work()
+        return await self._elsewhere(work)
+
+    async def _elsewhere(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)

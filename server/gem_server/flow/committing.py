@@ -1,0 +1,264 @@
+"""One commit, from its header to its verdict: what section 3 of the design says about sequences, versions and repeats.
+
+    judge(header) -> a repeat, answered from the ledger; or
+                     reserve a buffer -> add chunks -> complete(footer) -> applied
+
+Every check that can refuse comes before the commit takes its place in the queue; from then on it is always applied.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gem_core import WireType
+from gem_core.chunking.assemble import DecodingAssembler
+from gem_core.payload import PayloadFormat
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.applying import Applier
+from gem_server.flow.calls import Call
+from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
+from gem_server.flow.staging import Hold, Purpose, StagingPool
+from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.state.ledger import Content, Verdict
+from gem_server.state.run import Run
+from gem_server.state.sessions import Session, Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a commit says of itself before its payload."""
+
+    sequence: int
+    base_version: Version
+    wire_type: WireType
+    byte_count: int
+    loss: float | None
+    samples: int
+    crc32c: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What ends a payload."""
+
+    byte_count: int
+    chunk_count: int
+    crc32c: int
+
+
+class Committing:
+    """Takes commits in, on behalf of all Commit streams."""
+
+    def __init__(
+        self,
+        *,
+        central: CentralVariable,
+        run: Run,
+        sessions: Sessions,
+        staging: StagingPool,
+        applier: Applier,
+        draining: Callable[[], bool],
+    ) -> None:
+        self._central = central
+        self._run = run
+        self._sessions = sessions
+        self._staging = staging
+        self._applier = applier
+        self._draining = draining
+        self._formats: dict[WireType, PayloadFormat] = {}
+
+    async def judge(self, session: Session, call: Call, header: Header) -> Applied | None:
+        """Answer a repeat (its stored verdict, and a reader of what the session holds), or None: go on and stage it.
+
+        Raises a Refusal when the commit cannot be taken.
+        """
+        session.check_alive()
+        self._sessions.check_layout(session)
+        if self._central.layout is None:
+            raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize, then Pull, then Commit")
+        if header.sequence == 0:
+            raise Refusal(Reason.MALFORMED, "sequence 0: the first commit of a session has sequence 1")
+        if header.sequence == session.queued_sequence:
+            await self._queued_commit_is_applied(session)
+        if header.sequence <= session.entry.last_applied:
+            return await self._repeat(session, call, header)
+        self._check_next(session, header)
+        return None
+
+    async def stage(self, session: Session, call: Call, header: Header) -> "Staged":
+        """Reserve a staging buffer for a commit that was judged to be new; may wait."""
+        hold = await self._staging.reserve(session, call, Purpose.COMMIT)
+        try:
+            self._check_next(session, header)  # what was true before waiting may be no longer
+            if hold.buffer is None:
+                raise AssertionError("a commit holds no buffer")
+            assembler = DecodingAssembler(self.format(header.wire_type), hold.buffer.parameters, hold.buffer.rest)
+        except BaseException:
+            self._staging.release(hold)
+            raise
+        return Staged(self, session, call, header, hold, assembler)
+
+    def format(self, wire_type: WireType) -> PayloadFormat:
+        """The format of a commit's payload, and of its reply's."""
+        known = self._formats.get(wire_type)
+        if known is None:
+            if self._central.layout is None:
+                raise AssertionError("no layout yet")
+            known = self._formats[wire_type] = PayloadFormat(self._central.layout, wire_type)
+        return known
+
+    async def _queued_commit_is_applied(self, session: Session) -> None:
+        """Wait until the commit that an older stream of this session completed has been applied."""
+        queued = session.queued_commit
+        if queued is not None:
+            await asyncio.wait([queued])
+
+    async def _repeat(self, session: Session, call: Call, header: Header) -> Applied:
+        entry = session.entry
+        if header.sequence < entry.last_applied or entry.content is None or entry.verdict is None:
+            raise Refusal(
+                Reason.SEQUENCE_GAP,
+                f"sequence {header.sequence} was applied before the last one, {entry.last_applied}: the next is "
+                f"{entry.last_applied + 1}",
+                metadata={"last_applied": str(entry.last_applied)},
+            )
+        if header.crc32c is None:
+            raise Refusal(
+                Reason.MALFORMED,
+                f"sequence {header.sequence} was applied already; the header of a repeat must carry payload_crc32c",
+                metadata={"last_applied": str(entry.last_applied)},
+            )
+        if Content(int(header.wire_type), header.byte_count, header.crc32c) != entry.content:
+            raise Refusal(
+                Reason.SEQUENCE_REUSED,
+                f"sequence {header.sequence} was applied with other content: a new commit needs sequence "
+                f"{entry.last_applied + 1}",
+                metadata={"last_applied": str(entry.last_applied)},
+            )
+        session.worker.telemetry.duplicates += 1
+        request = SnapshotRequest(session, call, None)
+        self._applier.submit(request)
+        reader = await request.done
+        return Applied(self._stored(entry.verdict, session), reader)
+
+    def _stored(self, verdict: Verdict, session: Session) -> Verdict:
+        """The verdict as it was given, but with the state and eta of now, which are about the next commit."""
+        return replace(
+            verdict, duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
+        )
+
+    def _check_next(self, session: Session, header: Header) -> None:
+        session.check_alive()
+        if self._draining():
+            raise Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
+        last = session.entry.last_applied
+        if header.sequence != last + 1 or session.queued_sequence:
+            raise Refusal(
+                Reason.SEQUENCE_GAP,
+                f"sequence {header.sequence} cannot follow {session.queued_sequence or last}: the next is "
+                f"{(session.queued_sequence or last) + 1}",
+                metadata={"last_applied": str(last)},
+            )
+        self._run.check_open(session.worker)
+        self._check_base(session, header.base_version)
+        expected_type = session.joining.delta_wire_type
+        if header.wire_type is not expected_type:
+            raise Refusal(
+                Reason.WIRE_TYPE,
+                f"this session settled on {expected_type.name} for deltas when it joined, not {header.wire_type.name}",
+            )
+        expected_bytes = self.format(header.wire_type).byte_count
+        if header.byte_count != expected_bytes:
+            raise Refusal(
+                Reason.SIZE_MISMATCH,
+                f"byte_count is {header.byte_count}; a delta of this layout in {header.wire_type.name} has "
+                f"{expected_bytes} bytes",
+            )
+
+    def _check_base(self, session: Session, base: Version) -> None:
+        if base.incarnation != self._central.incarnation:
+            raise Refusal(
+                Reason.UNKNOWN_INCARNATION,
+                "base_version is of another server process (the server was restarted): Pull, and drop this delta",
+                metadata={"incarnation": str(self._central.incarnation)},
+            )
+        held = session.snapshot.version if session.snapshot else None
+        if held is None:
+            raise Refusal(Reason.STALE_BASE, "this session has not pulled yet: Pull, and drop this delta")
+        if base != held or session.queued_pulls:
+            raise Refusal(
+                Reason.STALE_BASE,
+                f"base_version has clock {base.clock}, but this session pulled clock {held.clock} or newer since: "
+                "Pull, and drop this delta",
+                metadata={"snapshot_clock": str(held.clock)},
+            )
+
+    def enqueue(self, staged: "Staged", footer: Footer) -> CommitRequest:
+        """A complete, valid commit takes its place in the queue, with its part of the budget."""
+        session, header = staged.session, staged.header
+        self._check_next(session, header)
+        self._run.reserve(session.worker)
+        staged.hold.complete = True
+        session.queued_sequence = header.sequence
+        request = CommitRequest(
+            session,
+            staged.call,
+            staged.hold,
+            header.sequence,
+            Content(int(header.wire_type), footer.byte_count, footer.crc32c),
+            header.loss,
+            header.samples,
+        )
+        session.queued_commit = request.applied
+        self._applier.submit(request)
+        return request
+
+    def give_back(self, hold: Hold) -> None:
+        """An upload ended before it was complete."""
+        self._staging.release(hold)
+
+    def progressed(self, hold: Hold) -> None:
+        """Bytes of an upload arrived."""
+        self._staging.progressed(hold)
+
+
+class Staged:
+    """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back."""
+
+    def __init__(
+        self,
+        committing: Committing,
+        session: Session,
+        call: Call,
+        header: Header,
+        hold: Hold,
+        assembler: DecodingAssembler,
+    ) -> None:
+        self._committing = committing
+        self._assembler = assembler
+        self.session = session
+        self.call = call
+        self.header = header
+        self.hold = hold
+
+    def __enter__(self) -> "Staged":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.hold.complete:
+            self._committing.give_back(self.hold)
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """Take a chunk in. Raises gem_core's errors for chunks and values that are not legal."""
+        self._assembler.add(offset, data)
+        self._committing.progressed(self.hold)
+
+    async def complete(self, footer: Footer) -> Applied:
+        """Check the footer, take a place in the queue, and wait until the commit was applied.
+
+        When the waiting call is cancelled the commit is applied all the same.
+        """
+        self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+        if self.header.crc32c is not None and self.header.crc32c != footer.crc32c:
+            raise Refusal(Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c")
+        return await self._committing.enqueue(self, footer).done

@@ -1,0 +1,106 @@
+"""The first parameters: the first complete, valid upload wins, and everybody else is told at once."""
+
+import numpy as np
+
+from gem_core import WireType
+from gem_core.chunking.assemble import DecodingAssembler
+from gem_core.payload import PayloadFormat
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.applying import Applier
+from gem_server.flow.calls import Call
+from gem_server.flow.committing import Footer
+from gem_server.flow.requests import InitializeRequest
+from gem_server.flow.staging import Hold, Purpose, StagingPool
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.sessions import Session, Sessions
+
+
+class AlreadyInitializedError(Exception):
+    """There are parameters: pull them. Expected, and nobody's fault."""
+
+
+class Initializing:
+    """Takes uploads of first parameters in, on behalf of all Initialize streams."""
+
+    def __init__(self, *, central: CentralVariable, sessions: Sessions, staging: StagingPool, applier: Applier) -> None:
+        self._central = central
+        self._sessions = sessions
+        self._staging = staging
+        self._applier = applier
+
+    def check_open(self, session: Session) -> None:
+        """Raise AlreadyInitializedError when there are parameters (LAYOUT_MISMATCH when they are another model's)."""
+        session.check_alive()
+        if self._central.layout is not None:
+            self._sessions.check_layout(session)
+            raise AlreadyInitializedError
+
+    async def stage(self, session: Session, call: Call, byte_count: int) -> "Upload":
+        """Wait for one of the staging places; the upload brings its own memory, which becomes the central variable."""
+        self.check_open(session)
+        payload = PayloadFormat(session.joining.layout, WireType.FLOAT32, with_constants=True)
+        if byte_count != payload.byte_count:
+            raise Refusal(
+                Reason.SIZE_MISMATCH,
+                f"byte_count is {byte_count}; first parameters of this layout have {payload.byte_count} bytes "
+                "(float32, then buffers, then constants)",
+            )
+        older, session.initialize_call = session.initialize_call, call
+        if older is not None:
+            older.end(Refusal(Reason.SUPERSEDED, "a newer Initialize of this session took over"))
+        hold = await self._staging.reserve(session, call, Purpose.INITIALIZE)
+        try:
+            self.check_open(session)
+            return Upload(self, session, hold, payload)
+        except BaseException:
+            self._staging.release(hold)
+            raise
+
+    async def submit(self, upload: "Upload") -> None:
+        """A complete, valid upload takes its place in the queue; raises AlreadyInitializedError if another won."""
+        rest = bytes(upload.rest)
+        buffers = upload.payload.layout.buffer_bytes
+        request = InitializeRequest(upload.session, upload.parameters, rest[:buffers], rest[buffers:])
+        self._applier.submit(request)
+        if not await request.done:
+            self.check_open(upload.session)
+        for session in self._sessions.live():
+            if session is not upload.session and session.initialize_call is not None:
+                session.initialize_call.end(AlreadyInitializedError())
+
+    def close(self, upload: "Upload") -> None:
+        """The upload is over, in whatever way."""
+        self._staging.release(upload.hold)
+
+    def progressed(self, upload: "Upload") -> None:
+        """Bytes arrived."""
+        self._staging.progressed(upload.hold)
+
+
+class Upload:
+    """First parameters on their way in. Use as a context."""
+
+    def __init__(self, initializing: Initializing, session: Session, hold: Hold, payload: PayloadFormat) -> None:
+        self._initializing = initializing
+        self.session = session
+        self.hold = hold
+        self.payload = payload
+        self.parameters = np.empty(payload.layout.parameter_count, np.float32)
+        self.rest = memoryview(bytearray(payload.rest_bytes))
+        self._assembler = DecodingAssembler(payload, self.parameters, self.rest)
+
+    def __enter__(self) -> "Upload":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._initializing.close(self)
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """Take a chunk in. Raises gem_core's errors for chunks and values that are not legal."""
+        self._assembler.add(offset, data)
+        self._initializing.progressed(self)
+
+    async def complete(self, footer: Footer) -> None:
+        """Check the footer and become the first parameters; raises AlreadyInitializedError if another did."""
+        self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+        await self._initializing.submit(self)

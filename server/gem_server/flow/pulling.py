@@ -1,0 +1,92 @@
+"""Pulls: fresh parameters for a session, the rest of a torn transfer, or a version for a reader without a session."""
+
+from dataclasses import dataclass
+
+from gem_core import WireType
+from gem_core.payload import PayloadFormat
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.applying import Applier
+from gem_server.flow.calls import Call
+from gem_server.flow.reading import Reader
+from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotRequest, Unchanged
+from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.state.sessions import Session, Sessions
+
+# Readers without a session that may stream at once; each holds a chunk or two of memory, and they share two snapshots.
+MAX_SHARED_READERS = 256
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pull asks for; see `PullRequest` in the proto."""
+
+    known_version: Version | None
+    resume_version: Version | None
+    resume_offset: int
+    wire_type: WireType
+    with_constants: bool
+
+
+class Pulling:
+    """Turns what a caller wants into a reader, by way of the queue."""
+
+    def __init__(self, *, central: CentralVariable, sessions: Sessions, applier: Applier) -> None:
+        self._central = central
+        self._sessions = sessions
+        self._applier = applier
+        self._shared_readers = 0
+        self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
+
+    def format(self, wire_type: WireType, with_constants: bool) -> PayloadFormat:
+        """The format of a pull's payload. Raises NOT_INITIALIZED while there are no parameters."""
+        if self._central.layout is None:
+            raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize first")
+        known = self._formats.get((wire_type, with_constants))
+        if known is None:
+            known = PayloadFormat(self._central.layout, wire_type, with_constants)
+            self._formats[wire_type, with_constants] = known
+        return known
+
+    async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
+        """Wait for this pull's turn; what it gets is to be closed by the caller."""
+        payload = self.format(wanted.wire_type, wanted.with_constants)
+        if wanted.resume_version is not None:
+            return await self._resume(session, call, wanted, payload)
+        if session is None:
+            return await self._shared(call, wanted.known_version)
+        self._sessions.check_layout(session)
+        session.queued_pulls += 1
+        request = PullRequest(session, call, wanted.known_version)
+        self._applier.submit(request)
+        return await request.done
+
+    async def _resume(self, session: Session | None, call: Call, wanted: Wanted, payload: PayloadFormat) -> Reader:
+        if session is None:
+            raise Refusal(Reason.MALFORMED, "resume_version needs a session_id: without a session, pull from the start")
+        if wanted.known_version is not None:
+            raise Refusal(Reason.MALFORMED, "known_version and resume_version exclude each other: set one of them")
+        if not payload.is_border(wanted.resume_offset):
+            raise Refusal(
+                Reason.BAD_CHUNK,
+                f"resume_offset {wanted.resume_offset} is not a border of this payload of {payload.byte_count} bytes: "
+                "resume where a chunk ended",
+            )
+        request = SnapshotRequest(session, call, wanted.resume_version)
+        self._applier.submit(request)
+        return await request.done
+
+    async def _shared(self, call: Call, known_version: Version | None) -> Reader | Unchanged:
+        if self._shared_readers >= MAX_SHARED_READERS:
+            raise Refusal(
+                Reason.TOO_MANY,
+                f"{self._shared_readers} readers without a session are waiting already: pull again later",
+                retry_after=RETRY_SECONDS,
+            )
+        self._shared_readers += 1
+        try:
+            request = SharedPullRequest(None, call, known_version)
+            self._applier.submit(request)
+            return await request.done
+        finally:
+            self._shared_readers -= 1

@@ -1,0 +1,70 @@
+"""Snapshots for readers without a session: counted, shared, two at most.
+
+An evaluator's pull costs no vector of its own: readers of one version share one copy. The event loop's thread only;
+the copy itself is made by the applying task.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.calls import Call
+from gem_server.flow.reading import Reader
+from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.state.memory import SHARED_SNAPSHOTS
+
+RETRY_SECONDS = 1.0
+
+
+class _Shared:
+    __slots__ = ("buffers", "parameters", "readers", "version")
+
+    def __init__(self, version: Version, parameters: NDArray[np.float32], buffers: bytes) -> None:
+        self.version = version
+        self.parameters = parameters
+        self.buffers = buffers
+        self.readers = 0
+
+
+class SharedSnapshots:
+    """At most two copies of theta, each alive while somebody reads it."""
+
+    def __init__(self, central: CentralVariable) -> None:
+        self._central = central
+        self._snapshots: list[_Shared] = []
+
+    def open(self, call: Call) -> Reader | None:
+        """A reader of the current version if there is a copy of it."""
+        for shared in self._snapshots:
+            if shared.version == self._central.version:
+                return self._read(shared, call)
+        return None
+
+    def make_room(self) -> None:
+        """Raise TOO_MANY when two versions are being read already."""
+        if len(self._snapshots) >= SHARED_SNAPSHOTS:
+            raise Refusal(
+                Reason.TOO_MANY,
+                f"{SHARED_SNAPSHOTS} older versions are being read by callers without a session: pull again later",
+                retry_after=RETRY_SECONDS,
+            )
+
+    def add(self, call: Call, parameters: NDArray[np.float32]) -> Reader:
+        """Keep `parameters`, a copy of the current version, for this reader and those who come while it is read."""
+        shared = _Shared(self._central.version, parameters, self._central.buffers)
+        self._snapshots.append(shared)
+        return self._read(shared, call)
+
+    def _read(self, shared: _Shared, call: Call) -> Reader:
+        shared.readers += 1
+        return Reader(call, shared.version, shared.parameters, shared.buffers, self._closer(shared))
+
+    def _closer(self, shared: _Shared) -> Callable[[Reader], None]:
+        def close(_: Reader) -> None:
+            shared.readers -= 1
+            if shared.readers == 0:
+                self._snapshots.remove(shared)
+
+        return close
