@@ -176,7 +176,8 @@ def _encode_int8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def _encode_blocks(blocks: NDArray[np.float32], encoded: NDArray[np.uint8]) -> None:
     """Encode rows of `blocks` into rows of `encoded`, which have 4 bytes more."""
-    scales = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
+    # abs: the larger of 0 and -0 may be -0, and a scale is never negative.
+    scales = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
     scales /= np.float32(127)
     encoded[:, :4] = scales.view(np.uint8).reshape(-1, 4)
     # A scale of 0 (zeros, or denormals below 127 / 2 units) would divide by 0; every q of such a block is 0.

@@ -21,12 +21,15 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.model_tensors import refuse_non_finite
 from gem_worker.timing import step_clock
 
+# The server refuses values beyond 1e30 as they arrive: rounding to a narrow wire type must not carry one there.
+_LIMIT = LARGEST_VALUE / 2
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
     """What `Transfer.stage` found.
 
-    usable: every element of the delta is finite and at most 1e30 in magnitude, and every floating-point buffer finite:
+    usable: every element of the delta is finite and at most 5e29 in magnitude, and every floating-point buffer finite:
         the server accepts it.
     loss: the loss as a number, where one was given and is finite.
     """
@@ -74,7 +77,7 @@ class Transfer:
         number = numbers.pop() if isinstance(loss, Tensor) else loss
         lowest, highest, *of_buffers = numbers
         # NaN fails every comparison.
-        usable = lowest >= -LARGEST_VALUE and highest <= LARGEST_VALUE and all(map(math.isfinite, of_buffers))
+        usable = lowest >= -_LIMIT and highest <= _LIMIT and all(map(math.isfinite, of_buffers))
         return Staged(usable, float(number) if number is not None and math.isfinite(number) else None)
 
     @torch.no_grad()

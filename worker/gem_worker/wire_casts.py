@@ -40,7 +40,7 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
             out.copy_(payload.view(torch.bfloat16))
         case WireType.INT8_BLOCK:
             for numbers, encoded in _blocks(out, payload):
-                scales = encoded[:, :4].contiguous().view(torch.float32)
+                scales = encoded[:, :4].clone(memory_format=torch.contiguous_format).view(torch.float32)
                 torch.mul(encoded[:, 4:].view(torch.int8), scales, out=numbers)
         case _:
             raise ValueError(f"{wire_type.name} has no encoding")
@@ -59,7 +59,8 @@ def _blocks(values: Tensor, payload: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _encode_blocks(blocks: Tensor, payload: Tensor) -> None:
-    scales = torch.maximum(blocks.amax(dim=1), -blocks.amin(dim=1)) / 127
+    # abs: the larger of 0 and -0 may be -0, and a scale is never negative.
+    scales = torch.maximum(blocks.amax(dim=1), -blocks.amin(dim=1)).abs_() / 127
     payload[:, :4].copy_(scales.view(torch.uint8).view(-1, 4))
     # A scale of 0 (zeros, or the smallest denormals) would divide by 0; every q of such a block is 0.
     divisors = torch.where(scales == 0, torch.inf, scales)

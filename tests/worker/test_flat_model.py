@@ -1,0 +1,253 @@
+"""FlatModel: parameters, gradients and buffers are views of flat memory, and stay so whatever a training loop does."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from gem_worker.flat_model import FlatModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gem_core.layout import TensorKind
+from tests.worker.zoo import ZOO, InOwnType, OddBuffers, TiedWeights, a_batch, make
+
+
+def backward(model: nn.Module, seed: int = 0) -> Tensor:
+    inputs, labels = a_batch(seed=seed)
+    loss = functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    return loss
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """The gradients as PyTorch alone has them; zeros where it has none."""
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.to_dense().clone()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+
+
+def scaled(flat: FlatModel, factor: float = 1.0) -> dict[str, Tensor]:
+    """What `scale_gradients` gives, cut up by the layout."""
+    out = torch.full((flat.layout.parameter_count,), float("nan"))
+    flat.scale_gradients(factor, out)
+    return cut(flat, out)
+
+
+def cut(flat: FlatModel, values: Tensor) -> dict[str, Tensor]:
+    pieces, offset = {}, 0
+    for spec in flat.layout.parameters:
+        pieces[spec.name] = values[offset : offset + spec.elements].view(spec.shape)
+        offset += spec.elements
+    return pieces
+
+
+def assert_flat(flat: FlatModel) -> None:
+    """Every trained parameter, its gradient and every buffer lie in the flat buffers."""
+    for p in flat.model.parameters():
+        if p.requires_grad:
+            assert p.grad is not None
+            assert any(lies_in(p, group.parameters) for group in flat.groups)
+            assert any(lies_in(p.grad, group.gradients) for group in flat.groups)
+    for name, value in flat.model.state_dict(keep_vars=True).items():
+        if not isinstance(value, nn.Parameter):
+            assert lies_in(value, flat.buffer_bytes), name
+
+
+def lies_in(tensor: Tensor, flat: Tensor) -> bool:
+    end = flat.data_ptr() + flat.numel() * flat.element_size()
+    return flat.data_ptr() <= tensor.data_ptr() < end
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_flattening_changes_no_value_name_identity_or_memory_format(kind: str) -> None:
+    model = make(kind)
+    before = {name: (value, value.detach().clone()) for name, value in model.state_dict(keep_vars=True).items()}
+    strides = {name: value.stride() for name, (value, _) in before.items()}
+    FlatModel(model)
+    after = model.state_dict(keep_vars=True)
+    assert list(after) == list(before)
+    for name, (tensor, value) in before.items():
+        assert after[name] is tensor
+        assert torch.equal(after[name], value)
+        assert after[name].stride() == strides[name]
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_flat_gradients_are_those_of_autograd_and_views_survive_many_steps(kind: str) -> None:
+    reference, model = make(kind), make(kind)
+    flat = FlatModel(model)
+    for step in range(3):
+        for one in (reference, model):
+            backward(one, seed=step)
+        expected = gradients_of(reference)
+        reference.zero_grad()
+        flat.collect_gradients()
+        assert_flat(flat)
+        for name, piece in scaled(flat, -0.5).items():
+            assert torch.equal(piece, expected[name].float() * -0.5), name
+        flat.zero_gradients()
+        assert all(float(p.grad.abs().sum()) == 0 for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_zero_grad_to_none_between_steps_loses_no_gradient(kind: str) -> None:
+    reference, model = make(kind), make(kind)
+    flat = FlatModel(model)
+    for step in range(3):
+        for one in (reference, model):
+            one.zero_grad(set_to_none=True)
+            backward(one, seed=step)
+        expected = gradients_of(reference)
+        flat.collect_gradients()
+        assert_flat(flat)
+        for name, piece in scaled(flat).items():
+            assert torch.equal(piece, expected[name].float()), name
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_parameters_written_flat_are_what_the_model_computes_with(kind: str) -> None:
+    source, target = make(kind, seed=1), make(kind, seed=2)
+    values = torch.empty(FlatModel(copy.deepcopy(source)).layout.parameter_count)
+    FlatModel(source).read_parameters(values)
+    flat = FlatModel(target)
+    flat.write_parameters(values)
+    for name, piece in cut(flat, values).items():
+        assert torch.equal(target.get_parameter(name).float(), piece), name
+    assert_flat(flat)
+
+
+def test_gradients_that_were_set_to_none_and_not_made_again_count_as_zero() -> None:
+    model = make("perceptron")
+    flat = FlatModel(model)
+    backward(model)
+    model.zero_grad(set_to_none=True)
+    flat.collect_gradients()
+    assert all(not piece.any() for piece in scaled(flat).values())
+
+
+def test_several_backwards_add_up() -> None:
+    reference, model = make("perceptron"), make("perceptron")
+    flat = FlatModel(model)
+    for seed in (1, 2, 3):
+        backward(reference, seed)
+        backward(model, seed)
+    flat.collect_gradients()
+    for name, piece in scaled(flat).items():
+        assert torch.equal(piece, reference.get_parameter(name).grad), name  # type: ignore[arg-type]
+
+
+def test_a_gradient_from_before_flattening_is_dropped() -> None:
+    model = make("perceptron")
+    backward(model)
+    flat = FlatModel(model)
+    flat.collect_gradients()
+    assert all(not piece.any() for piece in scaled(flat).values())
+
+
+def test_a_gradient_made_with_create_graph_is_collected() -> None:
+    reference, model = make("perceptron"), make("perceptron")
+    flat = FlatModel(model)
+    for one in (reference, model):
+        inputs, labels = a_batch()
+        functional.cross_entropy(one(inputs), labels).backward(create_graph=True)
+    flat.collect_gradients()
+    assert_flat(flat)
+    for name, piece in scaled(flat).items():
+        assert torch.equal(piece, reference.get_parameter(name).grad.detach()), name  # type: ignore[union-attr]
+
+
+def test_float32_parameters_come_first_and_are_one_contiguous_piece() -> None:
+    flat = FlatModel(make("mixed-types"))
+    names = [spec.name for spec in flat.layout.parameters]
+    assert names == ["third.weight", "third.bias", "first.weight", "first.bias", "second.weight", "second.bias"]
+    assert [group.parameters.dtype for group in flat.groups] == [torch.float32, torch.float64, torch.bfloat16]
+    assert [(group.start, group.stop) for group in flat.groups] == [(0, 170), (170, 2250), (2250, 2778)]
+
+
+def test_tied_weights_make_one_tensor_with_an_alias() -> None:
+    flat = FlatModel(TiedWeights())
+    by_name = {spec.name: spec for spec in flat.layout.tensors}
+    assert by_name["first.weight"].aliases == ("second.weight",)
+    assert "second.weight" not in by_name
+
+
+def test_frozen_layers_are_constants_and_stay_where_they_are() -> None:
+    model = make("frozen-layer")
+    flat = FlatModel(model)
+    assert {spec.name: spec.kind for spec in flat.layout.constants} == {
+        "1.weight": TensorKind.CONSTANT,
+        "1.bias": TensorKind.CONSTANT,
+    }
+    assert model.get_parameter("1.weight").grad is None
+
+
+def test_buffers_of_every_type_are_views_and_non_persistent_ones_stay_local() -> None:
+    model = OddBuffers()
+    flat = FlatModel(model)
+    assert [spec.name for spec in flat.layout.buffers] == ["average", "counter", "flags"]
+    assert flat.layout.buffer_bytes == 24 + 8 + 3
+    backward(model)
+    flat.collect_gradients()
+    assert_flat(flat)
+    assert flat.buffer_bytes[:24].view(torch.float64).tolist() == [0.25] * 3
+    assert flat.buffer_bytes[24:32].view(torch.int64).tolist() == [1]
+    assert flat.buffer_bytes[32:].view(torch.bool).tolist() == [True, False, True]
+    flat.buffer_bytes[:24].view(torch.float64).fill_(7)
+    assert model.average.tolist() == [7.0] * 3
+
+
+def test_load_state_dict_writes_into_the_flat_memory() -> None:
+    model, other = make("batch-norm", seed=1), make("batch-norm", seed=2)
+    flat = FlatModel(model)
+    model.load_state_dict(other.state_dict())
+    flat.collect_gradients()
+    assert_flat(flat)
+    values = torch.empty(flat.layout.parameter_count)
+    flat.read_parameters(values)
+    for name, piece in cut(flat, values).items():
+        assert torch.equal(piece, other.get_parameter(name)), name
+
+
+def test_memory_that_was_replaced_under_a_parameter_is_taken_back_with_its_values() -> None:
+    model = make("perceptron")
+    flat = FlatModel(model)
+    parameter = model.get_parameter("1.weight")
+    parameter.data = torch.full_like(parameter, 3.0)
+    flat.collect_gradients()
+    assert_flat(flat)
+    assert bool((parameter == 3).all())
+
+
+def test_an_optimiser_and_a_hook_made_before_flattening_go_on_working() -> None:
+    model = make("perceptron")
+    seen: list[Tensor] = []
+    model.get_parameter("1.weight").register_hook(seen.append)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    flat = FlatModel(model)
+    before = flat.groups[0].parameters.clone()
+    backward(model)
+    optimizer.step()
+    assert len(seen) == 1
+    assert torch.allclose(flat.groups[0].parameters, before - 0.1 * flat.groups[0].gradients)
+
+
+def test_a_flat_model_can_be_deep_copied_and_saved_like_any_other(tmp_path: object) -> None:
+    model = make("batch-norm")
+    FlatModel(model)
+    twin = copy.deepcopy(model)
+    file = f"{tmp_path}/model.safetensors"
+    save_file(model.state_dict(), file)
+    twin.load_state_dict(load_file(file))
+    assert torch.equal(twin(a_batch()[0]), model(a_batch()[0]))
+
+
+def test_a_model_is_freed_with_its_flat_memory() -> None:
+    model = InOwnType(torch.float32)
+    flat = FlatModel(model)
+    watched = weakref.ref(flat.groups[0].parameters)
+    del flat, model
+    assert watched() is None

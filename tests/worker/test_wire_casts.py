@@ -1,0 +1,66 @@
+"""wire_casts against gem_core's codecs, bit by bit: one rule (transfer.proto), two implementations."""
+
+import numpy as np
+import pytest
+import torch
+from gem_worker import wire_casts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from gem_core.wire_types import WireType, encoded_bytes
+from gem_core.wire_types import decode as core_decode
+from gem_core.wire_types import encode as core_encode
+
+WIRE_TYPES = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
+FINITE = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=True)
+
+
+def torch_encode(wire_type: WireType, values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    out = torch.empty(encoded_bytes(wire_type, len(values)), dtype=torch.uint8)
+    wire_casts.encode(wire_type, torch.from_numpy(values), out)
+    return out.numpy()
+
+
+def assert_same_bytes_both_ways(wire_type: WireType, values: NDArray[np.float32]) -> None:
+    encoded = torch_encode(wire_type, values)
+    assert encoded.tobytes() == bytes(core_encode(wire_type, values))
+    by_torch = torch.empty(len(values))
+    wire_casts.decode(wire_type, torch.from_numpy(encoded), by_torch)
+    by_core = np.empty(len(values), np.float32)
+    assert core_decode(wire_type, encoded, by_core) is None
+    assert by_torch.numpy().tobytes() == by_core.tobytes()
+
+
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@settings(max_examples=150, deadline=None)
+@given(values=hnp.arrays(np.float32, st.integers(1, 600), elements=FINITE))
+def test_any_finite_values_give_the_same_bytes_as_the_core(wire_type: WireType, values: NDArray[np.float32]) -> None:
+    assert_same_bytes_both_ways(wire_type, values)
+
+
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@pytest.mark.parametrize("length", [1, 255, 256, 257, 512, 300_001])
+def test_random_values_of_many_lengths_give_the_same_bytes_as_the_core(wire_type: WireType, length: int) -> None:
+    values = np.random.default_rng(length).standard_normal(length).astype(np.float32)
+    assert_same_bytes_both_ways(wire_type, values)
+
+
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+def test_zeros_halves_denormals_and_giants_give_the_same_bytes_as_the_core(wire_type: WireType) -> None:
+    ties = np.arange(-127, 128, dtype=np.float32) + np.float32(0.5)
+    smallest = np.float32(1.4e-45) * np.arange(-300, 300, dtype=np.float32)
+    special = np.array([0.0, -0.0, 65503.9, 65504, 65519.9, 65520, 7e4, -5e29, 5e29, 2.0**-24, 2.0**-25], np.float32)
+    for values in (np.zeros(300, np.float32), ties, np.append(ties, np.float32(127)), smallest, special):
+        assert_same_bytes_both_ways(wire_type, values)
+
+
+def test_float16_saturates_instead_of_becoming_infinite() -> None:
+    encoded = torch_encode(WireType.FLOAT16, np.array([1e9, -1e9], np.float32))
+    assert encoded.view(np.float16).tolist() == [65504.0, -65504.0]
+
+
+def test_a_payload_in_shared_memory_has_no_encoding() -> None:
+    with pytest.raises(ValueError, match="SHARED_MEMORY"):
+        wire_casts.encode(WireType.SHARED_MEMORY, torch.zeros(1), torch.zeros(4, dtype=torch.uint8))
