@@ -1,0 +1,59 @@
+"""The server as a process: until SIGTERM or SIGINT, or until its run is finished."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+
+from gem_server.errors import StartupError
+from gem_server.server import Server
+from gem_server.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_CANNOT_START = 0, 1, 2
+
+
+def serve(settings: ServerSettings) -> int:
+    """Run a server in this process; returns its exit code: 0 after a clean end, 1 a failure, 2 if it cannot start.
+
+    SIGTERM and SIGINT drain it: new work is refused, complete commits are applied, a checkpoint is written.
+    """
+    try:
+        return asyncio.run(_serve(settings))
+    except StartupError as error:
+        print(f"gemps: {error}", file=sys.stderr)
+        return EXIT_CANNOT_START
+
+
+async def _serve(settings: ServerSettings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):  # Windows: KeyboardInterrupt ends asyncio.run instead
+            loop.add_signal_handler(number, stop.set)
+    server = Server(settings)
+    starting = asyncio.create_task(server.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return EXIT_OK
+    await starting
+    finished = asyncio.create_task(server.wait_until_done())
+    await asyncio.wait([finished, stopping], return_when=asyncio.FIRST_COMPLETED)
+    code = EXIT_OK
+    if finished.done() and finished.exception() is not None:
+        code = EXIT_FAILED
+    else:
+        finished.cancel()
+    stopping.cancel()
+    try:
+        await server.stop()
+    except OSError as error:
+        logger.critical("the last checkpoint could not be written: %s", error)
+        code = EXIT_FAILED
+    return code

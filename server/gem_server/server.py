@@ -1,0 +1,396 @@
+"""The server: its parts put together, started, watched and stopped. `process.py` runs it as a process."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+from typing import TypeAlias
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from gem_core import RuleError, ThreadingError, create_rule
+from gem_core.threads import configure_threads
+from gem_server.durability import checkpoint, run_record
+from gem_server.durability.checkpointer import Checkpointer
+from gem_server.errors import Reason, Refusal, StartupError
+from gem_server.flow.applying import Applier
+from gem_server.flow.committing import Committing
+from gem_server.flow.initializing import Initializing
+from gem_server.flow.pulling import Pulling
+from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQueue
+from gem_server.flow.staging import Purpose, StagingPool
+from gem_server.process_memory import default_limit
+from gem_server.service import handlers, messages
+from gem_server.service.answering import Answering, Gate
+from gem_server.service.commit_stream import CommitStream
+from gem_server.service.initialize_stream import InitializeStream
+from gem_server.service.membership import Membership
+from gem_server.service.operations import Operations
+from gem_server.service.pull_stream import PullStream
+from gem_server.service.status import Observed, Status
+from gem_server.settings import ServerSettings
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.evaluations import Evaluations
+from gem_server.state.ledger import Ledger
+from gem_server.state.memory import MemoryBudget
+from gem_server.state.run import Budget, Run, RunState
+from gem_server.state.schedule import EtaSchedule
+from gem_server.state.sessions import Session, Sessions
+from gem_server.state.workers import Workers
+
+MIB = 1024 * 1024
+# DESIGN.md section 3. The receive limit leaves room for a 2 MiB chunk and its header.
+MAX_RECEIVE_BYTES = 2 * MIB + 64 * 1024
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+    ("grpc.max_send_message_length", 4 * MIB),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.max_frame_size", 16 * MIB - 1),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * MIB),
+    ("grpc.max_concurrent_streams", 4096),
+)
+# Entries and names that outlive their sessions: a few generations of the largest run.
+REMEMBERED_FACTOR = 4
+# How long running calls may go on sending after the queue was finished.
+STOP_GRACE_SECONDS = 5.0
+MAX_TICK_SECONDS = 0.5
+
+MakeQueue: TypeAlias = Callable[[Callable[[], Sequence[Session]], Callable[[], bool]], RequestQueue]
+logger = logging.getLogger(__name__)
+
+
+class Server:
+    """One parameter server. `start`, then `wait_until_done` or whatever else, then `stop`; all on one event loop.
+
+    `make_queue(ring, started)` puts another order of serving in (`ring()`: live sessions that have budget left;
+    `started()`: whether training has started); by default it is the one of `settings.order`.
+    """
+
+    def __init__(self, settings: ServerSettings, make_queue: MakeQueue | None = None) -> None:
+        self.settings = settings
+        try:
+            self.rule = create_rule(settings.rule, **settings.rule_settings())
+        except RuleError as error:
+            raise StartupError(str(error)) from error
+        self.central = CentralVariable()
+        self.run = Run(
+            Budget(settings.steps, settings.epochs, settings.commits), _schedule(settings), settings.min_workers
+        )
+        self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
+        self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
+        self.memory = MemoryBudget(
+            settings.memory_limit or default_limit(), settings.staging_buffers, self.rule.vectors_per_worker
+        )
+        self.sessions = Sessions(
+            self.run,
+            self.ledger,
+            self.workers,
+            self.memory,
+            settings.max_sessions,
+            settings.session_timeout,
+            lambda: self.central.layout,
+        )
+        self.queue = (make_queue or _queue_of(settings))(self._ring, lambda: self.run.started)
+        self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue.pick, monotonic)
+        self.evaluations = Evaluations()
+        self.gate = Gate()
+        self.applier = Applier(
+            central=self.central,
+            rule=self.rule,
+            run=self.run,
+            sessions=self.sessions,
+            staging=self.staging,
+            queue=self.queue,
+            kernel_thread=(kernel_thread := ThreadPoolExecutor(1, "gem-kernel")),
+            clock=monotonic,
+        )
+        self._kernel_thread = kernel_thread
+        self.checkpointer = self._make_checkpointer()
+        self._grpc: grpc.aio.Server | None = None
+        self._health = health_aio.HealthServicer()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._applying: asyncio.Task[None] | None = None
+        self._failed: asyncio.Future[None] | None = None
+        self._started_at = 0.0
+        self._training_since: float | None = None
+        self._finished_since: float | None = None
+        self.port = 0
+
+    async def start(self) -> int:
+        """Bind, compile, recover, serve; returns the port. Raises StartupError with the fix in its message."""
+        self._started_at = monotonic()
+        self._failed = asyncio.get_running_loop().create_future()
+        self._listen_to_changes()
+        await self._bind()
+        try:
+            await self._prepare()
+        except BaseException:
+            await self._close_grpc(None)
+            raise
+        self._applying = asyncio.create_task(self.applier.serve_until_closed())
+        self._applying.add_done_callback(self._on_applying_done)
+        self._tasks.append(asyncio.create_task(self._tick()))
+        if self.checkpointer is not None and self.settings.checkpoint_interval:
+            self._tasks.append(asyncio.create_task(self.checkpointer.write_every(self.settings.checkpoint_interval)))
+        self.gate.ready = True
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        if self.settings.ready_file is not None:
+            _write_ready_file(self.settings.ready_file, self.settings.host, self.port)
+        logger.info("serving on %s:%d, rule %s", self.settings.host, self.port, self.settings.rule)
+        return self.port
+
+    async def wait_until_done(self) -> None:
+        """Return when the run is finished and `exit_when_finished` says so. Raises what broke the server."""
+        if self._failed is None:
+            raise RuntimeError("the server was not started")
+        while not self._exit_is_due():
+            done, _ = await asyncio.wait([self._failed], timeout=MAX_TICK_SECONDS)
+            if done:
+                await self._failed
+
+    async def stop(self) -> None:
+        """Drain: not serving, no new work, finish the queue, checkpoint, stop. Harmless a second time."""
+        if self._grpc is None:
+            return
+        self.gate.draining = True
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        refusal = Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
+        self.staging.refuse_waiting(refusal, tuple(Purpose))
+        self.staging.end_uploads(refusal)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.queue.close()
+        broken = self._failed is not None and self._failed.done()
+        if self._applying is not None:
+            await asyncio.wait([self._applying])
+        await self._close_grpc(STOP_GRACE_SECONDS)
+        try:
+            if self.checkpointer is not None and self.central.layout is not None and not broken:
+                await self.checkpointer.write_last()
+        finally:
+            self._kernel_thread.shutdown()
+        logger.info("stopped at clock %d", self.central.clock)
+
+    # --- starting
+
+    async def _bind(self) -> None:
+        self._grpc = grpc.aio.server(options=CHANNEL_OPTIONS)
+        self._grpc.add_generic_rpc_handlers((self._service(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if self.settings.reflection:
+            names = (handlers.SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._grpc)
+        try:
+            self.port = self._grpc.add_insecure_port(self.settings.bind)
+        except RuntimeError as error:
+            raise StartupError(
+                f"cannot listen on {self.settings.bind}: another process has that port, or the address is not this "
+                "machine's; stop that process, or choose another --bind (port 0 takes a free one)"
+            ) from error
+        await self._grpc.start()
+
+    async def _prepare(self) -> None:
+        """Compile the kernels on the thread that will launch them, and read the checkpoint."""
+        loop = asyncio.get_running_loop()
+
+        def compile_kernels() -> None:
+            configure_threads(self.settings.threads)
+            self.rule.warm_up()
+
+        try:
+            await loop.run_in_executor(self._kernel_thread, compile_kernels)
+        except ThreadingError as error:
+            raise StartupError(str(error)) from error
+        if self.settings.data_dir is not None:
+            await self._recover(self.settings.data_dir)
+
+    async def _recover(self, data_dir: Path) -> None:
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartupError(f"--data-dir {data_dir} cannot be made: {error.strerror}") from error
+        if not self.settings.resume:
+            if (data_dir / checkpoint.LATEST).exists():
+                raise StartupError(
+                    f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
+                    "another --data-dir"
+                )
+            return
+        saved = await asyncio.to_thread(checkpoint.read_latest, data_dir)
+        if saved is None:
+            logger.info("nothing to resume in %s: starting anew", data_dir)
+            return
+        if saved.state.get("seed") != self.settings.seed:
+            logger.warning("the checkpoint was made with --seed %s", saved.state.get("seed"))
+        self.central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
+        self.memory.bind(saved.layout)
+        self.staging.prepare(saved.layout)
+        try:
+            run_record.restore(saved.state, self.run, self.workers, self.ledger)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
+        logger.info("resumed at clock %d, %d commits", saved.clock, self.run.commits)
+
+    def _service(self) -> grpc.GenericRpcHandler:
+        answering = Answering(self.gate, self.sessions, monotonic)
+        chunk_bytes = self.settings.chunk_bytes
+        run_settings = messages.run_settings_to(self.settings, dict(self.rule.settings))
+        initializing = Initializing(
+            central=self.central, sessions=self.sessions, staging=self.staging, applier=self.applier
+        )
+        pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier)
+        committing = Committing(
+            central=self.central,
+            run=self.run,
+            sessions=self.sessions,
+            staging=self.staging,
+            applier=self.applier,
+            draining=lambda: self.gate.draining,
+        )
+        observed = Observed(
+            self.central,
+            self.run,
+            self.sessions,
+            self.staging,
+            self.queue,
+            self.evaluations,
+            self.applier.rate,
+            self.checkpointer,
+            run_settings,
+            self._run_seconds,
+            lambda: monotonic() - self._started_at,
+        )
+        return handlers.handlers(
+            Membership(answering, self.sessions, self.run, self.central, run_settings, chunk_bytes, monotonic),
+            InitializeStream(answering, initializing, self.central),
+            PullStream(answering, pulling, self.central, self.run, chunk_bytes),
+            CommitStream(answering, committing, chunk_bytes),
+            Status(answering, observed, monotonic),
+            Operations(
+                answering,
+                self.run,
+                self.central,
+                self.evaluations,
+                self.checkpointer.write if self.checkpointer is not None else None,
+                self._run_seconds,
+            ),
+        )
+
+    def _make_checkpointer(self) -> Checkpointer | None:
+        if self.settings.data_dir is None:
+            return None
+        return Checkpointer(
+            data_dir=self.settings.data_dir,
+            central=self.central,
+            applier=self.applier,
+            describe=lambda: run_record.describe(self.run, self.workers, self.ledger, self.settings.seed),
+            clock=monotonic,
+        )
+
+    # --- while it runs
+
+    def _listen_to_changes(self) -> None:
+        """What waits for the run or for sessions looks again when they change."""
+
+        def look_again(_: object = None) -> None:
+            self.queue.sessions_changed()
+            self.staging.dispatch()
+
+        def session_ended(session: Session) -> None:
+            self.sessions.consider_finish()
+            look_again()
+
+        def run_changed() -> None:
+            if self.run.state is RunState.TRAINING:
+                self._training_since = monotonic()
+                logger.info("training starts with %d workers", len(self.sessions))
+            elif self.run.state is RunState.FINISHED:
+                self._finished_since = monotonic()
+                logger.info("finished: %s", self.run.finished_because)
+                self.staging.refuse_waiting(
+                    Refusal(
+                        Reason.RUN_FINISHED, f"the run is finished ({self.run.finished_because}): leave, and exit 0"
+                    ),
+                    (Purpose.COMMIT,),
+                )
+            look_again()
+
+        self.sessions.on_join.append(look_again)
+        self.sessions.on_end.append(session_ended)
+        self.run.on_change.append(run_changed)
+
+    async def _tick(self) -> None:
+        """What depends on time passing: sessions that expire, uploads that stall."""
+        tick = min(MAX_TICK_SECONDS, self.settings.stall_timeout / 4, self.settings.session_timeout / 4)
+        while True:
+            await asyncio.sleep(tick)
+            for session in self.sessions.expire(monotonic()):
+                logger.warning("worker %s expired: not heard of for %g s", session.worker.name, self.sessions.timeout)
+            for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
+                logger.warning("the upload of worker %s stalled: its buffer goes on", hold.session.worker.name)
+
+    def _exit_is_due(self) -> bool:
+        if not self.settings.exit_when_finished or self._finished_since is None:
+            return False
+        return not len(self.sessions) or monotonic() - self._finished_since >= self.settings.exit_grace
+
+    def _on_applying_done(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and self._failed is not None:
+            logger.critical("the applying task failed; the server stops", exc_info=error)
+            self._failed.set_exception(error)
+
+    def _ring(self) -> Sequence[Session]:
+        return [session for session in self.sessions.live() if not session.worker.done]
+
+    def _run_seconds(self) -> float:
+        return 0.0 if self._training_since is None else monotonic() - self._training_since
+
+    async def _set_health(self, status: "health_pb2.HealthCheckResponse.ServingStatus") -> None:
+        for name in ("", handlers.SERVICE):
+            await self._health.set(name, status)
+
+    async def _close_grpc(self, grace: float | None) -> None:
+        if self._grpc is not None:
+            await self._grpc.stop(grace)
+            self._grpc = None
+
+
+def _schedule(settings: ServerSettings) -> EtaSchedule:
+    return EtaSchedule(
+        settings.eta_schedule,
+        settings.eta,
+        settings.eta_warmup,
+        settings.eta_step_every,
+        settings.eta_step_factor,
+        settings.cosine_commits,
+        settings.eta_min,
+    )
+
+
+def _queue_of(settings: ServerSettings) -> MakeQueue:
+    if settings.order == "round-robin":
+        return RoundRobinQueue
+    return lambda _, started: FifoQueue(started)
+
+
+def _write_ready_file(path: Path, host: str, port: int) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    beside.write_text(json.dumps({"address": address, "port": port, "pid": os.getpid()}), encoding="utf-8")
+    beside.replace(path)

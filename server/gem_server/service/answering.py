@@ -1,0 +1,109 @@
+"""What every call has in common: the gate, the session's life, and errors turned into status."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+from google.protobuf.message import Message
+from grpc.aio import ServicerContext
+
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.calls import Call
+from gem_server.service.status_codes import abort, as_refusal
+from gem_server.state.sessions import Session, Sessions
+
+Context = ServicerContext[bytes, bytes]
+
+logger = logging.getLogger(__name__)
+
+
+class Gate:
+    """Whether calls are let in: not before the server is ready, and no new work while it drains."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.draining = False
+
+    def check_ready(self) -> None:
+        """Raise STARTING while kernels are compiled and a checkpoint is read."""
+        if not self.ready:
+            raise Refusal(
+                Reason.STARTING,
+                "the server is starting (compiling kernels, reading a checkpoint): try again",
+                retry_after=1.0,
+            )
+
+    def check_not_draining(self) -> None:
+        """Raise DRAINING while the server shuts down."""
+        if self.draining:
+            raise Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
+
+
+class Attendance:
+    """Which session a running call belongs to; while it runs the session cannot expire, and refusals are counted."""
+
+    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self.session: Session | None = None
+
+    def attend(self, session_id: bytes) -> Session:
+        """The session of this id, as the one that this call belongs to. Raises UNKNOWN_SESSION and the like."""
+        if len(session_id) != 16:
+            raise Refusal(
+                Reason.MALFORMED,
+                f"session_id has {len(session_id)} bytes: it is the 16 random bytes that were sent in Join",
+            )
+        session = self._sessions.get(session_id, self._clock())
+        if self.session is None:
+            self.session = session
+            session.open_calls += 1
+        elif self.session is not session:
+            raise Refusal(Reason.MALFORMED, "the session_id changed within a stream: open a stream for each session")
+        return session
+
+    def close(self, refused: bool) -> None:
+        """The call is over."""
+        if self.session is not None:
+            self.session.open_calls -= 1
+            self.session.last_call = self.session.worker.last_call = self._clock()
+            if refused:
+                self.session.worker.telemetry.refused += 1
+
+
+class Answering:
+    """Makes the context that each handler runs in."""
+
+    def __init__(self, gate: Gate, sessions: Sessions, clock: Callable[[], float]) -> None:
+        self.gate = gate
+        self._sessions = sessions
+        self._clock = clock
+
+    @asynccontextmanager
+    async def call(self, context: Context) -> AsyncIterator[tuple[Call, Attendance]]:
+        """Run one call: what it raises becomes its status; what it held is given back before that is sent."""
+        attendance = Attendance(self._sessions, self._clock)
+        call = Call()
+        refusal: Refusal | None = None
+        try:
+            self.gate.check_ready()
+            async with call.ending():
+                yield call, attendance
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
+            raise  # the caller has gone
+        except Exception as error:
+            refusal = as_refusal(error)
+            if refusal.reason is Reason.INTERNAL:
+                logger.exception("a call failed")
+        finally:
+            attendance.close(refused=refusal is not None)
+        if refusal is not None:
+            await abort(context, refusal)
+
+    async def unary(self, context: Context, answer: Callable[[Attendance], Awaitable[Message]]) -> bytes:
+        """Run one call that has one answer."""
+        async with self.call(context) as (_, attendance):
+            message = await answer(attendance)
+        return message.SerializeToString()

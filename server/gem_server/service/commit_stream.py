@@ -1,0 +1,128 @@
+"""The Commit call: any number of commits, one after the other, on one stream."""
+
+from dataclasses import dataclass
+
+from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, split_chunk
+from gemps.v1 import commit_pb2
+
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.calls import Call
+from gem_server.flow.committing import Committing, Footer, Header, Staged
+from gem_server.flow.reading import superseded_by_newer_call
+from gem_server.flow.requests import Applied
+from gem_server.service import messages
+from gem_server.service.answering import Answering, Attendance, Context
+from gem_server.service.reply_stream import parameters_header, send
+from gem_server.state.sessions import Session
+
+# commit.proto: such payloads travel in the header's message, without waiting.
+WHOLE_COMMIT_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Part:
+    """One message of the stream, taken apart."""
+
+    header: commit_pb2.CommitHeader | None
+    offset: int
+    data: memoryview | None
+    footer: Footer | None
+
+
+class CommitStream:
+    """Serves Commit."""
+
+    def __init__(self, answering: Answering, committing: Committing, chunk_bytes: int) -> None:
+        self._answering = answering
+        self._committing = committing
+        self._chunk_bytes = chunk_bytes
+
+    async def serve(self, _: object, context: Context) -> None:
+        """One stream, until the worker ends it. An end in the midst of a commit discards that commit."""
+        async with self._answering.call(context) as (call, attendance):
+            try:
+                while (part := await _read(context)) is not None:
+                    await self._one_commit(context, call, attendance, part)
+            finally:
+                session = attendance.session
+                if session is not None and session.commit_call is call:
+                    session.commit_call = None
+
+    async def _one_commit(self, context: Context, call: Call, attendance: Attendance, part: _Part) -> None:
+        if part.header is None:
+            raise Refusal(
+                Reason.OUT_OF_ORDER, "a commit starts with its header; see the worked example in commit.proto"
+            )
+        session = attendance.attend(part.header.session_id)
+        if session.commit_call is not call:
+            older, session.commit_call = session.commit_call, call
+            if older is not None:
+                older.end(superseded_by_newer_call())
+        header = messages.header_from(part.header)
+        applied = await self._committing.judge(session, call, header)
+        if applied is None:
+            with await self._committing.stage(session, call, header) as staged:
+                applied = await self._receive(context, staged, header, part)
+        await self._reply(context, session, applied)
+
+    async def _receive(self, context: Context, staged: Staged, header: Header, part: _Part) -> Applied:
+        if part.data is None and part.footer is None:
+            await context.write(
+                commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=header.sequence)).SerializeToString()
+            )
+        elif header.byte_count > WHOLE_COMMIT_BYTES or part.footer is None:
+            raise Refusal(
+                Reason.OUT_OF_ORDER,
+                f"a commit of {header.byte_count} bytes sends its header alone and waits for proceed; only payloads of "
+                f"at most {WHOLE_COMMIT_BYTES} bytes travel whole in the header's message",
+            )
+        received: _Part | None = part
+        while True:
+            if received is None:
+                raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without the commit's footer: nothing was applied")
+            if received.data is not None:
+                staged.add(received.offset, received.data)
+            if received.footer is not None:
+                return await staged.complete(received.footer)
+            received = await _read(context)
+            if received is not None and received.header is not None:
+                raise Refusal(Reason.OUT_OF_ORDER, "a header came before the footer of the commit before it")
+
+    async def _reply(self, context: Context, session: Session, applied: Applied) -> None:
+        session.check_alive()
+        if applied.reader is None:
+            raise superseded_by_newer_call()
+        payload = self._committing.format(session.joining.parameter_wire_type)
+        head = commit_pb2.CommitResponse(
+            verdict=messages.verdict_to(applied.verdict), parameters=parameters_header(applied.reader, payload)
+        )
+        sent = await send(
+            context,
+            applied.reader,
+            payload,
+            b"",
+            head=head.SerializeToString(),
+            last=commit_pb2.CommitResponse(),
+            chunk_field=COMMIT_RESPONSE_CHUNK,
+            chunk_bytes=self._chunk_bytes,
+        )
+        telemetry = session.worker.telemetry
+        telemetry.bytes_sent += sent
+        if not applied.verdict.duplicate:
+            telemetry.bytes_received += self._committing.format(session.joining.delta_wire_type).byte_count
+
+
+async def _read(context: Context) -> _Part | None:
+    raw: bytes | object = await context.read()
+    if not isinstance(raw, bytes):  # grpc.aio.EOF
+        return None
+    rest, offset, data = split_chunk(raw, COMMIT_REQUEST_CHUNK)
+    if not rest:
+        return _Part(None, offset, data, None)
+    message = messages.parse(commit_pb2.CommitRequest, rest)
+    return _Part(
+        message.header if message.HasField("header") else None,
+        offset,
+        data,
+        messages.footer_from(message.footer) if message.HasField("footer") else None,
+    )

@@ -1,0 +1,57 @@
+"""The Initialize call."""
+
+from gemps.framing import INITIALIZE_REQUEST_CHUNK, split_chunk
+from gemps.v1 import parameters_pb2
+
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.calls import Call
+from gem_server.flow.initializing import AlreadyInitializedError, Initializing
+from gem_server.service import messages
+from gem_server.service.answering import Answering, Attendance, Context
+from gem_server.state.central_variable import CentralVariable
+
+
+class InitializeStream:
+    """Serves Initialize."""
+
+    def __init__(self, answering: Answering, initializing: Initializing, central: CentralVariable) -> None:
+        self._answering = answering
+        self._initializing = initializing
+        self._central = central
+
+    async def serve(self, _: object, context: Context) -> bytes:
+        """One upload. Whoever is not the first is told so at once, in the midst of its upload if need be."""
+        outcome = parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED
+        async with self._answering.call(context) as (call, attendance):
+            try:
+                await self._receive(context, call, attendance)
+            except AlreadyInitializedError:
+                outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
+        response = parameters_pb2.InitializeResponse(
+            outcome=outcome, version=messages.version_to(self._central.version)
+        )
+        return response.SerializeToString()
+
+    async def _receive(self, context: Context, call: Call, attendance: Attendance) -> None:
+        message, offset, data = await _read(context)
+        if not message.HasField("header"):
+            raise Refusal(Reason.OUT_OF_ORDER, "an Initialize starts with its header; see parameters.proto")
+        session = attendance.attend(message.header.session_id)
+        with await self._initializing.stage(session, call, message.header.byte_count) as upload:
+            while True:
+                if data is not None:
+                    upload.add(offset, data)
+                if message.HasField("footer"):
+                    await upload.complete(messages.footer_from(message.footer))
+                    return
+                message, offset, data = await _read(context)
+                if message.HasField("header"):
+                    raise Refusal(Reason.OUT_OF_ORDER, "a second header: an Initialize has one")
+
+
+async def _read(context: Context) -> tuple[parameters_pb2.InitializeRequest, int, memoryview | None]:
+    raw: bytes | object = await context.read()
+    if not isinstance(raw, bytes):  # grpc.aio.EOF
+        raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without a footer: nothing was taken")
+    rest, offset, data = split_chunk(raw, INITIALIZE_REQUEST_CHUNK)
+    return messages.parse(parameters_pb2.InitializeRequest, rest), offset, data

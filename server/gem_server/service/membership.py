@@ -1,0 +1,134 @@
+"""The calls Join, Heartbeat and Leave."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from gemps.framing import count_fields
+from gemps.v1 import run_pb2, session_pb2
+
+from gem_core import MAX_CHUNK_BYTES, LayoutError, WireType
+from gem_server import __version__
+from gem_server.errors import Reason, Refusal
+from gem_server.service import messages
+from gem_server.service.answering import Answering, Attendance, Context
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.run import Run
+from gem_server.state.sessions import Joining, Sessions
+
+# JoinRequest.layout, Layout.tensors; the limit is layout.proto's.
+_TENSORS_PATH = (4, 1)
+MAX_TENSORS = 65_536
+SESSION_ID_BYTES = 16
+_OFFERED = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """Serves Join, Heartbeat and Leave."""
+
+    def __init__(
+        self,
+        answering: Answering,
+        sessions: Sessions,
+        run: Run,
+        central: CentralVariable,
+        run_settings: run_pb2.RunSettings,
+        chunk_bytes: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._answering = answering
+        self._sessions = sessions
+        self._run = run
+        self._central = central
+        self._run_settings = run_settings
+        self._chunk_bytes = chunk_bytes
+        self._clock = clock
+
+    async def join(self, raw: bytes, context: Context) -> bytes:
+        """Become a worker of the run, or find out where an own session stands."""
+        return await self._answering.unary(context, lambda _: self._join(raw))
+
+    async def heartbeat(self, raw: bytes, context: Context) -> bytes:
+        """Keep a session alive, and say what was applied."""
+        return await self._answering.unary(context, lambda attendance: self._heartbeat(raw, attendance))
+
+    async def leave(self, raw: bytes, context: Context) -> bytes:
+        """End a session. A complete commit of it is still applied."""
+        return await self._answering.unary(context, lambda attendance: self._leave(raw, attendance))
+
+    async def _join(self, raw: bytes) -> session_pb2.JoinResponse:
+        self._answering.gate.check_not_draining()
+        session = self._sessions.join(_joining(raw), self._clock())
+        worker, joining = session.worker, session.joining
+        if session.joined_at == session.last_call:
+            logger.info("worker %s joined from %s, rank %d", worker.name, joining.host_id or "?", worker.rank)
+        return session_pb2.JoinResponse(
+            incarnation=self._central.incarnation,
+            settings=self._run_settings,
+            run_state=messages.RUN_STATES[self._run.state_for(worker)],
+            rank=worker.rank,
+            host_rank=worker.host_rank,
+            delta_wire_type=int(joining.delta_wire_type),  # type: ignore[arg-type]
+            parameter_wire_type=int(joining.parameter_wire_type),  # type: ignore[arg-type]
+            chunk_bytes=self._chunk_bytes,
+            last_applied_sequence=session.entry.last_applied,
+            has_parameters=self._central.layout is not None,
+            next_eta=self._run.next_eta,
+            session_timeout_seconds=self._sessions.timeout,
+            server_version=__version__,
+        )
+
+    async def _heartbeat(self, raw: bytes, attendance: Attendance) -> session_pb2.HeartbeatResponse:
+        session = attendance.attend(messages.parse(session_pb2.HeartbeatRequest, raw).session_id)
+        return session_pb2.HeartbeatResponse(
+            incarnation=self._central.incarnation,
+            run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
+            last_applied_sequence=session.entry.last_applied,
+            next_eta=self._run.next_eta,
+        )
+
+    async def _leave(self, raw: bytes, attendance: Attendance) -> session_pb2.LeaveResponse:
+        request = messages.parse(session_pb2.LeaveRequest, raw)
+        reason = messages.text(request.reason, "reason")
+        session = attendance.attend(request.session_id)
+        self._sessions.leave(session)
+        logger.info("worker %s left: %s", session.worker.name, reason or "no reason given")
+        return session_pb2.LeaveResponse(
+            run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
+            last_applied_sequence=session.entry.last_applied,
+        )
+
+
+def _joining(raw: bytes) -> Joining:
+    if count_fields(raw, _TENSORS_PATH, MAX_TENSORS) > MAX_TENSORS:
+        raise LayoutError(f"the layout has more than {MAX_TENSORS} tensors")
+    request = messages.parse(session_pb2.JoinRequest, raw, limit=MAX_CHUNK_BYTES)
+    if len(request.session_id) != SESSION_ID_BYTES:
+        raise Refusal(
+            Reason.MALFORMED,
+            f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
+        )
+    return Joining(
+        request.session_id,
+        messages.text(request.worker_name, "worker_name", required=True),
+        messages.text(request.host_id, "host_id"),
+        messages.layout_from(request.layout),
+        _choose(request.delta_wire_types),
+        _choose(request.parameter_wire_types),
+        messages.text(request.agent, "agent"),
+        messages.text(request.device, "device"),
+        request.steps_per_epoch,
+    )
+
+
+def _choose(offered: Iterable[int]) -> WireType:
+    """The first of the offered wire types that this server speaks."""
+    wanted = list(offered) or [WireType.FLOAT32]
+    for number in wanted:
+        if number in _OFFERED:
+            return WireType(number)
+    raise Refusal(
+        Reason.WIRE_TYPE,
+        f"none of the wire types {wanted} is offered here: add FLOAT32 (1), which every server speaks",
+    )

@@ -1,0 +1,192 @@
+"""Protobuf messages to the domain's values and back."""
+
+from typing import TypeVar
+
+from gemps.v1 import commit_pb2, layout_pb2, run_pb2, transfer_pb2
+from google.protobuf.message import DecodeError, Message
+
+from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, WireType
+from gem_server.errors import Reason, Refusal
+from gem_server.flow import committing
+from gem_server.settings import ServerSettings
+from gem_server.state.central_variable import Version
+from gem_server.state.ledger import Verdict
+from gem_server.state.run import RunState
+
+# Everything but chunks and layouts is far smaller.
+MAX_SMALL_MESSAGE_BYTES = 8192
+MAX_TEXT_BYTES = 256
+MAX_U64 = 2**64 - 1
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+_ELEMENT_TYPES = {
+    layout_pb2.ELEMENT_TYPE_FLOAT32: ElementType.FLOAT32,
+    layout_pb2.ELEMENT_TYPE_FLOAT64: ElementType.FLOAT64,
+    layout_pb2.ELEMENT_TYPE_FLOAT16: ElementType.FLOAT16,
+    layout_pb2.ELEMENT_TYPE_BFLOAT16: ElementType.BFLOAT16,
+    layout_pb2.ELEMENT_TYPE_INT8: ElementType.INT8,
+    layout_pb2.ELEMENT_TYPE_INT16: ElementType.INT16,
+    layout_pb2.ELEMENT_TYPE_INT32: ElementType.INT32,
+    layout_pb2.ELEMENT_TYPE_INT64: ElementType.INT64,
+    layout_pb2.ELEMENT_TYPE_UINT8: ElementType.UINT8,
+    layout_pb2.ELEMENT_TYPE_BOOL: ElementType.BOOL,
+}
+_KINDS = {
+    layout_pb2.TENSOR_KIND_PARAMETER: TensorKind.PARAMETER,
+    layout_pb2.TENSOR_KIND_BUFFER: TensorKind.BUFFER,
+    layout_pb2.TENSOR_KIND_CONSTANT: TensorKind.CONSTANT,
+}
+_ELEMENT_TYPE_NUMBERS = {value: key for key, value in _ELEMENT_TYPES.items()}
+_KIND_NUMBERS = {value: key for key, value in _KINDS.items()}
+RUN_STATES = {
+    RunState.WAITING: run_pb2.RUN_STATE_WAITING,
+    RunState.TRAINING: run_pb2.RUN_STATE_TRAINING,
+    RunState.FINISHED: run_pb2.RUN_STATE_FINISHED,
+}
+_ORDERS = {"fifo": run_pb2.SERVING_ORDER_FIFO, "round-robin": run_pb2.SERVING_ORDER_ROUND_ROBIN}
+_SCHEDULES = {
+    "constant": run_pb2.ETA_SCHEDULE_CONSTANT,
+    "step": run_pb2.ETA_SCHEDULE_STEP,
+    "cosine": run_pb2.ETA_SCHEDULE_COSINE,
+}
+
+
+def parse(kind: type[AnyMessage], raw: bytes, limit: int = MAX_SMALL_MESSAGE_BYTES) -> AnyMessage:
+    """A message from bytes whose size was checked first. Raises MALFORMED."""
+    if len(raw) > limit:
+        raise Refusal(
+            Reason.MALFORMED,
+            f"{len(raw)} bytes of {kind.DESCRIPTOR.name} beside its chunk: at most {limit} are legal",
+        )
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        raise Refusal(
+            Reason.MALFORMED, f"these bytes are not a {kind.DESCRIPTOR.full_name}: generate code from the protos"
+        ) from None
+
+
+def text(value: str, field: str, required: bool = False) -> str:
+    """A short human-readable field. Raises MALFORMED when it is too long, missing, or has control characters."""
+    if len(value.encode()) > MAX_TEXT_BYTES or (required and not value):
+        raise Refusal(Reason.MALFORMED, f"{field} must have {1 if required else 0} to {MAX_TEXT_BYTES} bytes of UTF-8")
+    if not value.isprintable():
+        raise Refusal(Reason.MALFORMED, f"{field} must not contain control characters")
+    return value
+
+
+def layout_from(message: layout_pb2.Layout) -> Layout:
+    """A legal layout. Raises gem_core.LayoutError."""
+    tensors = []
+    for index, spec in enumerate(message.tensors):
+        if spec.element_type not in _ELEMENT_TYPES or spec.kind not in _KINDS:
+            raise LayoutError(
+                f"tensor {index} ({spec.name[:100]!r}) has an unspecified or unknown element_type or kind: set both"
+            )
+        tensors.append(
+            TensorSpec(
+                spec.name,
+                tuple(spec.shape),
+                _ELEMENT_TYPES[spec.element_type],
+                _KINDS[spec.kind],
+                tuple(spec.aliases),
+            )
+        )
+    return Layout(tensors)
+
+
+def layout_to(layout: Layout) -> layout_pb2.Layout:
+    """The message of a layout."""
+    return layout_pb2.Layout(
+        tensors=[
+            layout_pb2.TensorSpec(
+                name=spec.name,
+                shape=spec.shape,
+                element_type=_ELEMENT_TYPE_NUMBERS[spec.element_type],
+                kind=_KIND_NUMBERS[spec.kind],
+                aliases=spec.aliases,
+            )
+            for spec in layout.tensors
+        ]
+    )
+
+
+def version_from(message: transfer_pb2.Version) -> Version:
+    """A version."""
+    return Version(message.incarnation, message.clock)
+
+
+def version_to(version: Version) -> transfer_pb2.Version:
+    """The message of a version."""
+    return transfer_pb2.Version(incarnation=version.incarnation, clock=version.clock)
+
+
+def wire_type_from(number: int) -> WireType:
+    """A wire type that this server can take in a message. Raises WIRE_TYPE."""
+    if number == WireType.SHARED_MEMORY:
+        raise Refusal(Reason.WIRE_TYPE, "this server offers no shared memory: use what Join settled")
+    try:
+        return WireType(number)
+    except ValueError:
+        raise Refusal(
+            Reason.WIRE_TYPE, f"wire_type {number} is unspecified or unknown: use what Join settled"
+        ) from None
+
+
+def header_from(message: commit_pb2.CommitHeader) -> committing.Header:
+    """A commit's header."""
+    return committing.Header(
+        message.sequence,
+        version_from(message.base_version),
+        wire_type_from(message.wire_type),
+        message.byte_count,
+        message.loss if message.HasField("loss") else None,
+        message.samples,
+        message.payload_crc32c if message.HasField("payload_crc32c") else None,
+    )
+
+
+def footer_from(message: transfer_pb2.Footer) -> committing.Footer:
+    """A payload's footer."""
+    return committing.Footer(message.byte_count, message.chunk_count, message.crc32c)
+
+
+def statistics_to(statistics: Statistics) -> commit_pb2.CommitStatistics:
+    """The message of a commit's statistics."""
+    return commit_pb2.CommitStatistics(
+        mean_pi=statistics.mean_pi,
+        blocked_fraction=statistics.blocked_fraction,
+        clamped_fraction=statistics.clamped_fraction,
+        proxy_norm=statistics.proxy_norm,
+        drift_norm=statistics.drift_norm,
+        delta_norm=statistics.delta_norm,
+        update_norm=statistics.update_norm,
+    )
+
+
+def verdict_to(verdict: Verdict) -> commit_pb2.Verdict:
+    """The message of a verdict."""
+    return commit_pb2.Verdict(
+        sequence=verdict.sequence,
+        version=version_to(verdict.version),
+        duplicate=verdict.duplicate,
+        staleness=verdict.staleness,
+        statistics=statistics_to(verdict.statistics),
+        run_state=RUN_STATES[verdict.run_state],
+        next_eta=verdict.next_eta,
+    )
+
+
+def run_settings_to(settings: ServerSettings, rule_settings: dict[str, float]) -> run_pb2.RunSettings:
+    """What a worker wants to know of the run."""
+    return run_pb2.RunSettings(
+        rule=settings.rule,
+        rule_settings=rule_settings,
+        eta=settings.eta,
+        eta_schedule=_SCHEDULES[settings.eta_schedule],
+        budget=run_pb2.Budget(steps=settings.steps, epochs=settings.epochs, commits=settings.commits),
+        order=_ORDERS[settings.order],
+        min_workers=settings.min_workers,
+        seed=settings.seed,
+    )

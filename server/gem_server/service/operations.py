@@ -1,0 +1,88 @@
+"""The calls of evaluators and operators: ReportEvaluation and Control."""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from gemps.v1 import operations_pb2
+
+from gem_server.errors import Reason, Refusal
+from gem_server.service import messages
+from gem_server.service.answering import Answering, Context
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.evaluations import Evaluation, Evaluations
+from gem_server.state.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+class Operations:
+    """Serves ReportEvaluation and Control."""
+
+    def __init__(
+        self,
+        answering: Answering,
+        run: Run,
+        central: CentralVariable,
+        evaluations: Evaluations,
+        write_checkpoint: Callable[[], Awaitable[Path]] | None,
+        run_seconds: Callable[[], float],
+    ) -> None:
+        self._answering = answering
+        self._run = run
+        self._central = central
+        self._evaluations = evaluations
+        self._write_checkpoint = write_checkpoint
+        self._run_seconds = run_seconds
+
+    async def report_evaluation(self, raw: bytes, context: Context) -> bytes:
+        """Note an evaluator's result."""
+        return await self._answering.unary(context, lambda _: self._report_evaluation(raw))
+
+    async def control(self, raw: bytes, context: Context) -> bytes:
+        """Finish the run, or write a checkpoint."""
+        return await self._answering.unary(context, lambda _: self._control(raw))
+
+    async def _report_evaluation(self, raw: bytes) -> operations_pb2.ReportEvaluationResponse:
+        request = messages.parse(operations_pb2.ReportEvaluationRequest, raw)
+        if not 0 <= request.accuracy <= 1 or math.isnan(request.loss):
+            raise Refusal(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and loss a number")
+        best = self._evaluations.report(
+            Evaluation(
+                messages.version_from(request.version),
+                request.loss,
+                request.accuracy,
+                request.samples,
+                messages.text(request.evaluator, "evaluator"),
+                self._run_seconds(),
+            )
+        )
+        return operations_pb2.ReportEvaluationResponse(run_state=messages.RUN_STATES[self._run.state], best=best)
+
+    async def _control(self, raw: bytes) -> operations_pb2.ControlResponse:
+        request = messages.parse(operations_pb2.ControlRequest, raw)
+        reason = messages.text(request.reason, "reason")
+        path = ""
+        if request.action == operations_pb2.CONTROL_ACTION_FINISH:
+            logger.info("an operator finishes the run: %s", reason or "no reason given")
+            self._run.finish(reason or "an operator finished it")
+        elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
+            path = str(await self._checkpoint())
+        else:
+            raise Refusal(Reason.MALFORMED, f"action {request.action} is unspecified or unknown")
+        return operations_pb2.ControlResponse(
+            version=messages.version_to(self._central.version),
+            run_state=messages.RUN_STATES[self._run.state],
+            checkpoint_path=path,
+        )
+
+    async def _checkpoint(self) -> Path:
+        if self._write_checkpoint is None:
+            raise Refusal(Reason.NOT_OFFERED, "this server has no data directory: start it with --data-dir")
+        if self._central.layout is None:
+            raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters to write yet")
+        try:
+            return await self._write_checkpoint()
+        except OSError as error:
+            raise Refusal(Reason.STORAGE_FULL, f"the checkpoint could not be written: {error.strerror}") from error

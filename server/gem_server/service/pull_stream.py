@@ -1,0 +1,82 @@
+"""The Pull call."""
+
+from gemps.framing import PULL_RESPONSE_CHUNK
+from gemps.v1 import parameters_pb2
+
+from gem_core import WireType
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.pulling import Pulling, Wanted
+from gem_server.flow.requests import Unchanged
+from gem_server.service import messages
+from gem_server.service.answering import Answering, Context
+from gem_server.service.reply_stream import parameters_header, send
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.run import Run
+from gem_server.state.sessions import Session
+
+
+class PullStream:
+    """Serves Pull."""
+
+    def __init__(
+        self, answering: Answering, pulling: Pulling, central: CentralVariable, run: Run, chunk_bytes: int
+    ) -> None:
+        self._answering = answering
+        self._pulling = pulling
+        self._central = central
+        self._run = run
+        self._chunk_bytes = chunk_bytes
+
+    async def serve(self, raw: bytes, context: Context) -> None:
+        """One transfer of parameters, or the news that the caller has them."""
+        async with self._answering.call(context) as (call, attendance):
+            request = messages.parse(parameters_pb2.PullRequest, raw)
+            session = attendance.attend(request.session_id) if request.session_id else None
+            wanted = _wanted(request, session)
+            outcome = await self._pulling.open(session, call, wanted)
+            if isinstance(outcome, Unchanged):
+                state = self._run.state if session is None else self._run.state_for(session.worker)
+                not_modified = parameters_pb2.NotModified(
+                    version=messages.version_to(outcome.version), run_state=messages.RUN_STATES[state]
+                )
+                await context.write(parameters_pb2.PullResponse(not_modified=not_modified).SerializeToString())
+                return
+            payload = self._pulling.format(wanted.wire_type, wanted.with_constants)
+            header = parameters_header(outcome, payload, wanted.resume_offset)
+            if request.with_layout:
+                header.layout.CopyFrom(messages.layout_to(payload.layout))
+            sent = await send(
+                context,
+                outcome,
+                payload,
+                self._central.constants,
+                head=parameters_pb2.PullResponse(header=header).SerializeToString(),
+                last=parameters_pb2.PullResponse(),
+                chunk_field=PULL_RESPONSE_CHUNK,
+                chunk_bytes=self._chunk_bytes,
+                offset=wanted.resume_offset,
+            )
+            if session is not None:
+                session.worker.telemetry.bytes_sent += sent
+
+
+def _wanted(request: parameters_pb2.PullRequest, session: Session | None) -> Wanted:
+    if session is not None:
+        wire_type = session.joining.parameter_wire_type
+        if request.wire_type not in (0, int(wire_type)):
+            raise Refusal(
+                Reason.WIRE_TYPE,
+                f"this session settled on {wire_type.name} for parameters when it joined: leave it unset",
+            )
+    else:
+        wire_type = messages.wire_type_from(request.wire_type) if request.wire_type else WireType.FLOAT32
+    resume = messages.version_from(request.resume_version) if request.HasField("resume_version") else None
+    if resume is None and request.resume_offset:
+        raise Refusal(Reason.MALFORMED, "resume_offset needs resume_version: set both, or neither")
+    return Wanted(
+        messages.version_from(request.known_version) if request.HasField("known_version") else None,
+        resume,
+        request.resume_offset,
+        wire_type,
+        request.with_constants,
+    )

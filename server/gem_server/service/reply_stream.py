@@ -1,0 +1,76 @@
+"""Streaming a snapshot to a worker: header, chunks, footer, straight from the arrays."""
+
+from typing import Protocol
+
+from gemps.framing import join_chunk
+from gemps.v1 import transfer_pb2
+
+from gem_core import PayloadFormat, Splitter
+from gem_server.flow.reading import Reader
+from gem_server.service.answering import Context
+from gem_server.service.messages import version_to
+
+
+class HasFooter(Protocol):
+    """A message that can end a payload."""
+
+    footer: transfer_pb2.Footer
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        """Its bytes."""
+
+
+def parameters_header(reader: Reader, payload: PayloadFormat, offset: int = 0) -> transfer_pb2.ParametersHeader:
+    """Announces what `send` is about to stream."""
+    return transfer_pb2.ParametersHeader(
+        version=version_to(reader.version),
+        wire_type=int(payload.wire_type),  # type: ignore[arg-type]
+        byte_count=payload.byte_count,
+        offset=offset,
+        with_constants=payload.with_constants,
+        layout_digest=payload.layout.digest,
+    )
+
+
+async def send(
+    context: Context,
+    reader: Reader,
+    payload: PayloadFormat,
+    constants: bytes,
+    *,
+    head: bytes,
+    last: HasFooter,
+    chunk_field: int,
+    chunk_bytes: int,
+    offset: int = 0,
+) -> int:
+    """Stream the payload from `offset` on, and close the reader; returns the bytes of tensors sent.
+
+    `head` (a serialised message) travels with the first chunk; `last` is an empty message of the same type, whose
+    footer travels with the last one. Raises SUPERSEDED when a newer call takes the snapshot away.
+    """
+    rest = reader.buffers + constants if payload.with_constants else reader.buffers
+    splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset)
+    chunks = iter(splitter)
+    try:
+        reader.check()
+        chunk = next(chunks, None)
+        while chunk is not None:
+            following = next(chunks, None)
+            if following is None:
+                head += _footer(last, payload, splitter)
+            await context.write(join_chunk(head, chunk_field, *chunk))
+            reader.check()
+            head, chunk = b"", following
+        if head:
+            await context.write(head + _footer(last, payload, splitter))
+    finally:
+        reader.close()
+    return payload.byte_count - offset
+
+
+def _footer(last: HasFooter, payload: PayloadFormat, splitter: Splitter) -> bytes:
+    last.footer.byte_count = payload.byte_count
+    last.footer.chunk_count = splitter.chunk_count
+    last.footer.crc32c = splitter.crc32c
+    return last.SerializeToString()

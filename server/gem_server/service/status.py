@@ -1,0 +1,202 @@
+"""The calls GetStatus and WatchStatus: everything a dashboard shows, and no session ids."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gemps.v1 import run_pb2, status_pb2
+
+from gem_server import __version__
+from gem_server.durability.checkpointer import Checkpointer
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.request_queue import RequestQueue
+from gem_server.flow.staging import StagingPool
+from gem_server.process_memory import anonymous_bytes
+from gem_server.service import messages
+from gem_server.service.answering import Answering, Context
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.evaluations import Evaluation, Evaluations
+from gem_server.state.run import Run
+from gem_server.state.sessions import Session, Sessions
+from gem_server.state.workers import RateMeter, Worker, WorkerState
+
+MIN_INTERVAL_SECONDS = 0.1
+DEFAULT_INTERVAL_SECONDS = 1.0
+MAX_WATCHERS = 64
+RETRY_SECONDS = 5.0
+
+_WORKER_STATES = {
+    WorkerState.JOINED: status_pb2.WORKER_STATE_JOINED,
+    WorkerState.TRAINING: status_pb2.WORKER_STATE_TRAINING,
+    WorkerState.FINISHED: status_pb2.WORKER_STATE_FINISHED,
+    WorkerState.LEFT: status_pb2.WORKER_STATE_LEFT,
+    WorkerState.EXPIRED: status_pb2.WORKER_STATE_EXPIRED,
+    WorkerState.SUPERSEDED: status_pb2.WORKER_STATE_SUPERSEDED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The parts whose state is reported."""
+
+    central: CentralVariable
+    run: Run
+    sessions: Sessions
+    staging: StagingPool
+    queue: RequestQueue
+    evaluations: Evaluations
+    rate: RateMeter
+    checkpointer: Checkpointer | None
+    run_settings: run_pb2.RunSettings
+    run_seconds: Callable[[], float]
+    uptime: Callable[[], float]
+
+
+class Status:
+    """Serves GetStatus and WatchStatus."""
+
+    def __init__(self, answering: Answering, observed: Observed, clock: Callable[[], float]) -> None:
+        self._answering = answering
+        self._observed = observed
+        self._clock = clock
+        self._watchers = 0
+
+    async def get(self, raw: bytes, context: Context) -> bytes:
+        """The status now."""
+        return await self._answering.unary(context, lambda _: self._get(raw))
+
+    async def watch(self, raw: bytes, context: Context) -> None:
+        """The status, again and again, until the run is finished and nobody is left."""
+        async with self._answering.call(context):
+            interval = messages.parse(status_pb2.WatchStatusRequest, raw).interval_seconds or DEFAULT_INTERVAL_SECONDS
+            if not interval >= MIN_INTERVAL_SECONDS:
+                raise Refusal(Reason.MALFORMED, f"interval_seconds must be at least {MIN_INTERVAL_SECONDS}")
+            if self._watchers >= MAX_WATCHERS:
+                raise Refusal(
+                    Reason.TOO_MANY,
+                    f"{MAX_WATCHERS} callers watch already: use GetStatus now and then, or watch later",
+                    retry_after=RETRY_SECONDS,
+                )
+            self._watchers += 1
+            try:
+                while True:
+                    report = self.report()
+                    await context.write(status_pb2.WatchStatusResponse(status=report).SerializeToString())
+                    if report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions):
+                        return
+                    await asyncio.sleep(interval)
+            finally:
+                self._watchers -= 1
+
+    async def _get(self, raw: bytes) -> status_pb2.GetStatusResponse:
+        messages.parse(status_pb2.GetStatusRequest, raw)
+        return status_pb2.GetStatusResponse(status=self.report())
+
+    def report(self) -> status_pb2.RunStatus:
+        """The whole status as a message."""
+        seen, now = self._observed, self._clock()
+        live = {session.worker.name: session for session in seen.sessions.live()}
+        training = [session.worker for session in live.values() if session.worker.telemetry.measured]
+        statistics = [worker.telemetry.statistics for worker in training if worker.telemetry.statistics]
+        losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
+        layout = seen.central.layout
+        report = status_pb2.RunStatus(
+            server_version=__version__,
+            version=messages.version_to(seen.central.version),
+            run_state=messages.RUN_STATES[seen.run.state],
+            settings=seen.run_settings,
+            run_seconds=seen.run_seconds(),
+            uptime_seconds=seen.uptime(),
+            commits=seen.run.commits,
+            commits_per_second=seen.rate.rate(now),
+            next_eta=seen.run.next_eta,
+            staleness_mean=_mean([float(worker.telemetry.staleness_last) for worker in training]),
+            mean_pi=_mean([one.mean_pi for one in statistics]),
+            blocked_fraction=_mean([one.blocked_fraction for one in statistics]),
+            jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
+            workers=[_worker(worker, live.get(worker.name), now) for worker in seen.sessions.workers.by_rank()],
+            queue=status_pb2.QueueStatus(
+                length=len(seen.queue),
+                staging_buffers=seen.staging.capacity,
+                staging_buffers_in_use=seen.staging.capacity - seen.staging.free,
+                waiting=seen.staging.waiting,
+                waiting_limit=seen.staging.waiting_limit,
+            ),
+            memory=status_pb2.MemoryStatus(
+                limit_bytes=seen.sessions.memory.limit,
+                reserved_bytes=seen.sessions.memory.reserved,
+                worker_bytes=seen.sessions.memory.worker_bytes(layout) if layout else 0,
+                anonymous_bytes=anonymous_bytes(),
+            ),
+            checkpoint=self._checkpoint(now),
+        )
+        if losses:
+            report.loss = _mean(losses)
+        if layout is not None:
+            report.parameter_count = layout.parameter_count
+            report.tensor_count = len(layout.tensors)
+            report.layout_digest = layout.digest
+        if seen.evaluations.newest is not None:
+            report.last_evaluation.CopyFrom(_evaluation(seen.evaluations.newest))
+        if seen.evaluations.best is not None:
+            report.best_evaluation.CopyFrom(_evaluation(seen.evaluations.best))
+        return report
+
+    def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
+        writer = self._observed.checkpointer
+        if writer is None:
+            return status_pb2.CheckpointStatus(durability="none")
+        status = status_pb2.CheckpointStatus(durability="interval")
+        if writer.newest is not None and writer.newest_version is not None:
+            status.path = str(writer.newest)
+            status.version.CopyFrom(messages.version_to(writer.newest_version))
+            status.seconds_ago = now - writer.written_at
+        return status
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.WorkerStatus:
+    seen = worker.telemetry
+    status = status_pb2.WorkerStatus(
+        name=worker.name,
+        host_id=worker.host_id,
+        rank=worker.rank,
+        host_rank=worker.host_rank,
+        state=_WORKER_STATES[worker.state],
+        agent=worker.agent,
+        device=worker.device,
+        commits=worker.commits,
+        refused=seen.refused,
+        duplicates=seen.duplicates,
+        sessions=worker.sessions,
+        commits_per_second=seen.rate.rate(now),
+        staleness_last=seen.staleness_last,
+        staleness_mean=seen.staleness_sum / max(1, seen.measured),
+        samples=seen.samples,
+        wait_mean_seconds=seen.wait_sum / max(1, seen.measured),
+        wait_max_seconds=seen.wait_max,
+        bytes_received=seen.bytes_received,
+        bytes_sent=seen.bytes_sent,
+        seconds_since_last_call=0.0 if session and session.open_calls else max(0.0, now - worker.last_call),
+    )
+    if seen.loss is not None:
+        status.loss = seen.loss
+    if seen.statistics is not None:
+        status.statistics.CopyFrom(messages.statistics_to(seen.statistics))
+    if session is not None and session.snapshot is not None:
+        status.snapshot_version.CopyFrom(messages.version_to(session.snapshot.version))
+    return status
+
+
+def _evaluation(evaluation: Evaluation) -> status_pb2.Evaluation:
+    return status_pb2.Evaluation(
+        version=messages.version_to(evaluation.version),
+        loss=evaluation.loss,
+        accuracy=evaluation.accuracy,
+        samples=evaluation.samples,
+        evaluator=evaluation.evaluator,
+        run_seconds=evaluation.run_seconds,
+    )

@@ -1,0 +1,107 @@
+"""The one table that turns domain errors into gRPC status, with google.rpc.ErrorInfo and RetryInfo."""
+
+import logging
+from typing import NoReturn
+
+import grpc
+from gemps.framing import FramingError
+from google.protobuf import duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc.aio import ServicerContext
+
+from gem_core.errors import (
+    BadValueError,
+    ChecksumError,
+    ChunkError,
+    CoreError,
+    LayoutError,
+    SizeMismatchError,
+    WireTypeError,
+)
+from gem_server.errors import Reason, Refusal
+
+DOMAIN = "gemps"
+DETAILS_KEY = "grpc-status-details-bin"
+# Trailers beyond 8 KiB break some clients; the message is sent twice (percent-encoded as grpc-message, and in the
+# details).
+MAX_MESSAGE_BYTES = 1024
+MAX_METADATA_BYTES = 512
+# A damaged transfer is worth sending again at once.
+CHECKSUM_RETRY_SECONDS = 0.1
+
+_CODES: dict[Reason, grpc.StatusCode] = {
+    Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.OUT_OF_ORDER: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.BAD_CHUNK: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.SIZE_MISMATCH: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.WIRE_TYPE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.BAD_VALUE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_LAYOUT: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.CHECKSUM: grpc.StatusCode.DATA_LOSS,
+    Reason.LAYOUT_MISMATCH: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.UNKNOWN_SESSION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.EXPIRED_SESSION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.UNKNOWN_INCARNATION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.STALE_BASE: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.SEQUENCE_GAP: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.RUN_FINISHED: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.NOT_INITIALIZED: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.SEQUENCE_REUSED: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.MEMORY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.WAITING_ROOM: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOO_MANY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.STORAGE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.STALLED: grpc.StatusCode.ABORTED,
+    Reason.SUPERSEDED: grpc.StatusCode.ABORTED,
+    Reason.STARTING: grpc.StatusCode.UNAVAILABLE,
+    Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
+    Reason.CREDENTIALS: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.ROLE: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
+    Reason.NOT_OFFERED: grpc.StatusCode.UNIMPLEMENTED,
+}
+
+_CORE_REASONS: dict[type[Exception], Reason] = {
+    ChunkError: Reason.BAD_CHUNK,
+    SizeMismatchError: Reason.SIZE_MISMATCH,
+    BadValueError: Reason.BAD_VALUE,
+    ChecksumError: Reason.CHECKSUM,
+    LayoutError: Reason.INVALID_LAYOUT,
+    WireTypeError: Reason.WIRE_TYPE,
+    FramingError: Reason.MALFORMED,
+}
+
+logger = logging.getLogger(__name__)
+
+
+def as_refusal(error: Exception) -> Refusal:
+    """The refusal that an exception stands for; INTERNAL, with nothing of its insides, for one that is our bug."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, CoreError | FramingError):
+        reason = _CORE_REASONS[type(error)]
+        retry = CHECKSUM_RETRY_SECONDS if reason is Reason.CHECKSUM else None
+        return Refusal(reason, str(error), retry_after=retry)
+    return Refusal(Reason.INTERNAL, "an error in the server; its log has the particulars. Report it, please")
+
+
+async def abort(context: ServicerContext[bytes, bytes], refusal: Refusal) -> NoReturn:
+    """End the call with the refusal's status and details."""
+    code = _CODES[refusal.reason]
+    message = _shorten(refusal.message, MAX_MESSAGE_BYTES)
+    status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message)
+    info = error_details_pb2.ErrorInfo(reason=refusal.reason.name, domain=DOMAIN)
+    for key, value in refusal.metadata.items():
+        info.metadata[key] = _shorten(value, MAX_METADATA_BYTES)
+    status.details.add().Pack(info)
+    if refusal.retry_after is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMicroseconds(int(refusal.retry_after * 1e6))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    await context.abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
+    raise AssertionError("abort returned")
+
+
+def _shorten(text: str, limit: int) -> str:
+    encoded = text.encode("utf-8", "replace")
+    return text if len(encoded) <= limit else encoded[: limit - 3].decode("utf-8", "ignore") + "..."
