@@ -1,5 +1,6 @@
 """The `gemps` command: its subcommands, and where their errors end."""
 
+import os
 import sys
 
 import typer
@@ -31,6 +32,8 @@ for command in (train, serve, work, evaluate, status, version):
 
 def main() -> None:
     """Run the command line of this process; exits with 2 for wrong usage, 1 for failure, 130 for Ctrl-C."""
+    # gRPC's core has its own log on stderr, beside the errors that it returns and that we tell in our words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app(prog_name="gemps")
     except CommandError as error:

@@ -3,7 +3,7 @@
 A status is a `gemps.v1.RunStatus` as the client library's Observer returns it: a dict by the proto's field names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -41,17 +41,39 @@ def number(value: Any, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def figures(status: Status) -> dict[str, float | None]:
+    """Return loss, staleness, mean_pi and blocked: of the run, or once nobody trains any more, of all its workers.
+
+    The server's own figures are over the workers that train; at the end there are none.
+    """
+    if state(status) != "FINISHED":
+        names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
+        return {name: status.get(field) for name, field in names.items()}
+    workers = [worker for worker in status.get("workers", ()) if worker.get("commits")]
+    statistics = [worker.get("statistics", {}) for worker in workers]
+    return {
+        "loss": _mean([worker.get("loss") for worker in workers]),
+        "staleness": _mean([worker.get("staleness_mean") for worker in workers]),
+        "mean_pi": _mean([one.get("mean_pi") for one in statistics]),
+        "blocked": _mean([one.get("blocked_fraction") for one in statistics]),
+    }
+
+
 def plain_line(status: Status) -> str:
     """Return the run in one line, for logs and pipes."""
+    if state(status) == "WAITING":
+        wanted = status.get("settings", {}).get("min_workers", 1)
+        return f"waiting: {live_workers(status)} of {wanted} workers have joined, version {clock(status)}"
+    values = figures(status)
     parts = [
         f"{status.get('run_seconds', 0):6.1f} s",
         f"{state(status).lower()}",
         f"version {clock(status)}",
         f"{number(status.get('commits_per_second'))} updates/s",
-        f"loss {number(status.get('loss'))}",
-        f"staleness {number(status.get('staleness_mean'))}",
-        f"pi {number(status.get('mean_pi'))}",
-        f"blocked {_percent(status.get('blocked_fraction'))}",
+        f"loss {number(values['loss'])}",
+        f"staleness {number(values['staleness'])}",
+        f"pi {number(values['mean_pi'])}",
+        f"blocked {_percent(values['blocked'])}",
         f"fairness {number(status.get('jain_index'))}",
         f"{live_workers(status)} workers",
     ]
@@ -96,11 +118,12 @@ def run_figures(status: Status) -> Table:
     """Return the figures to watch while training: loss, staleness, pi, blocked, fairness."""
     grid = Table.grid(padding=(0, 3))
     names = ("loss", "staleness", "mean pi", "blocked", "fairness (Jain)", "eta", "workers")
+    found = figures(status)
     values = (
-        number(status.get("loss")),
-        number(status.get("staleness_mean")),
-        number(status.get("mean_pi")),
-        _percent(status.get("blocked_fraction")),
+        number(found["loss"]),
+        number(found["staleness"]),
+        number(found["mean_pi"]),
+        _percent(found["blocked"]),
         number(status.get("jain_index"), 4),
         number(status.get("next_eta")),
         str(live_workers(status)),
@@ -180,6 +203,11 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     if best:
         facts.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))
     return facts
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _percent(fraction: Any) -> str:

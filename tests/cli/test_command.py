@@ -73,7 +73,7 @@ def test_a_worker_without_torch_says_what_to_install(arguments: list[str], tmp_p
 def test_a_port_in_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
     with served(tmp_path) as (address, _):
         done = gemps("serve", "--bind", address)
-    assert done.returncode == FAILED
+    assert done.returncode == USAGE
     assert done.stderr.strip().count("\n") == 0
     assert address in done.stderr
     assert "--bind" in done.stderr

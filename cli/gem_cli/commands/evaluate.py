@@ -47,21 +47,13 @@ def evaluate(
     settings = given.load(WorkerSettings, fallback={} if model_file is None else _of_the_run(model_file))
     try:
         from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
-        from gem_worker.tasks import TaskOptions
     except ModuleNotFoundError as error:
         raise missing_worker_extra(error) from None
-    how: dict[str, Any] = {
-        "task": settings.task,
-        "model": settings.model,
-        "options": TaskOptions.of(settings),
-        "device": settings.device,
-        "batch_size": settings.batch_size,
-    }
     try:
         if model_file is not None:
-            result = evaluate_checkpoint(model_file, **how)
+            result = evaluate_checkpoint(model_file, settings)
         else:
-            result = evaluate_server(settings.server, **how, report_as=socket.gethostname() if report else "")
+            result = evaluate_server(settings.server, settings, report_as=socket.gethostname() if report else "")
     except (ClientError, TaskError) as error:
         raise CommandError(str(error)) from None
     found = dataclasses.asdict(result)

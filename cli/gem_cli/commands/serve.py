@@ -1,9 +1,10 @@
 """`gemps serve`."""
 
+import logging
+
 from gem_server.settings import ServerSettings
 
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import CommandError
 from gem_cli.options import Given, OptionGroup, with_options
 
 
@@ -20,12 +21,9 @@ def serve(given: Given) -> None:
       gemps serve --bind 0.0.0.0:50051 --insecure --data-dir state --resume
     """
     settings = given.load(ServerSettings)
-    from gem_server.errors import StartupError
     from gem_server.process import serve as run
 
-    try:
-        code = run(settings)
-    except StartupError as error:
-        raise CommandError(str(error)) from None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    code = run(settings)
     if code:
         raise SystemExit(code)

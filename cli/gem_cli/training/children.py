@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gem_cli.errors import last_lines
@@ -78,16 +78,20 @@ class Child:
         return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
 
 
-def end(children: Iterable[Child], *steps: tuple[signal.Signals, float]) -> None:
+def wait(children: Sequence[Child], seconds: float) -> list[Child]:
+    """Wait up to so many seconds until all have ended; returns those that have not."""
+    deadline = time.monotonic() + seconds
+    while (left := [child for child in children if child.running]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def end(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -> None:
     """End all: for each step send the signal to those that run, and wait up to so many seconds for them to end."""
-    left = list(children)
     for number, seconds in steps:
-        for child in left:
+        for child in children:
             child.send(number)
-        deadline = time.monotonic() + seconds
-        while left and time.monotonic() < deadline:
-            left = [child for child in left if child.running]
-            time.sleep(0.02)
+        children = wait(children, seconds)
 
 
 def gemps(*arguments: str) -> list[str]:

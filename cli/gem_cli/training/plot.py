@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gem_cli import status_view
+
 Metrics = Sequence[Mapping[str, Any]]
 
 
@@ -14,36 +16,36 @@ def draw(metrics: Metrics, title: str, path: Path) -> None:
 
     seconds = [float(line.get("run_seconds", 0)) for line in metrics]
 
-    def series(value: Callable[[Mapping[str, Any]], Any]) -> list[float]:
-        return [float("nan") if (found := value(line)) is None else float(found) for line in metrics]
+    figures = [status_view.figures(line) for line in metrics]
+
+    def series(name: str) -> list[float]:
+        return [float("nan") if (value := line[name]) is None else float(value) for line in figures]
 
     def over_workers(choose: Callable[[list[float]], float]) -> list[float]:
-        return series(lambda line: choose([float(one["staleness_last"]) for one in line.get("workers", ())] or [0.0]))
+        return [choose([float(one["staleness_last"]) for one in line.get("workers", ())] or [0.0]) for line in metrics]
 
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
     (loss, speed), (staleness, energy) = figure.subplots(2, 2, sharex=True)
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
 
-    loss.plot(seconds, series(lambda line: line.get("loss")), color=_BLUE)
+    loss.plot(seconds, series("loss"), color=_BLUE)
     loss.set_title("training loss (newest commit of each worker)")
-    losses = [one for one in series(lambda line: line.get("loss")) if one > 0]
+    losses = [one for one in series("loss") if one > 0]
     if losses and max(losses) > 20 * min(losses):
         loss.set_yscale("log")
 
-    speed.plot(seconds, series(lambda line: line.get("commits_per_second")), color=_ORANGE)
+    speed.plot(seconds, [float(line.get("commits_per_second", 0)) for line in metrics], color=_ORANGE)
     speed.set_title("updates a second")
     speed.set_ylim(bottom=0)
 
     staleness.fill_between(seconds, over_workers(min), over_workers(max), color=_GREEN, alpha=0.15, linewidth=0)
-    staleness.plot(seconds, series(lambda line: line.get("staleness_mean")), color=_GREEN)
+    staleness.plot(seconds, series("staleness"), color=_GREEN)
     staleness.set_title("staleness, in commits (mean; band: last commit of each worker)")
     staleness.set_ylim(bottom=0)
 
-    energy.plot(seconds, series(lambda line: line.get("mean_pi")), color=_PURPLE, label="mean pi")
-    energy.plot(
-        seconds, series(lambda line: line.get("blocked_fraction")), color=_RED, linestyle="--", label="blocked fraction"
-    )
+    energy.plot(seconds, series("mean_pi"), color=_PURPLE, label="mean pi")
+    energy.plot(seconds, series("blocked"), color=_RED, linestyle="--", label="blocked fraction")
     energy.set_title("pi, the part of a delta that is applied")
     energy.set_ylim(bottom=0)
     energy.legend(frameon=False)

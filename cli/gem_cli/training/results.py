@@ -44,6 +44,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Return the content of summary.json."""
     status = outcome.last_status or {}
+    figures = status_view.figures(status)
     seconds = float(status.get("run_seconds", 0))
     commits = int(status.get("commits", 0))
     return {
@@ -54,14 +55,14 @@ def summarize(
         "accuracy": evaluation["accuracy"] if evaluation else None,
         "test_loss": evaluation["loss"] if evaluation else None,
         "test_samples": evaluation["samples"] if evaluation else None,
-        "training_loss": status.get("loss"),
+        "training_loss": figures["loss"],
         "version": status_view.clock(status),
         "commits": commits,
         "training_seconds": seconds,
         "commits_per_second": commits / seconds if seconds else None,
-        "staleness_mean": status.get("staleness_mean"),
-        "mean_pi": status.get("mean_pi"),
-        "blocked_fraction": status.get("blocked_fraction"),
+        "staleness_mean": figures["staleness"],
+        "mean_pi": figures["mean_pi"],
+        "blocked_fraction": figures["blocked"],
         "jain_index": status.get("jain_index"),
         "parameters": status.get("parameter_count"),
         "seed": settings["server"]["seed"],

@@ -17,7 +17,7 @@ from types import FrameType
 from gem_cli import status_view
 from gem_cli.errors import CommandError
 from gem_cli.status_view import Status
-from gem_cli.training.children import Child, end
+from gem_cli.training.children import Child, end, wait
 from gem_cli.training.follower import Follower
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
@@ -101,7 +101,7 @@ class Training:
                     self._start_workers(address)
                     self._follow(server, address, interrupts)
             finally:
-                children = [*self._workers, *([self._server] if self._server else [])]
+                children = [*([self._server] if self._server else []), *self._workers]
                 end(children, (signal.SIGKILL, 10.0))
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted = interrupts.count > 0
@@ -168,6 +168,8 @@ class Training:
             follower.close()
         if server.exit_code != 0 and not interrupts.count:
             self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
+        else:
+            wait(self._workers, WORKER_GRACE)  # they have left; their processes are still ending
         end(self._workers, (signal.SIGINT, WORKER_GRACE))
         self._notice_ended_workers()
 
