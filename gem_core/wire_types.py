@@ -53,9 +53,8 @@ class WireType(IntEnum):
         try:
             return _UNIT_BYTES[self]
         except KeyError:
-            raise WireTypeError(
-                f"{self.name} has no encoding: choose {', '.join(t.name for t in _UNIT_BYTES)}"
-            ) from None
+            names = ", ".join(wire_type.name for wire_type in _UNIT_BYTES)
+            raise WireTypeError(f"{self.name} has no encoding: choose one of {names}") from None
 
 
 _UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2, WireType.INT8_BLOCK: BLOCK_BYTES}

@@ -74,11 +74,17 @@ class Assembler(ABC):
         with self._gate():
             expected = self.payload.byte_count
             if byte_count != expected:
-                raise SizeMismatchError(f"the footer says {byte_count} bytes; a payload of this layout has {expected}")
+                raise SizeMismatchError(
+                    f"the footer says {byte_count} bytes; a payload of this layout must have {expected}"
+                )
             if self.received != expected:
-                raise SizeMismatchError(f"the footer came after {self.received} of {expected} bytes: chunks miss")
+                raise SizeMismatchError(
+                    f"the footer came after {self.received} of {expected} bytes: send all chunks first"
+                )
             if chunk_count != self.chunk_count:
-                raise SizeMismatchError(f"the footer says {chunk_count} chunks; {self.chunk_count} came")
+                raise SizeMismatchError(
+                    f"the footer says {chunk_count} chunks, but {self.chunk_count} came: count what you send"
+                )
             if crc32c != self.crc32c:
                 raise ChecksumError(
                     f"CRC32C {self.crc32c:#010x} of the received bytes differs from the footer's {crc32c:#010x}: "
@@ -92,15 +98,15 @@ class Assembler(ABC):
 
     def _check_place(self, offset: int, end: int) -> None:
         if not 1 <= end - offset <= MAX_CHUNK_BYTES:
-            raise ChunkError(f"a chunk of {end - offset} bytes; chunks have 1 to {MAX_CHUNK_BYTES} bytes")
+            raise ChunkError(f"a chunk of {end - offset} bytes; chunks must have 1 to {MAX_CHUNK_BYTES} bytes")
         if offset != self.received:
             raise ChunkError(f"a chunk at offset {offset}; the next one must start at {self.received}")
         if end > self.payload.byte_count:
-            raise ChunkError(f"a chunk that ends at {end}, beyond the payload's end at {self.payload.byte_count}")
+            raise ChunkError(f"a chunk that ends at {end}; it must end at or before {self.payload.byte_count}")
         if not self.payload.is_border(end):
             raise ChunkError(
-                f"a chunk that ends at {end}, within an element or block; "
-                f"the border before it is at {self.payload.border_at_or_before(end)}"
+                f"a chunk that ends at {end}, within an element or block: "
+                f"cut it at {self.payload.border_at_or_before(end)}"
             )
 
     @contextmanager

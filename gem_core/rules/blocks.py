@@ -15,6 +15,7 @@ not of other files that it calls.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -75,16 +76,23 @@ class Driver:
             )
             self.dispatcher = numba.njit(**options)(function)
         self._signature = signature
+        self._compiling = threading.Lock()
         self._is_compiled = False
 
     def __call__(self, *arguments: object) -> None:
         """Run the kernel; `arguments` must be of the signature's types."""
         if not self._is_compiled:
-            # One signature for arrays that may and may not be written to, and no surprise compilations later.
-            self.dispatcher.compile(self._signature)
-            self.dispatcher.disable_compile()
-            self._is_compiled = True
+            self._compile()
         self.dispatcher(*arguments)
+
+    def _compile(self) -> None:
+        # Two rules of one kind may be warmed up on two threads; this is the only state that they share.
+        with self._compiling:
+            if not self._is_compiled:
+                # One signature for arrays that may and may not be written to, and no surprise compilations later.
+                self.dispatcher.compile(self._signature)
+                self.dispatcher.disable_compile()
+                self._is_compiled = True
 
 
 def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., None]], Driver]:

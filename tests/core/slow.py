@@ -1,0 +1,125 @@
+"""Slow, independent implementations that judge the fast ones: plain Python for bytes, float64 for the mathematics."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32 = NDArray[np.float32]
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Bit by bit, with Castagnoli's polynomial in reversed order (RFC 3720, appendix B.4)."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def layout_digest(tensors: list[dict[str, object]]) -> str:
+    """The digest of layout.proto, from plain dictionaries, in hexadecimal."""
+    text = "gemps-layout-1\n"
+    for tensor in tensors:
+        shape = list(tensor["shape"])  # type: ignore[call-overload]
+        names = [tensor["name"], *sorted(tensor.get("aliases", []), key=lambda name: name.encode())]  # type: ignore[call-overload]
+        text += f"{tensor['kind']} {tensor['element_type']} {len(shape)}:" + ",".join(map(str, shape))
+        for name in names:
+            text += f" {len(name.encode())}:{name}"
+        text += "\n"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def float32(value: float) -> float:
+    """`value` rounded to the nearest float32."""
+    return float(np.float32(value))
+
+
+def bfloat16_bits(value: float) -> int:
+    """The upper half of the float32 `value`, rounded half to even, by comparing the distances to both neighbours."""
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    below, rest = bits >> 16, bits & 0xFFFF
+    if rest > 0x8000 or (rest == 0x8000 and below % 2 == 1):
+        return below + 1
+    return below
+
+
+def int8_block(values: list[float]) -> tuple[float, list[int]]:
+    """Scale and quantised values of one block of float32 values (transfer.proto, INT8_BLOCK)."""
+    scale = float32(float32(max(abs(value) for value in values)) / 127)
+    if scale == 0:
+        return 0.0, [0] * len(values)
+    # Python's round() rounds half to even; the quotient is a float32, as both operands are.
+    return scale, [max(-127, min(127, round(float32(value / scale)))) for value in values]
+
+
+@dataclass
+class GemSettings:
+    """Settings of `gem`, with the defaults of DESIGN.md, section 2."""
+
+    momentum: float = 0.9
+    kappa: float = 1.0
+    pi_min: float = 0.0
+    pi_max: float = 5.0
+    epsilon: float = 1e-12
+
+    def in_float32(self) -> list[np.float32]:
+        return [np.float32(v) for v in (self.momentum, self.kappa, self.pi_min, self.pi_max, self.epsilon)]
+
+
+@dataclass
+class Outcome:
+    """New theta and moment, the applied update, pi and the drift, elementwise."""
+
+    theta: NDArray[np.floating]
+    moment: NDArray[np.floating]
+    update: NDArray[np.floating]
+    pi: NDArray[np.floating]
+    drift: NDArray[np.floating]
+
+
+def gem(
+    theta: NDArray[np.floating],
+    snapshot: NDArray[np.floating],
+    moment: NDArray[np.floating],
+    delta: NDArray[np.floating],
+    settings: GemSettings,
+    dtype: type[np.floating],
+) -> Outcome:
+    """The four equations of DESIGN.md, section 2, one NumPy operation after the other, in `dtype`."""
+    mu, kappa, pi_min, pi_max, epsilon = (dtype(value) for value in settings.in_float32())
+    theta, snapshot, moment, delta = (array.astype(dtype) for array in (theta, snapshot, moment, delta))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        moment = mu * moment + delta
+        drift = theta - snapshot
+        pi = (kappa * np.abs(moment) - np.abs(drift)) / (np.abs(delta) + epsilon)
+        pi = np.where(pi < pi_min, pi_min, pi)
+        pi = np.where(pi > pi_max, pi_max, pi)
+        update = pi * delta
+        theta = theta + update
+    return Outcome(theta, moment, update, pi, drift)
+
+
+def divided(
+    theta: NDArray[np.floating],
+    snapshot: NDArray[np.floating],
+    delta: NDArray[np.floating],
+    divisor: int,
+    dtype: type[np.floating],
+) -> Outcome:
+    """`theta + delta / divisor`: adaptive-staleness, and with divisor 1 downpour, in `dtype`."""
+    theta, snapshot, delta = (array.astype(dtype) for array in (theta, snapshot, delta))
+    update = delta / dtype(divisor)
+    pi = np.full_like(delta, 1 / divisor)
+    return Outcome(theta + update, np.zeros_like(delta), update, pi, theta - snapshot)
+
+
+def norm(values: NDArray[np.floating]) -> float:
+    """Euclidean, with exact addition."""
+    return math.sqrt(math.fsum((values.astype(np.float64) ** 2).tolist()))

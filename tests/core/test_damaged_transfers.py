@@ -1,0 +1,270 @@
+"""Every way in which a transfer can be wrong is refused, by both assemblers, and nothing is accepted afterwards."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gem_core import (
+    BadValueError,
+    ChecksumError,
+    ChunkError,
+    CoreError,
+    PayloadFormat,
+    RawAssembler,
+    SizeMismatchError,
+    WireType,
+)
+from gem_core.chunking import Assembler
+from gem_core.payload import MAX_CHUNK_BYTES
+from tests.core.transfers import ENCODED, Transfer, awkward_transfer, deliver
+
+BOTH = pytest.mark.parametrize("kind", ["raw", "decoding"])
+
+
+def feed(assembler: Assembler, transfer: Transfer, chunks: int | None = None) -> None:
+    for offset, data in transfer.chunks[:chunks]:
+        assembler.add(offset, memoryview(data))
+
+
+def refuses_everything(assembler: Assembler, transfer: Transfer) -> bool:
+    """Whether what would be right now is refused, and changes nothing."""
+    before = (assembler.received, assembler.chunk_count, assembler.crc32c)
+    with pytest.raises(ChunkError, match="start a new one"):
+        assembler.add(assembler.received, memoryview(transfer.bytes)[assembler.received :])
+    with pytest.raises(ChunkError, match="start a new one"):
+        assembler.finish(*transfer.footer)
+    return before == (assembler.received, assembler.chunk_count, assembler.crc32c)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda offset, data: (offset, b""), "a chunk of 0 bytes; chunks have 1 to 2097152"),
+        (lambda offset, data: (offset, bytes(MAX_CHUNK_BYTES + 4)), "a chunk of 2097156 bytes"),
+        (lambda offset, data: (offset + 4, data), "a chunk at offset 1204; the next one must start at 1200"),
+        (lambda offset, data: (offset - 600, data), "a chunk at offset 600; the next one must start at 1200"),
+        (lambda offset, data: (0, data), "a chunk at offset 0; the next one must start at 1200"),
+        (lambda offset, data: (2**64 - 1, data), "the next one must start at 1200"),
+        (lambda offset, data: (offset, bytes(4000)), "a chunk that ends at 5200, beyond the payload's end at 3694"),
+        (lambda offset, data: (offset, data[:-1]), "ends at 1799, within an element or block; the border before"),
+        (lambda offset, data: (offset, data[:1]), "ends at 1201, within an element or block; .* is at 1200"),
+    ],
+    ids=[
+        "empty",
+        "too large",
+        "gap",
+        "repeated",
+        "restarted",
+        "far",
+        "beyond the end",
+        "cut in an element",
+        "one byte",
+    ],
+)
+def test_a_chunk_in_the_wrong_place_is_refused(
+    kind: str, damage: Callable[[int, bytes], tuple[int, bytes]], message: str
+) -> None:
+    transfer = awkward_transfer(WireType.FLOAT32)
+    assembler = transfer.assembler(kind)
+    feed(assembler, transfer, 2)
+    offset, data = damage(*transfer.chunks[2])
+    with pytest.raises(ChunkError, match=message):
+        assembler.add(offset, memoryview(data))
+    assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+def test_a_chunk_cut_within_an_int8_block_is_refused(kind: str) -> None:
+    transfer = awkward_transfer(WireType.INT8_BLOCK)
+    assembler = transfer.assembler(kind)
+    with pytest.raises(ChunkError, match="ends at 256, within an element or block; the border before it is at 0"):
+        assembler.add(0, memoryview(transfer.bytes[:256]))
+    assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+def test_a_chunk_after_the_last_one_is_refused(kind: str) -> None:
+    transfer = awkward_transfer()
+    assembler = transfer.assembler(kind)
+    feed(assembler, transfer)
+    with pytest.raises(ChunkError, match="beyond the payload's end"):
+        assembler.add(transfer.payload.byte_count, memoryview(b"1234"))
+    assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+@pytest.mark.parametrize("wire_type", ENCODED)
+def test_a_footer_before_the_last_chunk_is_refused(kind: str, wire_type: WireType) -> None:
+    transfer = awkward_transfer(wire_type)
+    for missing in range(1, len(transfer.chunks) + 1):
+        assembler = transfer.assembler(kind)
+        feed(assembler, transfer, -missing)
+        with pytest.raises(SizeMismatchError, match=f"after {assembler.received} of .*: chunks miss"):
+            assembler.finish(*transfer.footer)
+        assert not assembler.complete
+        assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+@pytest.mark.parametrize("difference", [-1, 1, 2**40])
+def test_a_footer_with_another_byte_count_is_refused(kind: str, difference: int) -> None:
+    transfer = awkward_transfer()
+    assembler = transfer.assembler(kind)
+    feed(assembler, transfer)
+    byte_count, chunk_count, checksum = transfer.footer
+    with pytest.raises(SizeMismatchError, match=f"the footer says {byte_count + difference} bytes"):
+        assembler.finish(byte_count + difference, chunk_count, checksum)
+    assert not assembler.complete
+    assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_a_footer_with_another_chunk_count_is_refused(kind: str, difference: int) -> None:
+    transfer = awkward_transfer()
+    assembler = transfer.assembler(kind)
+    feed(assembler, transfer)
+    byte_count, chunk_count, checksum = transfer.footer
+    with pytest.raises(SizeMismatchError, match=f"{chunk_count + difference} chunks; {chunk_count} came"):
+        assembler.finish(byte_count, chunk_count + difference, checksum)
+    assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+def test_a_footer_with_another_checksum_is_refused(kind: str) -> None:
+    transfer = awkward_transfer()
+    assembler = transfer.assembler(kind)
+    feed(assembler, transfer)
+    byte_count, chunk_count, checksum = transfer.footer
+    with pytest.raises(ChecksumError, match="damaged on its way; send it again"):
+        assembler.finish(byte_count, chunk_count, checksum ^ 1)
+    assert not assembler.complete
+    assert refuses_everything(assembler, transfer)
+
+
+@BOTH
+@pytest.mark.parametrize("wire_type", ENCODED)
+def test_any_damaged_byte_is_refused_by_the_end(kind: str, wire_type: WireType) -> None:
+    transfer = awkward_transfer(wire_type)
+    for place in range(0, transfer.payload.byte_count, 13):
+        assembler = transfer.assembler(kind)
+        damaged = bytearray(transfer.bytes)
+        damaged[place] ^= 0x10
+        with pytest.raises((ChecksumError, BadValueError)):
+            deliver(assembler, transfer, damaged)
+        assert not assembler.complete
+
+
+@BOTH
+def test_a_second_footer_is_refused(kind: str) -> None:
+    transfer = awkward_transfer()
+    assembler = transfer.assembler(kind)
+    deliver(assembler, transfer)
+    with pytest.raises(ChunkError, match="this transfer is complete: start a new one"):
+        assembler.finish(*transfer.footer)
+    with pytest.raises(ChunkError, match="this transfer is complete: start a new one"):
+        assembler.add(transfer.payload.byte_count, memoryview(b"1234"))
+    assert assembler.complete
+
+
+def test_the_first_refusal_is_repeated_in_the_later_ones() -> None:
+    transfer = awkward_transfer()
+    assembler = transfer.assembler("raw")
+    with pytest.raises(ChunkError):
+        assembler.add(4, memoryview(b"1234"))
+    with pytest.raises(ChunkError, match=r"refused before .*the next one must start at 0"):
+        assembler.add(0, memoryview(b"1234"))
+
+
+def test_going_on_within_an_element_is_refused() -> None:
+    transfer = awkward_transfer()
+    with pytest.raises(ChunkError, match="cannot go on at offset 6"):
+        RawAssembler(transfer.payload, memoryview(bytearray(transfer.payload.byte_count)), start=6)
+
+
+def test_going_on_with_the_wrong_checksum_is_refused_at_the_end() -> None:
+    transfer = awkward_transfer()
+    first = len(transfer.chunks[0][1])
+    into = memoryview(bytearray(transfer.payload.byte_count))
+    assembler = RawAssembler(transfer.payload, into, start=first, crc32c=12345)
+    for offset, data in transfer.chunks[1:]:
+        assembler.add(offset, memoryview(data))
+    with pytest.raises(ChecksumError):
+        assembler.finish(transfer.payload.byte_count, len(transfer.chunks) - 1, transfer.footer[2])
+
+
+def with_bytes(transfer: Transfer, offset: int, new: bytes) -> CoreError:
+    """The error of a decoding assembler when `new` lies at `offset` of the payload."""
+    damaged = bytearray(transfer.bytes)
+    damaged[offset : offset + len(new)] = new
+    assembler, _, _ = transfer.decoder()
+    with pytest.raises(BadValueError) as caught:
+        deliver(assembler, transfer, damaged)
+    assert not assembler.complete
+    assert refuses_everything(assembler, transfer)
+    return caught.value
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.1e30, -3e38])
+@pytest.mark.parametrize(
+    ("index", "name", "element"), [(0, "weight", 0), (799, "weight", 799), (800, "scale", 0), (899, "bias", 98)]
+)
+def test_bad_parameters_are_refused_with_tensor_and_element(value: float, index: int, name: str, element: int) -> None:
+    error = with_bytes(awkward_transfer(WireType.FLOAT32), 4 * index, struct.pack("<f", value))
+    assert f"parameter '{name}', element {element}, is {value:g}" in str(error)
+    assert "skip steps whose values are not finite" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("wire_type", "offset", "new", "message"),
+    [
+        (WireType.FLOAT16, 2 * 3, b"\x00\x7e", "'weight', element 3, is nan"),
+        (WireType.FLOAT16, 2 * 801, b"\x00\xfc", "'bias', element 0, is -inf"),
+        (WireType.BFLOAT16, 2 * 3, b"\x80\x7f", "'weight', element 3, is inf"),
+        (WireType.BFLOAT16, 2 * 3, b"\x7f\x7f", "'weight', element 3, is 3.38953e+38, beyond the limit of 1e30"),
+        (WireType.INT8_BLOCK, 4, b"\x80", "'weight', element 0, is -128, which INT8_BLOCK does not use"),
+        (WireType.INT8_BLOCK, 3 * 260 + 4 + 131, b"\x80", "'bias', element 98, is -128"),
+        (WireType.INT8_BLOCK, 260, struct.pack("<f", -1), "'weight', element 256, starts a block whose scale -1.0"),
+        (
+            WireType.INT8_BLOCK,
+            3 * 260,
+            struct.pack("<f", np.inf),
+            "'weight', element 768, starts a block whose scale inf",
+        ),
+    ],
+)
+def test_bad_encoded_parameters_are_refused(wire_type: WireType, offset: int, new: bytes, message: str) -> None:
+    assert message in str(with_bytes(awkward_transfer(wire_type), offset, new))
+
+
+@pytest.mark.parametrize("wire_type", ENCODED)
+@pytest.mark.parametrize(
+    ("offset", "new", "message"),
+    [
+        (0, b"\x02", "buffer 'mask', element 0, is neither 0 nor 1"),
+        (2, b"\xff", "buffer 'mask', element 2, is neither 0 nor 1"),
+        (3, struct.pack("<f", np.nan), "buffer 'mean', element 0, is not finite"),
+        (3 + 36, struct.pack("<f", np.inf), "buffer 'variance', element 4, is not finite"),
+        (53, b"\x80\xff", "buffer 'half', element 1, is not finite"),
+        (58, struct.pack("<d", -np.inf), "constant 'frozen', element 0, is not finite"),
+        (92, b"\x00\x7c", "constant 'small', element 1, is not finite"),
+    ],
+)
+def test_bad_buffers_and_constants_are_refused(wire_type: WireType, offset: int, new: bytes, message: str) -> None:
+    transfer = awkward_transfer(wire_type)
+    assert message in str(with_bytes(transfer, transfer.payload.parameter_bytes + offset, new))
+
+
+def test_buffers_may_be_larger_than_the_limit_of_parameters() -> None:
+    transfer = awkward_transfer()
+    rest = bytearray(transfer.rest)
+    rest[3:7] = struct.pack("<f", 3e38)
+    other = Transfer(PayloadFormat(transfer.payload.layout, WireType.FLOAT32, True), transfer.parameters, bytes(rest))
+    assembler, _, _ = other.decoder()
+    deliver(assembler, other)
+    assert assembler.complete

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import pytest
+
+from gem_core import ElementType, Layout, LayoutError, TensorKind, TensorSpec
+
+PARAMETER, BUFFER, CONSTANT = TensorKind.PARAMETER, TensorKind.BUFFER, TensorKind.CONSTANT
+F32, I64 = ElementType.FLOAT32, ElementType.INT64
+
+
+def tensor(name: str, shape: tuple[int, ...] = (2,), kind: TensorKind = PARAMETER, **more: object) -> TensorSpec:
+    return TensorSpec(name, shape, more.pop("element_type", F32), kind, **more)  # type: ignore[arg-type]
+
+
+def test_sizes_are_counted_by_kind() -> None:
+    layout = Layout(
+        [
+            tensor("w", (10, 64)),
+            tensor("b", (10,), element_type=ElementType.BFLOAT16),
+            tensor("mean", (3,), BUFFER),
+            tensor("steps", (), BUFFER, element_type=I64),
+            tensor("frozen", (5,), CONSTANT, element_type=ElementType.FLOAT64),
+        ]
+    )
+    assert layout.parameter_count == 650
+    assert layout.buffer_bytes == 12 + 8
+    assert layout.constant_bytes == 40
+    assert [t.name for t in layout.parameters] == ["w", "b"]
+    assert [t.name for t in layout.buffers] == ["mean", "steps"]
+    assert [t.name for t in layout.constants] == ["frozen"]
+    assert [t.byte_count for t in layout.tensors] == [2560, 20, 12, 8, 40]
+
+
+def test_canonical_text_is_the_one_that_the_proto_documents() -> None:
+    layout = Layout([tensor("weight", (10, 64)), tensor("bias", (10,)), tensor("steps", (), BUFFER, element_type=I64)])
+    assert layout.canonical_text() == (
+        "gemps-layout-1\nparameter float32 2:10,64 6:weight\nparameter float32 1:10 4:bias\nbuffer int64 0: 5:steps\n"
+    )
+
+
+def test_linear_layer_has_the_digest_that_the_proto_documents() -> None:
+    layout = Layout([tensor("weight", (10, 64)), tensor("bias", (10,))])
+    assert layout.digest.hex() == "449a6fa3eb844edeeae86b5af711a95fd0f0d0b32182c7b1bd07ff0d88f97e0c"
+
+
+def test_scalars_and_empty_tensors_and_empty_layouts_are_legal() -> None:
+    assert Layout([tensor("scalar", ())]).parameter_count == 1
+    assert Layout([tensor("empty", (4, 0, 3))]).parameter_count == 0
+    assert Layout([]).parameter_count == 0
+
+
+def test_order_of_aliases_does_not_matter() -> None:
+    one = Layout([tensor("w", aliases=("z", "B", "a"))])
+    other = Layout([tensor("w", aliases=("a", "z", "B"))])
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one.tensors[0].aliases == ("B", "a", "z")
+    assert one.first_difference(other) is None
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([tensor("")], "tensor 0: a name of 0 bytes; use 1 to 1024"),
+        ([tensor("x" * 1025)], "a name of 1025 bytes"),
+        ([tensor("é" * 513)], "a name of 1026 bytes"),
+        ([tensor("a\nb")], "control character: rename it"),
+        ([tensor("a\x7f")], "control character"),
+        ([tensor("a\x85")], "control character"),
+        ([tensor("\ud800")], "not valid Unicode"),
+        ([tensor("w"), tensor("w")], r"tensor 1: the name 'w' is also a name of tensor 0; .*aliases"),
+        ([tensor("w"), tensor("v", aliases=("w",))], "tensor 1: the name 'w' is also a name of tensor 0"),
+        ([tensor("w", aliases=("w",))], "tensor 0: the name 'w' is also a name of tensor 0"),
+        ([tensor("w", aliases=("",))], "a name of 0 bytes"),
+        ([tensor("w", (1,) * 17)], "'w'.*: 17 dimensions, more than 16: reshape"),
+        ([tensor("w", (-1,))], "'w'.*: dimension -1"),
+        ([tensor("w", (2**63,))], "'w'.*: dimension 9223372036854775808"),
+        ([tensor("w", (1.5,))], "'w'.*: dimension 1.5"),  # type: ignore[arg-type]
+        ([tensor("w", (True,))], "'w'.*: dimension True"),
+        ([tensor("w", (2**40, 2**40))], r"more than 2\*\*63 bytes"),
+        ([tensor("steps", element_type=I64)], "'steps'.*PARAMETER of type int64.*declare it a BUFFER"),
+        ([tensor("m", kind=BUFFER), tensor("w")], "'w'.*a parameter after a buffer; list all PARAMETERs first"),
+        ([tensor("c", kind=CONSTANT), tensor("m", kind=BUFFER)], "'m'.*a buffer after a constant"),
+        ([tensor(f"t{i}") for i in range(65_537)], "65537 tensors, more than 65536"),
+    ],
+)
+def test_illegal_layouts_are_refused_with_the_tensor_and_the_fix(tensors: list[TensorSpec], message: str) -> None:
+    with pytest.raises(LayoutError, match=message):
+        Layout(tensors)
+
+
+def test_names_may_hold_anything_but_control_characters() -> None:
+    names = ["größe", "a b", "均值", "🙂", "zero\u200bwidth", "x" * 1024]
+    assert [t.name for t in Layout([tensor(name) for name in names]).tensors] == names
+
+
+RUN = [tensor("w", (10, 64)), tensor("b", (10,)), tensor("m", (3,), BUFFER)]
+
+
+@pytest.mark.parametrize(
+    ("index", "replacement", "message"),
+    [
+        (0, tensor("v", (10, 64)), "tensor 0: the run has parameter 'w' .*, this model has parameter 'v'"),
+        (1, tensor("b", (11,)), r"tensor 1: the run has parameter 'b' \(float32, shape \[10\]\), .*shape \[11\]"),
+        (1, tensor("b", (10,), element_type=ElementType.FLOAT16), r"tensor 1: .*'b' \(float32.*'b' \(float16"),
+        (2, tensor("m", (3,), CONSTANT), "tensor 2: the run has buffer 'm'.*this model has constant 'm'"),
+        (0, tensor("w", (10, 64), aliases=("tied",)), "tensor 0: .*also called 'tied'"),
+    ],
+)
+def test_first_difference_names_the_tensor_and_how_it_differs(
+    index: int, replacement: TensorSpec, message: str
+) -> None:
+    theirs = list(RUN)
+    theirs[index] = replacement
+    difference = Layout(RUN).first_difference(Layout(theirs))
+    assert difference is not None
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(difference)
+
+
+def test_first_difference_says_which_layout_ends_first() -> None:
+    longer, shorter = Layout(RUN), Layout(RUN[:2])
+    assert longer.first_difference(shorter) == (
+        "tensor 2: the run has buffer 'm' (float32, shape [3]), this model ends before it"
+    )
+    assert shorter.first_difference(longer) == (
+        "tensor 2: this model has buffer 'm' (float32, shape [3]), the run ends before it"
+    )
+
+
+def test_parameters_are_located_beyond_empty_tensors() -> None:
+    layout = Layout([tensor("a", (3,)), tensor("empty", (0,)), tensor("b", ()), tensor("c", (2, 2))])
+    found = [(t.name, index) for t, index in map(layout.locate_parameter, range(layout.parameter_count))]
+    assert found == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0), ("c", 1), ("c", 2), ("c", 3)]
+    for outside in (-1, 8):
+        with pytest.raises(IndexError):
+            layout.locate_parameter(outside)
+
+
+def test_largest_number_of_tensors_is_legal() -> None:
+    # Anything quadratic in the number of tensors would run into the test's time limit here.
+    layout = Layout([tensor(f"layer.{i}.weight", (8, 8)) for i in range(65_536)])
+    assert layout.parameter_count == 65_536 * 64
+    assert layout.locate_parameter(layout.parameter_count - 1)[0].name == "layer.65535.weight"

@@ -1,0 +1,70 @@
+"""The published test vectors (proto/vectors) agree with slow, independent implementations, and with the core.
+
+Whoever writes a worker in another language checks it against the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gem_core import ElementType, Layout, TensorKind, TensorSpec, WireType, crc32c
+from gem_core.wire_types import decode, encode
+from tests.core import slow
+
+VECTORS = Path(__file__).parents[2] / "proto" / "vectors"
+
+
+def cases(name: str) -> list[Any]:
+    found = json.loads((VECTORS / name).read_text())["cases"]
+    assert found
+    return [pytest.param(case, id=case["name"]) for case in found]
+
+
+@pytest.mark.parametrize("case", cases("layout_digest.json"))
+def test_layout_digests_are_those_of_the_vectors(case: dict[str, Any]) -> None:
+    layout = Layout(
+        TensorSpec(
+            tensor["name"],
+            tuple(tensor["shape"]),
+            ElementType(tensor["element_type"]),
+            TensorKind(tensor["kind"]),
+            tuple(tensor.get("aliases", ())),
+        )
+        for tensor in case["tensors"]
+    )
+    assert layout.digest.hex() == case["digest"] == slow.layout_digest(case["tensors"])
+
+
+@pytest.mark.parametrize("case", cases("crc32c.json"))
+def test_checksums_are_those_of_the_vectors(case: dict[str, Any]) -> None:
+    data = bytes.fromhex(case["hex"]) if "hex" in case else bytes(i * i % 251 for i in range(4099))
+    assert crc32c(data) == case["crc32c"] == slow.crc32c(data)
+
+
+def test_bfloat16_rounding_is_that_of_the_vectors() -> None:
+    found = json.loads((VECTORS / "bfloat16.json").read_text())["cases"]
+    values = np.array([case["float32"] for case in found], np.uint32).view(np.float32)
+    expected = [case["bfloat16"] for case in found]
+    assert len(found) >= 10
+    assert [slow.bfloat16_bits(float(value)) for value in values] == expected
+    assert np.frombuffer(encode(WireType.BFLOAT16, values), "<u2").tolist() == expected
+
+
+@pytest.mark.parametrize("case", cases("int8_block.json"))
+def test_int8_blocks_are_those_of_the_vectors(case: dict[str, Any]) -> None:
+    values = np.array(case["float32"], np.uint32).view(np.float32)
+    slowly, decoded = b"", []
+    for start in range(0, len(values), 256):
+        scale, quantised = slow.int8_block(values[start : start + 256].tolist())
+        slowly += struct.pack("<f", scale) + struct.pack(f"<{len(quantised)}b", *quantised)
+        decoded += [slow.float32(q * scale) for q in quantised]
+    assert encode(WireType.INT8_BLOCK, values).hex() == case["encoded"] == slowly.hex()
+    out = np.empty(len(values), np.float32)
+    assert decode(WireType.INT8_BLOCK, memoryview(bytes.fromhex(case["encoded"])), out) is None
+    assert out.tolist() == decoded

@@ -1,0 +1,100 @@
+"""A small model with everything that makes a payload awkward, and a transfer of it that the tests can damage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import (
+    Assembler,
+    DecodingAssembler,
+    ElementType,
+    Layout,
+    PayloadFormat,
+    RawAssembler,
+    Splitter,
+    TensorKind,
+    TensorSpec,
+    WireType,
+)
+
+ENCODED = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
+
+
+def awkward_layout() -> Layout:
+    """900 parameters in four tensors; buffers and constants of every type, unaligned after an odd number of bytes."""
+    parameter, buffer, constant = TensorKind.PARAMETER, TensorKind.BUFFER, TensorKind.CONSTANT
+    return Layout(
+        [
+            TensorSpec("weight", (20, 40), ElementType.FLOAT32, parameter),
+            TensorSpec("empty", (0, 7), ElementType.FLOAT32, parameter),
+            TensorSpec("scale", (), ElementType.FLOAT64, parameter),
+            TensorSpec("bias", (99,), ElementType.FLOAT16, parameter),
+            TensorSpec("mask", (3,), ElementType.BOOL, buffer),
+            TensorSpec("mean", (5,), ElementType.FLOAT32, buffer),
+            TensorSpec("variance", (5,), ElementType.FLOAT32, buffer),
+            TensorSpec("nothing", (0,), ElementType.INT64, buffer),
+            TensorSpec("steps", (), ElementType.INT64, buffer),
+            TensorSpec("half", (3,), ElementType.BFLOAT16, buffer),
+            TensorSpec("flags", (1,), ElementType.UINT8, constant),
+            TensorSpec("frozen", (4,), ElementType.FLOAT64, constant),
+            TensorSpec("small", (2,), ElementType.FLOAT16, constant),
+        ]
+    )
+
+
+@dataclass
+class Transfer:
+    """The model's values, and the payload of them in one wire type."""
+
+    payload: PayloadFormat
+    parameters: NDArray[np.float32]
+    rest: bytes
+    chunk_bytes: int = 600
+    chunks: list[tuple[int, bytes]] = field(init=False)
+    footer: tuple[int, int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        splitter = Splitter(self.payload, self.parameters, self.rest, self.chunk_bytes)
+        self.chunks = [(offset, bytes(data)) for offset, data in splitter]
+        self.footer = (self.payload.byte_count, splitter.chunk_count, splitter.crc32c)
+
+    @property
+    def bytes(self) -> bytes:
+        return b"".join(data for _, data in self.chunks)
+
+    def decoder(self) -> tuple[DecodingAssembler, NDArray[np.float32], bytearray]:
+        parameters = np.zeros(self.payload.layout.parameter_count, np.float32)
+        rest = bytearray(self.payload.rest_bytes)
+        return DecodingAssembler(self.payload, parameters, memoryview(rest)), parameters, rest
+
+    def assembler(self, kind: str) -> Assembler:
+        """A fresh assembler, "raw" or "decoding": both keep the same rules."""
+        if kind == "raw":
+            return RawAssembler(self.payload, memoryview(bytearray(self.payload.byte_count)))
+        return self.decoder()[0]
+
+
+def awkward_transfer(wire_type: WireType = WireType.FLOAT32, with_constants: bool = True) -> Transfer:
+    layout = awkward_layout()
+    random = np.random.default_rng(1)
+    parameters = random.standard_normal(layout.parameter_count).astype(np.float32)
+    pieces = [
+        np.array([True, False, True]).tobytes(),
+        random.standard_normal(10).astype("<f4").tobytes(),
+        np.int64(17).tobytes(),
+        np.array([0x3F80, 0x4000, 0xC000], "<u2").tobytes(),
+    ]
+    if with_constants:
+        pieces += [b"\xff", random.standard_normal(4).tobytes(), np.array([1, 2], "<f2").tobytes()]
+    return Transfer(PayloadFormat(layout, wire_type, with_constants), parameters, b"".join(pieces))
+
+
+def deliver(assembler: Assembler, transfer: Transfer, data: bytes | None = None) -> None:
+    """Add all of `data` (by default the payload as it was sent) in the transfer's chunks, then its footer."""
+    view = memoryview(transfer.bytes if data is None else data)
+    for offset, chunk in transfer.chunks:
+        assembler.add(offset, view[offset : offset + len(chunk)])
+    assembler.finish(*transfer.footer)
