@@ -172,7 +172,5 @@ class Committer:
             session.rejoin(str(refusal))
         elif refusal.reason == "STALE_BASE":
             session.version = None
-        elif refusal.retry_after is not None:
-            session.patience.asked_to_wait(refusal.retry_after, str(refusal))
         else:
-            raise refusal
+            session.patience.wait_as_asked(refusal)

@@ -32,10 +32,8 @@ def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memo
         except ServerRefused as refusal:
             if refusal.reason in LOST_SESSION:
                 session.rejoin(str(refusal))
-            elif refusal.retry_after is not None:
-                session.patience.asked_to_wait(refusal.retry_after, str(refusal))
             else:
-                raise
+                session.patience.wait_as_asked(refusal)
         else:
             session.patience.succeeded()
             return _is_accepted(response)

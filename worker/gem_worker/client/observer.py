@@ -1,7 +1,7 @@
 """`Observer`: everything that can be done without a session: status, parameters, evaluations, an operator's orders."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -86,7 +86,7 @@ class Observer:
         )
         return to_dict(response.status)
 
-    def watch_status(self, interval: float = 1.0) -> Iterator[dict[str, Any]]:
+    def watch_status(self, interval: float = 1.0) -> Generator[dict[str, Any], None, None]:
         """The run's status every `interval` seconds (0.1 or more), until the run is finished and all workers are gone.
 
         A stream that breaks is opened again, with the patience of `wait`.

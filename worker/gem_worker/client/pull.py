@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
-from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.errors import NotInitialized, ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.messages import Version
 from gem_worker.client.receive import ParametersReceiver, Receiver
 from gem_worker.client.rpc_status import failure
@@ -117,10 +117,11 @@ class Puller:
         elif refusal.reason in LOST_SESSION:
             receiver.reset()
             self._session.rejoin(str(refusal))
-        elif refusal.reason != "NOT_INITIALIZED" and refusal.retry_after is not None:
-            self._session.patience.asked_to_wait(refusal.retry_after, str(refusal))
-        else:
+        elif isinstance(refusal, NotInitialized):
+            # Whatever the server hints at: all workers may be waiting for this one to initialize.
             raise refusal
+        else:
+            self._session.patience.wait_as_asked(refusal)
 
     def _done(self, receiver: ParametersReceiver) -> Version:
         version = receiver.version

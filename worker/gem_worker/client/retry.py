@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 
-from gem_worker.client.errors import ServerUnavailable
+from gem_worker.client.errors import ServerRefused, ServerUnavailable
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
 
@@ -59,14 +59,24 @@ class Patience:
         self._sleep(min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
         self._pause = min(2 * self._pause, self._settings.backoff_limit)
 
-    def asked_to_wait(self, seconds: float, why: str, *, bounded: bool = False) -> None:
-        """The server answered, and asked to come back after `seconds`: sleep that long, and a little more at random.
+    def wait_as_asked(self, refusal: ServerRefused, *, bounded: bool = False) -> None:
+        """The server refused, and asked to come back after `retry_after`: sleep that long, and a little more.
+
+        Raises the refusal when it does not ask for that.
 
         An answering server does not use up the patience, unless `bounded`: then ServerUnavailable is raised when
-        asking has gone on for too long.
+        asking has gone on for too long. A payload that arrived damaged does use it up: damage that comes again each
+        time is no passing one.
         """
+        why, seconds = str(refusal), refusal.retry_after
+        if seconds is None:
+            raise refusal
+        if refusal.reason == "CHECKSUM":
+            self.failed(why)
+            return
         now = self._clock()
         self._failing_since = None
+        self._pause = self._settings.backoff_first
         if self._busy_since is None:
             self._busy_since = now
             self._on_event(ClientEvent(EventKind.SERVER_BUSY, f"the server at {self._address} asks to wait: {why}"))

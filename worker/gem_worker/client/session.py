@@ -245,10 +245,8 @@ class Session:
                 reason = failure(error)
                 if isinstance(reason, Torn):
                     self.patience.failed(str(reason))
-                elif reason.retry_after is not None:
-                    self.patience.asked_to_wait(reason.retry_after, str(reason), bounded=bounded)
                 else:
-                    raise reason from None
+                    self.patience.wait_as_asked(reason, bounded=bounded)
 
     def _check(self, membership: Membership) -> None:
         chosen = (membership.delta_wire_type, membership.parameter_wire_type)
@@ -258,7 +256,8 @@ class Session:
         smallest = max(wire_type.unit_bytes for wire_type in chosen)
         if not smallest <= membership.chunk_bytes <= MAX_CHUNK_BYTES:
             raise ServerMisbehavedError(
-                f"the server wants chunks of {membership.chunk_bytes} bytes; {smallest} to {MAX_CHUNK_BYTES} are possible"
+                f"the server wants chunks of {membership.chunk_bytes} bytes; "
+                f"{smallest} to {MAX_CHUNK_BYTES} are possible"
             )
         before = self._membership
         if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):

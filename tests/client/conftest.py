@@ -1,0 +1,68 @@
+"""Fixtures: a scripted server, and clients of any server; everything is closed at the test's end."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gem_worker.client import Client, ClientEvent, ClientSettings, EventKind
+
+from gem_core.layout import Layout
+from tests.client.models import LARGE_CHUNK_BYTES
+from tests.client.scripted_server import ScriptedServer
+
+Script = Callable[[Layout], ScriptedServer]
+
+
+class Connected:
+    """A client and the events it reported."""
+
+    def __init__(self, address: str, layout: Layout, settings: dict[str, Any], name: str) -> None:
+        # Pauses are short, because nobody has to be spared; patience is long, because machines may be slow.
+        values = {"backoff_first": 0.01, "backoff_limit": 0.05, "connect_timeout": 60.0} | settings
+        self.events: list[ClientEvent] = []
+        self.client = Client(
+            address,
+            worker_name=name,
+            layout=layout,
+            host_id="host",
+            settings=ClientSettings(**values),
+            on_event=self.events.append,
+        )
+
+    def kinds(self) -> list[EventKind]:
+        return [event.kind for event in self.events]
+
+
+Connect = Callable[..., Connected]
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """Starts scripted servers, whose parameters are all 0."""
+    started: list[ScriptedServer] = []
+
+    def start(layout: Layout) -> ScriptedServer:
+        server = ScriptedServer(layout, LARGE_CHUNK_BYTES, np.zeros(layout.parameter_count, np.float32))
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes clients, which have not joined yet; settings by their names."""
+    made: list[Connected] = []
+
+    def make(address: str, layout: Layout, *, name: str = "worker", **settings: Any) -> Connected:
+        connected = Connected(address, layout, settings, name)
+        made.append(connected)
+        return connected
+
+    yield make
+    for connected in made:
+        connected.client.close()

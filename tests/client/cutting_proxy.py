@@ -1,0 +1,96 @@
+"""A TCP proxy that cuts a connection after a chosen number of bytes, as a dying machine or a broken path does."""
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import Literal
+
+Direction = Literal["to_server", "to_client"]
+# SO_LINGER with no time: close() resets the connection.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class CuttingProxy:
+    """Forwards to `port` on loopback. `cut_after` arms one cut; connections made afterwards are sound again."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = ("127.0.0.1", port)
+        self._lock = threading.Lock()
+        self._left: dict[Direction, int | None] = {"to_server": None, "to_client": None}
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self.cuts = 0
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut_after(self, direction: Direction, count: int) -> None:
+        """Cut when so many more bytes have gone in this direction; 0 cuts before the next one."""
+        with self._lock:
+            self._left[direction] = count
+
+    def disarm(self) -> None:
+        with self._lock:
+            self._left = {"to_server": None, "to_client": None}
+
+    def close(self) -> None:
+        # shutdown wakes the thread in accept; close alone would not.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for pair in list(self._pairs):
+            self._reset(pair)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._upstream)
+            except OSError:
+                client.close()
+                continue
+            pair = (client, server)
+            self._pairs.add(pair)
+            self.connections += 1
+            threading.Thread(target=self._pump, args=(pair, client, server, "to_server"), daemon=True).start()
+            threading.Thread(target=self._pump, args=(pair, server, client, "to_client"), daemon=True).start()
+
+    def _pump(
+        self,
+        pair: tuple[socket.socket, socket.socket],
+        source: socket.socket,
+        sink: socket.socket,
+        direction: Direction,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(4096):
+                allowed = self._take(direction, len(data))
+                sink.sendall(data[:allowed])
+                if allowed < len(data):
+                    self.cuts += 1
+                    break
+        self._reset(pair)
+
+    def _take(self, direction: Direction, count: int) -> int:
+        """How many of so many bytes may pass; fewer means: cut now."""
+        with self._lock:
+            left = self._left[direction]
+            if left is None:
+                return count
+            if left >= count:
+                self._left[direction] = left - count
+                return count
+            self._left[direction] = None
+            return left
+
+    def _reset(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        self._pairs.discard(pair)
+        for one in pair:
+            with contextlib.suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()

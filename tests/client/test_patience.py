@@ -1,0 +1,138 @@
+"""The pauses between attempts, and the end of patience, on a clock of the test's own."""
+
+import pytest
+from gem_worker.client import ClientEvent, ClientSettings, EventKind, ServerRefused, ServerUnavailable
+from gem_worker.client.retry import Patience
+
+
+class World:
+    """A clock that only sleeping moves; jitter takes what the test chooses."""
+
+    def __init__(self, jitter: float = 1.0, limit: float | None = None) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+        self.ranges: set[tuple[float, float]] = set()
+        self.jitter = jitter
+        self.events: list[ClientEvent] = []
+        self.patience = Patience(
+            "server:1",
+            ClientSettings(connect_timeout=10, backoff_first=0.1, backoff_limit=2.0),
+            self.events.append,
+            limit=limit,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            uniform=self.uniform,
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(round(seconds, 3))
+        self.now += seconds
+
+    def uniform(self, low: float, high: float) -> float:
+        self.ranges.add((low, high))
+        return self.jitter
+
+    def fail_for_ever(self) -> None:
+        for _ in range(1000):
+            self.patience.failed("no")
+
+    def refuse_for_ever(self, reason: str, message: str, *, bounded: bool) -> None:
+        for _ in range(1000):
+            self.patience.wait_as_asked(ServerRefused(reason, message, retry_after=8.0), bounded=bounded)
+
+    def kinds(self) -> list[EventKind]:
+        return [event.kind for event in self.events]
+
+
+def test_pauses_double_up_to_the_limit_and_are_jittered() -> None:
+    world = World()
+    for _ in range(7):
+        world.patience.failed("no")
+    assert world.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert world.ranges == {(0.5, 1.5)}
+
+
+def test_patience_ends_after_connect_timeout_with_a_last_attempt_at_its_end() -> None:
+    world = World()
+    with pytest.raises(ServerUnavailable, match=r"server:1 for 10 s \(no\)"):
+        world.fail_for_ever()
+    assert sum(world.pauses) == pytest.approx(10)
+
+
+def test_success_renews_patience_and_pauses() -> None:
+    world = World()
+    for _ in range(3):
+        for _ in range(8):
+            world.patience.failed("no")
+        world.patience.succeeded()
+    assert world.pauses[8:16] == world.pauses[:8]
+
+
+def test_progress_renews_patience_but_not_pauses() -> None:
+    world = World()
+    for _ in range(30):
+        world.patience.failed("no")
+        world.patience.moved_on()
+    assert world.pauses[-1] == 2.0
+
+
+def test_no_patience_fails_at_once_without_an_event() -> None:
+    world = World(limit=0)
+    with pytest.raises(ServerUnavailable):
+        world.patience.failed("no")
+    assert world.pauses == []
+    assert world.events == []
+
+
+def test_each_trouble_is_reported_once_when_it_begins_and_once_when_it_is_over() -> None:
+    world = World()
+    for _ in range(3):
+        world.patience.failed("no")
+    world.patience.succeeded()
+    world.patience.succeeded()
+    for _ in range(3):
+        world.patience.failed("again")
+    world.patience.succeeded()
+    assert world.kinds() == [
+        EventKind.WAITING_FOR_SERVER,
+        EventKind.CONNECTION_BACK,
+        EventKind.CONNECTION_LOST,
+        EventKind.CONNECTION_BACK,
+    ]
+    assert "after 0.7 s" in world.events[3].message
+
+
+def test_server_that_asks_to_wait_is_given_its_time_and_a_little_more() -> None:
+    world = World(jitter=1.25)
+    for _ in range(3):
+        world.patience.wait_as_asked(ServerRefused("WAITING_ROOM", "full", retry_after=8.0))
+    assert world.pauses == [10.0] * 3
+    assert world.ranges == {(1.0, 1.25)}
+    assert world.kinds() == [EventKind.SERVER_BUSY]
+
+
+def test_waiting_as_asked_is_bounded_where_wanted() -> None:
+    world = World()
+    with pytest.raises(ServerUnavailable, match="full"):
+        world.refuse_for_ever("TOO_MANY", "full", bounded=True)
+    assert len(world.pauses) == 2
+
+
+def test_answering_server_ends_a_loss_of_connection() -> None:
+    world = World()
+    for _ in range(5):
+        for _ in range(6):
+            world.patience.failed("no")
+        world.patience.wait_as_asked(ServerRefused("WAITING_ROOM", "full", retry_after=1.0))
+    assert world.now > 1020
+
+
+def test_payload_that_is_damaged_every_time_is_given_up() -> None:
+    world = World()
+    with pytest.raises(ServerUnavailable, match="CHECKSUM"):
+        world.refuse_for_ever("CHECKSUM", "damaged", bounded=False)
+
+
+def test_refusal_without_a_hint_is_raised() -> None:
+    with pytest.raises(ServerRefused, match="BAD_VALUE"):
+        World().patience.wait_as_asked(ServerRefused("BAD_VALUE", "no"))

@@ -1,0 +1,388 @@
+"""The client and the real server together, over connections that are cut wherever they can be."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gem_worker.client import (
+    Client,
+    EventKind,
+    NotInitialized,
+    RunFinished,
+    RunState,
+    ServerRefused,
+    Superseded,
+)
+
+from gem_core.layout import Layout
+from tests.client.conftest import Connect
+from tests.client.cutting_proxy import CuttingProxy, Direction
+from tests.client.models import LARGE, LARGE_CHUNK_BYTES, SMALL, buffer, parameters_in, payload
+from tests.client.real_server import RealServer
+
+Serve = Callable[..., RealServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    started: list[RealServer] = []
+
+    def start(**settings: Any) -> RealServer:
+        server = RealServer(**({"chunk_bytes": LARGE_CHUNK_BYTES} | settings))
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def proxied() -> Iterator[Callable[[RealServer], CuttingProxy]]:
+    made: list[CuttingProxy] = []
+
+    def make(server: RealServer) -> CuttingProxy:
+        made.append(CuttingProxy(server.port))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.close()
+
+
+def begin(client: Client, layout: Layout) -> memoryview:
+    """Join, initialize with zeros if need be, pull."""
+    if not client.join().has_parameters:
+        client.initialize(payload(layout, 0.0, with_constants=True))
+    everything = buffer(layout, with_constants=True)
+    client.pull(everything, with_constants=True)
+    return buffer(layout)
+
+
+def test_deltas_are_applied_and_come_back(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server.address, LARGE).client
+    into = begin(client, LARGE)
+    for step in range(1, 6):
+        outcome = client.commit(payload(LARGE, 0.5), into, loss=1.0 / step, samples=7)
+        assert outcome.verdict is not None
+        assert outcome.verdict.sequence == step
+        assert outcome.version.clock == step + 1
+        assert (parameters_in(LARGE, into) == 0.5 * step).all()
+    np.testing.assert_array_equal(server.parameters(), parameters_in(LARGE, into))
+
+
+@pytest.mark.parametrize(
+    ("layout", "direction", "cuts"),
+    [
+        # HTTP/2 headers, the commit's header, its payload, the end; replies likewise.
+        pytest.param(SMALL, "to_server", range(0, 160, 8), id="small-to-server"),
+        pytest.param(SMALL, "to_client", range(0, 240, 8), id="small-to-client"),
+        pytest.param(LARGE, "to_server", range(0, 101_000, 3_641), id="large-to-server"),
+        pytest.param(LARGE, "to_client", range(0, 101_000, 3_641), id="large-to-client"),
+    ],
+)
+def test_connection_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
+    layout: Layout,
+    direction: Direction,
+    cuts: range,
+    serve: Serve,
+    proxied: Callable[[RealServer], CuttingProxy],
+    connect: Connect,
+) -> None:
+    server = serve()
+    proxy = proxied(server)
+    connected = connect(proxy.address, layout)
+    client = connected.client
+    into = begin(client, layout)
+    for number, cut in enumerate(cuts, 1):
+        proxy.cut_after(direction, cut)
+        outcome = client.commit(payload(layout, 0.5), into)
+        proxy.disarm()
+        assert outcome.applied
+        assert server.clock() == number + 1
+        assert outcome.version.clock == number + 1
+        assert (parameters_in(layout, into) == 0.5 * number).all()
+    assert proxy.cuts >= 10
+    assert EventKind.DELTA_DROPPED not in connected.kinds()
+
+
+@pytest.mark.parametrize("direction", ["to_server", "to_client"])
+def test_connection_cut_at_any_byte_of_a_pull_is_resumed(
+    direction: Direction, serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect
+) -> None:
+    server = serve()
+    proxy = proxied(server)
+    client = connect(proxy.address, LARGE).client
+    into = begin(client, LARGE)
+    client.commit(payload(LARGE, 0.5), into)
+    for cut in range(0, 101_000, 7_283):
+        into[:] = bytes(len(into))
+        proxy.cut_after(direction, cut)
+        assert client.pull(into).clock == 2
+        proxy.disarm()
+        assert (parameters_in(LARGE, into) == 0.5).all()
+    assert proxy.cuts > 0
+
+
+def test_connection_cut_during_the_upload_still_initializes(
+    serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect
+) -> None:
+    for cut in range(0, 101_000, 14_563):
+        server = serve()
+        proxy = proxied(server)
+        client = connect(proxy.address, LARGE).client
+        client.join()
+        proxy.cut_after("to_server", cut)
+        client.initialize(payload(LARGE, 2.0, with_constants=True))
+        proxy.disarm()
+        assert server.clock() == 1
+        assert (server.parameters() == 2.0).all()
+
+
+def test_first_upload_of_several_wins_and_all_pull_it(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    clients = [connect(server.address, LARGE, name=f"worker-{index}").client for index in range(6)]
+    accepted: list[int] = []
+    seen: list[float] = []
+
+    def work(index: int) -> None:
+        client = clients[index]
+        client.join()
+        if client.initialize(payload(LARGE, float(index), with_constants=True)):
+            accepted.append(index)
+        into = buffer(LARGE)
+        client.pull(into)
+        seen.append(float(parameters_in(LARGE, into)[0]))
+
+    run_all(work, len(clients))
+    assert len(accepted) == 1
+    assert seen == [float(accepted[0])] * len(clients)
+
+
+def test_commits_of_several_workers_through_cut_connections_all_count(
+    serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect
+) -> None:
+    server = serve()
+    commits, workers = 30, 4
+    proxies = [proxied(server) for _ in range(workers)]
+    clients = [connect(proxies[index].address, LARGE, name=f"worker-{index}").client for index in range(workers)]
+    buffers = [begin(client, LARGE) for client in clients]
+
+    def work(index: int) -> None:
+        chance = np.random.default_rng(index)
+        for step in range(commits):
+            if step % 3 == 0:
+                direction: Direction = "to_server" if chance.random() < 0.5 else "to_client"
+                proxies[index].cut_after(direction, int(chance.integers(100_000)))
+            assert clients[index].commit(payload(LARGE, 1.0), buffers[index]).applied
+
+    run_all(work, workers)
+    assert server.clock() == 1 + commits * workers
+    assert (server.parameters() == commits * workers).all()
+    assert sum(proxy.cuts for proxy in proxies) > workers
+
+
+def run_all(work: Callable[[int], None], count: int) -> None:
+    """Run `work` on a thread each; errors fail the test."""
+    errors: list[BaseException] = []
+
+    def guarded(index: int) -> None:
+        try:
+            work(index)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_round_robin_makes_a_worker_wait_as_long_as_the_others_need(serve: Serve, connect: Connect) -> None:
+    server = serve(order="round-robin", min_workers=2)
+    first = connect(server.address, LARGE, name="first", progress_timeout=0.2)
+    second = connect(server.address, LARGE, name="second")
+    assert first.client.join().run_state is RunState.WAITING
+    second.client.join()
+    first.client.initialize(payload(LARGE, 0.0, with_constants=True))
+    into = [buffer(LARGE), buffer(LARGE)]
+    pulling = threading.Thread(target=first.client.pull, args=(into[0],))
+    pulling.start()
+    second.client.pull(into[1])
+    pulling.join()
+    examined = threading.Semaphore(0)
+    probe = first.client._watchdog._probe
+
+    def counted() -> int | str:
+        examined.release()
+        return probe()
+
+    first.client._watchdog._probe = counted
+    outcomes: list[bool] = []
+
+    def commit_twice() -> None:
+        outcomes.extend(first.client.commit(payload(LARGE, 1.0), into[0]).applied for _ in range(2))
+
+    committing = threading.Thread(target=commit_twice)
+    committing.start()
+    # The first worker's second commit has to wait for the second worker's first one, over several examinations.
+    for _ in range(3):
+        assert examined.acquire(timeout=60)
+    assert len(outcomes) <= 1
+    for _ in range(2):
+        second.client.commit(payload(LARGE, 1.0), into[1])
+    committing.join()
+    assert outcomes == [True, True]
+    assert first.events == []
+    assert server.clock() == 5
+
+
+def test_finished_run_refuses_the_next_commit(serve: Serve, connect: Connect) -> None:
+    server = serve(steps=2)
+    client = connect(server.address, SMALL).client
+    into = begin(client, SMALL)
+    assert not client.commit(payload(SMALL, 1.0), into).run_finished
+    assert client.commit(payload(SMALL, 1.0), into).run_finished
+    assert client.run_state is RunState.FINISHED
+    with pytest.raises(RunFinished):
+        client.commit(payload(SMALL, 1.0), into)
+    client.pull(into)
+    assert (parameters_in(SMALL, into) == 2.0).all()
+    client.leave("finished")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2e30])
+def test_bad_values_are_refused_by_name_and_the_next_commit_works(value: float, serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server.address, LARGE).client
+    into = begin(client, LARGE)
+    delta = np.zeros(25_002, np.float32)
+    delta[12_345] = value
+    with pytest.raises(ServerRefused, match=r"'weight'.*12345") as caught:
+        client.commit(delta.data, into)
+    assert caught.value.reason == "BAD_VALUE"
+    assert client.commit(payload(LARGE, 1.0), into).applied
+    assert server.clock() == 2
+
+
+def test_other_model_is_refused_by_the_tensors_name(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    begin(connect(server.address, SMALL).client, SMALL)
+    with pytest.raises(ServerRefused, match="LAYOUT_MISMATCH") as caught:
+        connect(server.address, LARGE, name="other").client.join()
+    assert "weight" in caught.value.message
+
+
+def test_second_process_of_a_name_ends_the_first_which_does_not_fight(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    older = connect(server.address, SMALL).client
+    into = begin(older, SMALL)
+    newer = connect(server.address, SMALL).client
+    newer_into = begin(newer, SMALL)
+    assert newer.membership.rank == older.membership.rank
+    with pytest.raises(Superseded, match="a name of its own"):
+        older.commit(payload(SMALL, 1.0), into)
+    assert newer.commit(payload(SMALL, 1.0), newer_into).applied
+
+
+def test_expired_session_joins_again_and_drops_its_delta(serve: Serve, connect: Connect) -> None:
+    server = serve(session_timeout=0.2)
+    connected = connect(server.address, SMALL)
+    into = begin(connected.client, SMALL)
+    gone = threading.Event()
+    server.in_loop(lambda: server.server.sessions.on_end.append(lambda _: gone.set()))
+    assert gone.wait(60)
+    assert not connected.client.commit(payload(SMALL, 1.0), into).applied
+    assert "EXPIRED_SESSION" in connected.events[0].message
+    assert connected.client.commit(payload(SMALL, 1.0), into).applied
+
+
+def test_heartbeats_keep_an_idle_session(serve: Serve, connect: Connect) -> None:
+    server = serve(session_timeout=1.0)
+    idle = connect(server.address, SMALL, name="idle", heartbeat_interval=0.1)
+    into = begin(idle.client, SMALL)
+    silent = connect(server.address, SMALL, name="silent")
+    silent.client.join()
+    gone = threading.Event()
+    server.in_loop(lambda: server.server.sessions.on_end.append(lambda session: gone.set()))
+    # The other session, of the same time-out and joined later, has expired: the idle one has outlived it.
+    assert gone.wait(60)
+    assert idle.client.commit(payload(SMALL, 1.0), into).applied
+    assert idle.events == []
+
+
+def test_restart_with_resume_goes_on_with_the_same_count(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    server = serve(data_dir=tmp_path)
+    connected = connect(server.address, SMALL)
+    client = connected.client
+    into = begin(client, SMALL)
+    for _ in range(3):
+        client.commit(payload(SMALL, 1.0), into)
+    resumed = server.again(resume=True)
+    try:
+        outcome = client.commit(payload(SMALL, 1.0), into)
+        assert not outcome.applied
+        assert outcome.version.clock == 4
+        assert (parameters_in(SMALL, into) == 3.0).all()
+        following = client.commit(payload(SMALL, 1.0), into)
+        assert following.verdict is not None
+        assert following.verdict.sequence == 4
+        assert resumed.clock() == 5
+    finally:
+        resumed.stop()
+
+
+def test_commit_applied_by_a_server_that_is_replaced_before_its_verdict_counts_once(
+    serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect, tmp_path: Path
+) -> None:
+    server = serve(data_dir=tmp_path)
+    proxy = proxied(server)
+    client = connect(proxy.address, SMALL).client
+    into = begin(client, SMALL)
+    client.commit(payload(SMALL, 1.0), into)
+    replaced: list[RealServer] = []
+
+    def replace(seconds: float) -> None:
+        # The client's first pause, after the reply was cut off.
+        if not replaced:
+            assert server.clock() == 3
+            replaced.append(server.again(resume=True))
+
+    client._session.patience._sleep = replace
+    proxy.cut_after("to_client", 30)
+    try:
+        outcome = client.commit(payload(SMALL, 1.0), into)
+        assert outcome.applied
+        assert outcome.verdict is not None
+        assert outcome.verdict.duplicate
+        assert outcome.verdict.sequence == 2
+        assert (parameters_in(SMALL, into) == 2.0).all()
+        assert replaced[0].clock() == 3
+        assert client.commit(payload(SMALL, 1.0), into).applied
+    finally:
+        for one in replaced:
+            one.stop()
+
+
+def test_restart_without_resume_wants_the_parameters_again(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server.address, SMALL).client
+    into = begin(client, SMALL)
+    client.commit(payload(SMALL, 1.0), into)
+    fresh = server.again()
+    try:
+        with pytest.raises(NotInitialized):
+            client.commit(payload(SMALL, 1.0), into)
+        assert client.initialize(payload(SMALL, 5.0, with_constants=True))
+        client.pull(into)
+        assert client.commit(payload(SMALL, 1.0), into).applied
+        assert (parameters_in(SMALL, into) == 6.0).all()
+    finally:
+        fresh.stop()

@@ -1,0 +1,234 @@
+"""A server that was restarted, or has lost the session: join again, pull, and never apply an old gradient."""
+
+import grpc
+import pytest
+from gem_worker.client import EventKind, MisuseError, NotInitialized, ServerUnavailable, Superseded
+
+from tests.client.conftest import Connect, Connected, Script
+from tests.client.models import LARGE, SMALL, buffer, payload
+from tests.client.scripted_server import Action, ScriptedServer, refuse, tear
+
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+
+
+def trained(connect: Connect, server: ScriptedServer) -> Connected:
+    """A worker that has committed once."""
+    connected = connect(server.address, server.layout)
+    connected.client.join()
+    connected.client.pull(buffer(server.layout))
+    connected.client.commit(payload(server.layout, 1.0), buffer(server.layout))
+    return connected
+
+
+def then_tear(*actions: Action) -> Action:
+    def action() -> None:
+        for one in actions:
+            one()
+        tear()
+
+    return action
+
+
+def test_delta_is_dropped_when_the_server_was_restarted(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.restart(ledger=False)
+    into = buffer(SMALL)
+    outcome = connected.client.commit(payload(SMALL, 0.5), into)
+    assert not outcome.applied
+    assert outcome.verdict is None
+    assert outcome.version.incarnation == server.incarnation == connected.client.membership.incarnation
+    assert len(server.applied) == 1
+    assert bytes(into) == bytes(server._state())
+    assert connected.kinds() == [
+        EventKind.SERVER_RESTARTED,
+        EventKind.CONNECTION_BACK,
+        EventKind.DELTA_DROPPED,
+    ]
+    # The new server knows no commit of this session: its sequences start at 1.
+    following = connected.client.commit(payload(SMALL, 0.5), into)
+    assert following.verdict is not None
+    assert following.verdict.sequence == 1
+    assert len(server.applied) == 2
+
+
+def test_session_keeps_its_id_over_a_restart(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    (before,) = server.sessions
+    server.restart(ledger=False)
+    connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert list(server.sessions) == [before]
+
+
+def test_commit_applied_just_before_a_restart_counts_once(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.at("committed", then_tear(lambda: server.restart(ledger=True)))
+    into = buffer(SMALL)
+    outcome = connected.client.commit(payload(SMALL, 0.5), into)
+    assert outcome.applied
+    assert outcome.verdict is not None
+    assert (outcome.verdict.sequence, outcome.verdict.duplicate) == (2, True)
+    assert len(server.applied) == 2
+    assert bytes(into) == bytes(server._state())
+    assert outcome.version.incarnation == server.incarnation
+    assert EventKind.DELTA_DROPPED not in connected.kinds()
+
+
+def test_commit_whose_verdict_the_restart_lost_is_reported_as_applied_without_one(
+    script: Script, connect: Connect
+) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.at("committed", then_tear(lambda: server.restart(ledger=True)))
+    into = buffer(SMALL)
+    server.at("commit", lambda: None, refuse(PRECONDITION, "SEQUENCE_GAP"))
+    outcome = connected.client.commit(payload(SMALL, 0.5), into)
+    assert outcome.applied
+    assert outcome.verdict is None
+    assert outcome.version.incarnation == server.incarnation
+    assert bytes(into) == bytes(server._state())
+
+
+def test_commit_lost_with_the_old_server_is_dropped_and_the_resumed_count_goes_on(
+    script: Script, connect: Connect
+) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.at("commit", then_tear(lambda: server.restart(ledger=True)))
+    outcome = connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert not outcome.applied
+    assert len(server.applied) == 1
+    following = connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert following.verdict is not None
+    assert following.verdict.sequence == 2
+
+
+def test_server_resumed_from_an_older_checkpoint_is_followed_back(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    for _ in range(3):
+        connected.client.commit(payload(SMALL, 1.0), buffer(SMALL))
+    server.restart(ledger=True)
+    (saved,) = server._saved.values()
+    saved.last_applied = 2  # of 4
+    assert not connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
+    following = connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert following.verdict is not None
+    assert following.verdict.sequence == 3
+
+
+def test_reply_torn_by_a_restart_ends_with_the_new_servers_parameters(script: Script, connect: Connect) -> None:
+    server = script(LARGE)
+    connected = trained(connect, server)
+    server.at("reply-chunk", lambda: None, then_tear(lambda: server.restart(ledger=False)))
+    into = buffer(LARGE)
+    outcome = connected.client.commit(payload(LARGE, 0.5), into)
+    assert outcome.applied
+    assert outcome.verdict is not None
+    assert outcome.version.incarnation == server.incarnation
+    assert bytes(into) == bytes(server._state())
+    following = connected.client.commit(payload(LARGE, 0.5), into)
+    assert following.verdict is not None
+    assert following.verdict.sequence == 1
+
+
+@pytest.mark.parametrize("reason", ["STALE_BASE", "SEQUENCE_GAP", "UNKNOWN_INCARNATION", "EXPIRED_SESSION"])
+def test_refusal_of_an_old_gradient_drops_it_and_pulls(reason: str, script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.at("commit", refuse(PRECONDITION, reason))
+    into = buffer(SMALL)
+    outcome = connected.client.commit(payload(SMALL, 0.5), into)
+    assert not outcome.applied
+    assert len(server.applied) == 1
+    assert bytes(into) == bytes(server._state())
+    assert connected.events[-1].kind is EventKind.DELTA_DROPPED
+    assert reason in connected.events[-1].message
+    assert connected.client.commit(payload(SMALL, 0.5), into).applied
+
+
+def test_server_restarted_without_parameters_asks_for_new_ones(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.restart(ledger=False, parameters=False)
+    with pytest.raises(NotInitialized, match="--resume"):
+        connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert not connected.client.membership.has_parameters
+    assert connected.client.initialize(payload(SMALL, 3.0, with_constants=True))
+    connected.client.pull(buffer(SMALL))
+    assert connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
+
+
+def test_server_that_stops_and_starts_on_its_port_is_found_again(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.stop()
+    server.start()
+    assert connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
+
+
+def test_server_that_stays_away_is_given_up_and_pull_goes_on_when_it_is_back(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = connect(server.address, SMALL, connect_timeout=0.3)
+    client = connected.client
+    client.join()
+    client.pull(buffer(SMALL))
+    server.at("committed", tear)
+    server.at("heartbeat", *[tear] * 1000)
+    with pytest.raises(ServerUnavailable, match=r"gemps serve"):
+        client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    # Whether that commit counts is unknown to the caller; nothing may be committed on top of it unseen.
+    with pytest.raises(MisuseError, match=r"pull\(\) first"):
+        client.commit(payload(SMALL, 0.25), buffer(SMALL))
+    server._actions["heartbeat"].clear()
+    client.pull(buffer(SMALL))
+    following = client.commit(payload(SMALL, 0.25), buffer(SMALL))
+    assert following.verdict is not None
+    assert following.verdict.sequence == 2
+    assert len(server.applied) == 2
+
+
+def test_interrupted_commit_leaves_a_client_that_can_go_on(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = connect(server.address, SMALL)
+    client = connected.client
+    client.join()
+    client.pull(buffer(SMALL))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    server.at("committed", tear)
+    client._session.patience._sleep = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert client.version is None
+    client._session.patience._sleep = lambda _: None
+    client.pull(buffer(SMALL))
+    following = client.commit(payload(SMALL, 0.25), buffer(SMALL))
+    assert following.verdict is not None
+    assert following.verdict.sequence == 2
+    assert len(server.applied) == 2
+
+
+def test_worker_whose_name_was_taken_over_says_so_and_does_not_fight(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    superseded = refuse(grpc.StatusCode.ABORTED, "SUPERSEDED")
+    server.at("commit", superseded)
+    server.at("heartbeat", superseded)
+    with pytest.raises(Superseded, match="a name of its own"):
+        connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert server.calls.count("Join") == 1
+    connected.client.leave("superseded")
+    assert not any(call.startswith("Leave") for call in server.calls)
+
+
+def test_stream_that_a_newer_call_of_our_own_ended_is_repeated(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+    server.at("commit", refuse(grpc.StatusCode.ABORTED, "SUPERSEDED"))
+    assert connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
+    assert len(server.applied) == 2
