@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gem_core.rules.blocks import (
     BLOCK,
+    INTEGER,
     PARTIALS,
     READ_ONLY_VECTOR,
     SCALAR,
@@ -51,7 +52,7 @@ class AdaptiveStaleness(UpdateRule):
     ) -> Statistics:
         partials = empty_partials(parameters.size, 3)
         kernel = _commit_parallel if parallel else _commit_serial
-        kernel(parameters, state.snapshot, delta, np.float32(staleness + 1), partials)
+        kernel(parameters, state.snapshot, delta, np.float32(staleness + 1), partials, BLOCK)
         drift, delta_squares, update = totals(partials)
         return Statistics(
             mean_pi=1.0 / (staleness + 1) if delta_squares else 0.0,
@@ -86,18 +87,18 @@ def _commit_block(theta, snapshot, delta, divisor, sums):  # type: ignore[no-unt
     sums[2] = update_squares
 
 
-_SIGNATURE = (VECTOR, VECTOR, READ_ONLY_VECTOR, SCALAR, PARTIALS)
+_SIGNATURE = (VECTOR, VECTOR, READ_ONLY_VECTOR, SCALAR, PARTIALS, INTEGER)
 
 
 @driver(*_SIGNATURE, parallel=False)
-def _commit_serial(theta, snapshot, delta, divisor, partials):  # type: ignore[no-untyped-def]
+def _commit_serial(theta, snapshot, delta, divisor, partials, length):  # type: ignore[no-untyped-def]
     for block in range(partials.shape[0]):
-        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        a, b = block * length, min((block + 1) * length, theta.size)
         _commit_block(theta[a:b], snapshot[a:b], delta[a:b], divisor, partials[block])
 
 
 @driver(*_SIGNATURE, parallel=True)
-def _commit_parallel(theta, snapshot, delta, divisor, partials):  # type: ignore[no-untyped-def]
+def _commit_parallel(theta, snapshot, delta, divisor, partials, length):  # type: ignore[no-untyped-def]
     for block in prange(partials.shape[0]):
-        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        a, b = block * length, min((block + 1) * length, theta.size)
         _commit_block(theta[a:b], snapshot[a:b], delta[a:b], divisor, partials[block])

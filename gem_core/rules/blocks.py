@@ -9,8 +9,9 @@ The arithmetic of the update lives in functions of its own, compiled without any
 block function; only the block function may reassociate, and all it does by itself is add up sums. LLVM keeps such flags
 for each instruction, so that it can vectorise the sums without touching the update.
 
-All functions of a rule live in the rule's own file: Numba's cache notices a change of the file that a kernel is in, but
-not of other files that it calls.
+All functions of a rule live in the rule's own file, and drivers get the blocks' length as an argument: Numba's cache
+notices a change of the file that a kernel is in, but not of other files whose functions or constants it uses. Whoever
+changes the options below deletes gem_core/rules/__pycache__ (a new installation comes with new file times anyway).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PARALLEL_FROM = 524_288
 VECTOR = types.Array(types.float32, 1, "C", aligned=True)
 READ_ONLY_VECTOR = types.Array(types.float32, 1, "C", readonly=True, aligned=True)
 SCALAR = types.float32
+INTEGER = types.intp
 PARTIALS = types.Array(types.float64, 2, "C", aligned=True)
 
 # error_model="numpy": division by zero gives inf or NaN instead of an exception, which would prevent vectorisation.

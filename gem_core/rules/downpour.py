@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gem_core.rules.blocks import (
     BLOCK,
+    INTEGER,
     PARTIALS,
     READ_ONLY_VECTOR,
     VECTOR,
@@ -50,7 +51,7 @@ class Downpour(UpdateRule):
     ) -> Statistics:
         partials = empty_partials(parameters.size, 2)
         kernel = _commit_parallel if parallel else _commit_serial
-        kernel(parameters, state.snapshot, delta, partials)
+        kernel(parameters, state.snapshot, delta, partials, BLOCK)
         drift, delta_squares = totals(partials)
         delta_norm = math.sqrt(delta_squares)
         return Statistics(
@@ -83,18 +84,18 @@ def _commit_block(theta, snapshot, delta, sums):  # type: ignore[no-untyped-def]
     sums[1] = delta_squares
 
 
-_SIGNATURE = (VECTOR, VECTOR, READ_ONLY_VECTOR, PARTIALS)
+_SIGNATURE = (VECTOR, VECTOR, READ_ONLY_VECTOR, PARTIALS, INTEGER)
 
 
 @driver(*_SIGNATURE, parallel=False)
-def _commit_serial(theta, snapshot, delta, partials):  # type: ignore[no-untyped-def]
+def _commit_serial(theta, snapshot, delta, partials, length):  # type: ignore[no-untyped-def]
     for block in range(partials.shape[0]):
-        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        a, b = block * length, min((block + 1) * length, theta.size)
         _commit_block(theta[a:b], snapshot[a:b], delta[a:b], partials[block])
 
 
 @driver(*_SIGNATURE, parallel=True)
-def _commit_parallel(theta, snapshot, delta, partials):  # type: ignore[no-untyped-def]
+def _commit_parallel(theta, snapshot, delta, partials, length):  # type: ignore[no-untyped-def]
     for block in prange(partials.shape[0]):
-        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        a, b = block * length, min((block + 1) * length, theta.size)
         _commit_block(theta[a:b], snapshot[a:b], delta[a:b], partials[block])

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from gem_core.errors import RuleError
 from gem_core.rules.blocks import (
     BLOCK,
+    INTEGER,
     PARTIALS,
     READ_ONLY_VECTOR,
     SCALAR,
@@ -88,7 +89,7 @@ class Gem(UpdateRule):
         assert isinstance(state, GemState)
         partials = empty_partials(parameters.size, 8)
         kernel = _commit_parallel if parallel else _commit_serial
-        kernel(parameters, state.snapshot, state.moment, delta, *self._scalars, partials)
+        kernel(parameters, state.snapshot, state.moment, delta, *self._scalars, partials, BLOCK)
         moving, blocked, clamped, pi, moment, drift, delta_squares, update = totals(partials)
         return Statistics(
             mean_pi=pi / moving if moving else 0.0,
@@ -142,22 +143,22 @@ def _commit_block(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, eps
     sums[7] = update_squares
 
 
-_SIGNATURE = (VECTOR, VECTOR, VECTOR, READ_ONLY_VECTOR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, PARTIALS)
+_SIGNATURE = (VECTOR, VECTOR, VECTOR, READ_ONLY_VECTOR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, PARTIALS, INTEGER)
 
 
 @driver(*_SIGNATURE, parallel=False)
-def _commit_serial(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, partials):  # type: ignore[no-untyped-def]
+def _commit_serial(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, partials, length):  # type: ignore[no-untyped-def]
     for block in range(partials.shape[0]):
-        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        a, b = block * length, min((block + 1) * length, theta.size)
         _commit_block(
             theta[a:b], snapshot[a:b], moment[a:b], delta[a:b], mu, kappa, pi_min, pi_max, epsilon, partials[block]
         )
 
 
 @driver(*_SIGNATURE, parallel=True)
-def _commit_parallel(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, partials):  # type: ignore[no-untyped-def]
+def _commit_parallel(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, partials, length):  # type: ignore[no-untyped-def]
     for block in prange(partials.shape[0]):
-        a, b = block * BLOCK, min((block + 1) * BLOCK, theta.size)
+        a, b = block * length, min((block + 1) * length, theta.size)
         _commit_block(
             theta[a:b], snapshot[a:b], moment[a:b], delta[a:b], mu, kappa, pi_min, pi_max, epsilon, partials[block]
         )

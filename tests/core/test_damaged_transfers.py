@@ -44,15 +44,15 @@ def refuses_everything(assembler: Assembler, transfer: Transfer) -> bool:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda offset, data: (offset, b""), "a chunk of 0 bytes; chunks have 1 to 2097152"),
+        (lambda offset, data: (offset, b""), "a chunk of 0 bytes; chunks must have 1 to 2097152"),
         (lambda offset, data: (offset, bytes(MAX_CHUNK_BYTES + 4)), "a chunk of 2097156 bytes"),
         (lambda offset, data: (offset + 4, data), "a chunk at offset 1204; the next one must start at 1200"),
         (lambda offset, data: (offset - 600, data), "a chunk at offset 600; the next one must start at 1200"),
         (lambda offset, data: (0, data), "a chunk at offset 0; the next one must start at 1200"),
         (lambda offset, data: (2**64 - 1, data), "the next one must start at 1200"),
-        (lambda offset, data: (offset, bytes(4000)), "a chunk that ends at 5200, beyond the payload's end at 3694"),
-        (lambda offset, data: (offset, data[:-1]), "ends at 1799, within an element or block; the border before"),
-        (lambda offset, data: (offset, data[:1]), "ends at 1201, within an element or block; .* is at 1200"),
+        (lambda offset, data: (offset, bytes(4000)), "a chunk that ends at 5200; it must end at or before 3694"),
+        (lambda offset, data: (offset, data[:-1]), "ends at 1799, within an element or block: cut it at 1796"),
+        (lambda offset, data: (offset, data[:1]), "ends at 1201, within an element or block: cut it at 1200"),
     ],
     ids=[
         "empty",
@@ -82,7 +82,7 @@ def test_a_chunk_in_the_wrong_place_is_refused(
 def test_a_chunk_cut_within_an_int8_block_is_refused(kind: str) -> None:
     transfer = awkward_transfer(WireType.INT8_BLOCK)
     assembler = transfer.assembler(kind)
-    with pytest.raises(ChunkError, match="ends at 256, within an element or block; the border before it is at 0"):
+    with pytest.raises(ChunkError, match="ends at 256, within an element or block: cut it at 0"):
         assembler.add(0, memoryview(transfer.bytes[:256]))
     assert refuses_everything(assembler, transfer)
 
@@ -92,7 +92,7 @@ def test_a_chunk_after_the_last_one_is_refused(kind: str) -> None:
     transfer = awkward_transfer()
     assembler = transfer.assembler(kind)
     feed(assembler, transfer)
-    with pytest.raises(ChunkError, match="beyond the payload's end"):
+    with pytest.raises(ChunkError, match="it must end at or before 3694"):
         assembler.add(transfer.payload.byte_count, memoryview(b"1234"))
     assert refuses_everything(assembler, transfer)
 
@@ -104,7 +104,7 @@ def test_a_footer_before_the_last_chunk_is_refused(kind: str, wire_type: WireTyp
     for missing in range(1, len(transfer.chunks) + 1):
         assembler = transfer.assembler(kind)
         feed(assembler, transfer, -missing)
-        with pytest.raises(SizeMismatchError, match=f"after {assembler.received} of .*: chunks miss"):
+        with pytest.raises(SizeMismatchError, match=f"after {assembler.received} of .*: send all chunks first"):
             assembler.finish(*transfer.footer)
         assert not assembler.complete
         assert refuses_everything(assembler, transfer)
@@ -130,7 +130,7 @@ def test_a_footer_with_another_chunk_count_is_refused(kind: str, difference: int
     assembler = transfer.assembler(kind)
     feed(assembler, transfer)
     byte_count, chunk_count, checksum = transfer.footer
-    with pytest.raises(SizeMismatchError, match=f"{chunk_count + difference} chunks; {chunk_count} came"):
+    with pytest.raises(SizeMismatchError, match=f"{chunk_count + difference} chunks, but {chunk_count} came: count"):
         assembler.finish(byte_count, chunk_count + difference, checksum)
     assert refuses_everything(assembler, transfer)
 

@@ -37,15 +37,17 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def check_statistics(
-    found: Statistics, slowly: slow.Outcome, sample: Sample, proxy: np.ndarray, limits: tuple[float, float] | None
+    found: Statistics,
+    slowly: slow.Outcome,
+    sample: Sample,
+    proxy: np.ndarray,
+    limits: tuple[float, float] = (math.nan, math.nan),
 ) -> None:
     moving = sample.delta != 0
     count = int(moving.sum())
     pi = slowly.pi[moving].astype(np.float64)
     assert found.mean_pi == pytest.approx(math.fsum(pi.tolist()) / count if count else 0, rel=1e-6, abs=1e-30)
-    for fraction, limit in zip(
-        (found.blocked_fraction, found.clamped_fraction), limits or (math.nan, math.nan), strict=True
-    ):
+    for fraction, limit in zip((found.blocked_fraction, found.clamped_fraction), limits, strict=True):
         assert fraction == ((pi == np.float32(limit)).sum() / count if count else 0)
     for norm, values in (
         (found.proxy_norm, proxy),

@@ -139,6 +139,12 @@ def test_illegal_scales_are_found(scale: float, block: int) -> None:
     assert "scale" in problem.problem
 
 
+def test_a_block_of_negative_zeros_has_a_scale_that_is_not_negative() -> None:
+    for values in ([-0.0], [0.0, -0.0], [-0.0, 0.0]):
+        encoded = encode(WireType.INT8_BLOCK, np.array(values, np.float32))
+        assert bytes(encoded) == bytes(4 + len(values))
+
+
 def test_int8_products_beyond_the_limit_are_found() -> None:
     data = np.frombuffer(encode(WireType.INT8_BLOCK, np.ones(3, np.float32)), np.uint8).copy()
     data[:4] = np.array([9e29], np.float32).view(np.uint8)
