@@ -1,10 +1,10 @@
 """Messages that carry chunks, without copying the tensor bytes more often than gRPC itself needs.
 
-A message of the data path (`CommitRequest`, `CommitResponse`, `InitializeRequest`, `PullResponse`) is a few small fields and
-at most one `Chunk` with up to 2 MiB of tensor bytes. Generated code would copy those bytes twice each way. Here the
-small fields go through the generated classes, and the chunk is written (one copy, into the message) or found (no copy,
-a view) directly. What `join_chunk` writes is what protobuf's own serialisation of the same fields would be, and
-`split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
+A message of the data path (`CommitRequest`, `CommitResponse`, `InitializeRequest`, `PullResponse`) is a few small
+fields and at most one `Chunk` with up to 2 MiB of tensor bytes. Generated code would copy those bytes twice each way.
+Here the small fields go through the generated classes, and the chunk is written (one copy, into the message) or found
+(no copy, a view) directly. What `join_chunk` writes is what protobuf's own serialisation of the same fields would be,
+and `split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
 
 Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
 """
@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# Field numbers of `Chunk chunk` in the four messages, and of Chunk's own fields (commit.proto, parameters.proto, transfer.proto).
+# Field numbers of `Chunk chunk` in the four messages, and of Chunk's own fields (commit.proto, parameters.proto,
+# transfer.proto).
 COMMIT_REQUEST_CHUNK = 2
 COMMIT_RESPONSE_CHUNK = 4
 INITIALIZE_REQUEST_CHUNK = 2
@@ -26,6 +27,9 @@ _MAX_VARINT_BYTES = 10
 
 class FramingError(ValueError):
     """The bytes are not a protobuf message of the expected shape. The sender's fault; sending them again won't help."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"not a message of this contract ({problem}): use code generated from the protos")
 
 
 def join_chunk(rest: bytes, field: int, offset: int, data: Buffer) -> bytes:

@@ -77,7 +77,7 @@ class Committing:
         if self._central.layout is None:
             raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize, then Pull, then Commit")
         if header.sequence == 0:
-            raise Refusal(Reason.MALFORMED, "sequence 0: the first commit of a session has sequence 1")
+            raise Refusal(Reason.MALFORMED, "sequence 0: start with sequence 1")
         if header.sequence == session.queued_sequence:
             await self._queued_commit_is_applied(session)
         if header.sequence <= session.entry.last_applied:
@@ -118,8 +118,8 @@ class Committing:
         if header.sequence < entry.last_applied or entry.content is None or entry.verdict is None:
             raise Refusal(
                 Reason.SEQUENCE_GAP,
-                f"sequence {header.sequence} was applied before the last one, {entry.last_applied}: the next is "
-                f"{entry.last_applied + 1}",
+                f"sequence {header.sequence} was applied before the last one, {entry.last_applied}: use "
+                f"{entry.last_applied + 1} next",
                 metadata={"last_applied": str(entry.last_applied)},
             )
         if header.crc32c is None:
@@ -155,8 +155,8 @@ class Committing:
         if header.sequence != last + 1 or session.queued_sequence:
             raise Refusal(
                 Reason.SEQUENCE_GAP,
-                f"sequence {header.sequence} cannot follow {session.queued_sequence or last}: the next is "
-                f"{(session.queued_sequence or last) + 1}",
+                f"sequence {header.sequence} cannot follow {session.queued_sequence or last}: use "
+                f"{(session.queued_sequence or last) + 1} next",
                 metadata={"last_applied": str(last)},
             )
         self._run.check_open(session.worker)
@@ -165,13 +165,13 @@ class Committing:
         if header.wire_type is not expected_type:
             raise Refusal(
                 Reason.WIRE_TYPE,
-                f"this session settled on {expected_type.name} for deltas when it joined, not {header.wire_type.name}",
+                f"{header.wire_type.name} is not what this session settled on for deltas: use {expected_type.name}",
             )
         expected_bytes = self.format(header.wire_type).byte_count
         if header.byte_count != expected_bytes:
             raise Refusal(
                 Reason.SIZE_MISMATCH,
-                f"byte_count is {header.byte_count}; a delta of this layout in {header.wire_type.name} has "
+                f"byte_count is {header.byte_count}; a delta of this layout in {header.wire_type.name} must have "
                 f"{expected_bytes} bytes",
             )
 
@@ -260,5 +260,7 @@ class Staged:
         """
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
         if self.header.crc32c is not None and self.header.crc32c != footer.crc32c:
-            raise Refusal(Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c")
+            raise Refusal(
+                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
+            )
         return await self._committing.enqueue(self, footer).done

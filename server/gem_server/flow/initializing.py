@@ -42,12 +42,12 @@ class Initializing:
         if byte_count != payload.byte_count:
             raise Refusal(
                 Reason.SIZE_MISMATCH,
-                f"byte_count is {byte_count}; first parameters of this layout have {payload.byte_count} bytes "
+                f"byte_count is {byte_count}; first parameters of this layout must have {payload.byte_count} bytes "
                 "(float32, then buffers, then constants)",
             )
         older, session.initialize_call = session.initialize_call, call
         if older is not None:
-            older.end(Refusal(Reason.SUPERSEDED, "a newer Initialize of this session took over"))
+            older.end(Refusal(Reason.SUPERSEDED, "a newer Initialize of this session took over: wait for that one"))
         hold = await self._staging.reserve(session, call, Purpose.INITIALIZE)
         try:
             self.check_open(session)

@@ -50,9 +50,7 @@ class CommitStream:
 
     async def _one_commit(self, context: Context, call: Call, attendance: Attendance, part: _Part) -> None:
         if part.header is None:
-            raise Refusal(
-                Reason.OUT_OF_ORDER, "a commit starts with its header; see the worked example in commit.proto"
-            )
+            raise Refusal(Reason.OUT_OF_ORDER, "send a commit's header first; see the worked example in commit.proto")
         session = attendance.attend(part.header.session_id)
         if session.commit_call is not call:
             older, session.commit_call = session.commit_call, call
@@ -73,20 +71,26 @@ class CommitStream:
         elif header.byte_count > WHOLE_COMMIT_BYTES or part.footer is None:
             raise Refusal(
                 Reason.OUT_OF_ORDER,
-                f"a commit of {header.byte_count} bytes sends its header alone and waits for proceed; only payloads of "
-                f"at most {WHOLE_COMMIT_BYTES} bytes travel whole in the header's message",
+                f"a commit of {header.byte_count} bytes must send its header alone and wait for proceed; only payloads "
+                f"of at most {WHOLE_COMMIT_BYTES} bytes travel whole in the header's message",
             )
         received: _Part | None = part
         while True:
             if received is None:
-                raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without the commit's footer: nothing was applied")
+                raise Refusal(
+                    Reason.OUT_OF_ORDER,
+                    "the stream ended without the commit's footer, and nothing was applied: send it again",
+                )
             if received.data is not None:
                 staged.add(received.offset, received.data)
             if received.footer is not None:
                 return await staged.complete(received.footer)
             received = await _read(context)
             if received is not None and received.header is not None:
-                raise Refusal(Reason.OUT_OF_ORDER, "a header came before the footer of the commit before it")
+                raise Refusal(
+                    Reason.OUT_OF_ORDER,
+                    "a header came before the footer of the commit before it: finish one commit, then start the next",
+                )
 
     async def _reply(self, context: Context, session: Session, applied: Applied) -> None:
         session.check_alive()

@@ -35,7 +35,7 @@ class InitializeStream:
     async def _receive(self, context: Context, call: Call, attendance: Attendance) -> None:
         message, offset, data = await _read(context)
         if not message.HasField("header"):
-            raise Refusal(Reason.OUT_OF_ORDER, "an Initialize starts with its header; see parameters.proto")
+            raise Refusal(Reason.OUT_OF_ORDER, "send the header first; see parameters.proto")
         session = attendance.attend(message.header.session_id)
         with await self._initializing.stage(session, call, message.header.byte_count) as upload:
             while True:
@@ -46,12 +46,12 @@ class InitializeStream:
                     return
                 message, offset, data = await _read(context)
                 if message.HasField("header"):
-                    raise Refusal(Reason.OUT_OF_ORDER, "a second header: an Initialize has one")
+                    raise Refusal(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
 
 
 async def _read(context: Context) -> tuple[parameters_pb2.InitializeRequest, int, memoryview | None]:
     raw: bytes | object = await context.read()
     if not isinstance(raw, bytes):  # grpc.aio.EOF
-        raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without a footer: nothing was taken")
+        raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without a footer, and nothing was taken: send it again")
     rest, offset, data = split_chunk(raw, INITIALIZE_REQUEST_CHUNK)
     return messages.parse(parameters_pb2.InitializeRequest, rest), offset, data

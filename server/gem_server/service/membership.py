@@ -102,7 +102,7 @@ class Membership:
 
 def _joining(raw: bytes) -> Joining:
     if count_fields(raw, _TENSORS_PATH, MAX_TENSORS) > MAX_TENSORS:
-        raise LayoutError(f"the layout has more than {MAX_TENSORS} tensors")
+        raise LayoutError(f"the layout has more than {MAX_TENSORS} tensors: split or merge some")
     request = messages.parse(session_pb2.JoinRequest, raw, limit=MAX_CHUNK_BYTES)
     if len(request.session_id) != SESSION_ID_BYTES:
         raise Refusal(

@@ -57,13 +57,13 @@ def parse(kind: type[AnyMessage], raw: bytes, limit: int = MAX_SMALL_MESSAGE_BYT
     if len(raw) > limit:
         raise Refusal(
             Reason.MALFORMED,
-            f"{len(raw)} bytes of {kind.DESCRIPTOR.name} beside its chunk: at most {limit} are legal",
+            f"{len(raw)} bytes of {kind.DESCRIPTOR.name} beside its chunk: send at most {limit}",
         )
     try:
         return kind.FromString(raw)
     except DecodeError:
         raise Refusal(
-            Reason.MALFORMED, f"these bytes are not a {kind.DESCRIPTOR.full_name}: generate code from the protos"
+            Reason.MALFORMED, f"these bytes are not a {kind.DESCRIPTOR.full_name}: use code generated from the protos"
         ) from None
 
 

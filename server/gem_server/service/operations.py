@@ -70,7 +70,9 @@ class Operations:
         elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
             path = str(await self._checkpoint())
         else:
-            raise Refusal(Reason.MALFORMED, f"action {request.action} is unspecified or unknown")
+            raise Refusal(
+                Reason.MALFORMED, f"action {request.action} is unspecified or unknown: set FINISH or CHECKPOINT"
+            )
         return operations_pb2.ControlResponse(
             version=messages.version_to(self._central.version),
             run_state=messages.RUN_STATES[self._run.state],
