@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize, serialize_file
 from safetensors import TensorSpec as FileTensor
-from safetensors import deserialize, serialize_file
 
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
 from gem_server.errors import StartupError
@@ -102,7 +102,7 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
         layout = _layout(document.pop("layout"))
         clock = int(document.pop("clock"))
         parameters, rest = _read_tensors(place, layout)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
     return Checkpoint(layout, clock, parameters, rest[: layout.buffer_bytes], rest[layout.buffer_bytes :], document)
 

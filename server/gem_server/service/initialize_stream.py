@@ -24,7 +24,9 @@ class InitializeStream:
         outcome = parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED
         async with self._answering.call(context) as (call, attendance):
             try:
-                await self._receive(context, call, attendance)
+                # Here, and not only around the whole call, because the reason may be good news that has an answer.
+                async with call.ending():
+                    await self._receive(context, call, attendance)
             except AlreadyInitializedError:
                 outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
         response = parameters_pb2.InitializeResponse(

@@ -1,0 +1,162 @@
+"""Checkpoints: whole or not there, exact, and loadable by name."""
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gem_server.durability import checkpoint, run_record
+from gem_server.durability.checkpoint import Checkpoint
+from gem_server.errors import StartupError
+from gem_server.state.central_variable import Version
+from gem_server.state.ledger import Content, Ledger, Verdict, record
+from gem_server.state.run import Budget, RunState
+from gem_server.state.workers import Workers
+from safetensors import safe_open
+
+from gem_core import ElementType, Layout, Statistics, TensorKind, TensorSpec
+
+from .builders import run
+
+LAYOUT = Layout(
+    [
+        TensorSpec("embed", (3, 2), ElementType.FLOAT32, TensorKind.PARAMETER, ("head",)),
+        TensorSpec("double", (2,), ElementType.FLOAT64, TensorKind.PARAMETER),
+        TensorSpec("half", (5,), ElementType.FLOAT16, TensorKind.PARAMETER),
+        TensorSpec("brain", (5,), ElementType.BFLOAT16, TensorKind.PARAMETER),
+        TensorSpec("nothing", (0, 4), ElementType.FLOAT32, TensorKind.PARAMETER),
+        TensorSpec("flag", (3,), ElementType.BOOL, TensorKind.BUFFER),
+        TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
+        TensorSpec("frozen", (2,), ElementType.FLOAT32, TensorKind.CONSTANT),
+    ]
+)
+
+
+def sample(clock: int = 7) -> Checkpoint:
+    random = np.random.default_rng(clock)
+    parameters = random.standard_normal(LAYOUT.parameter_count).astype(np.float32)
+    buffers = b"\1\0\1" + np.int64(-5).tobytes()
+    constants = np.array([1.5, -2.5], np.float32).tobytes()
+    return Checkpoint(LAYOUT, clock, parameters, buffers, constants, {"seed": 3})
+
+
+def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_path: Path) -> None:
+    written = sample()
+    checkpoint.write(tmp_path, written)
+    back = checkpoint.read_latest(tmp_path)
+    assert back is not None
+    assert back.parameters.tobytes() == written.parameters.tobytes()
+    assert (back.layout, back.clock, back.buffers, back.constants, back.state) == (
+        written.layout,
+        written.clock,
+        written.buffers,
+        written.constants,
+        written.state,
+    )
+
+
+def test_model_file_has_every_name_of_the_state_dict_in_the_models_types(tmp_path: Path) -> None:
+    written = sample()
+    file = checkpoint.write(tmp_path, written) / "model.safetensors"
+    with safe_open(file, framework="np") as model:
+        assert sorted(model.keys()) == sorted(
+            ["embed", "head", "double", "half", "brain", "nothing", "flag", "steps", "frozen"]
+        )
+        embed = model.get_tensor("embed")
+        assert embed.tobytes() == model.get_tensor("head").tobytes() == written.parameters[:6].tobytes()
+        assert embed.shape == (3, 2)
+        assert model.get_tensor("double").dtype == np.float64
+        assert model.get_tensor("half").tobytes() == written.parameters[8:13].astype(np.float16).tobytes()
+        assert model.get_slice("brain").get_dtype() == "BF16"
+        assert model.get_tensor("nothing").shape == (0, 4)
+        assert model.get_tensor("steps") == -5
+        assert model.get_tensor("frozen").tolist() == [1.5, -2.5]
+
+
+def test_bfloat16_parameters_are_rounded_half_to_even(tmp_path: Path) -> None:
+    layout = Layout([TensorSpec("w", (4,), ElementType.BFLOAT16, TensorKind.PARAMETER)])
+    # 1 + 2^-8 lies halfway between 1 and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6
+    values = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8 + 2**-20)], np.float32)
+    place = checkpoint.write(tmp_path, Checkpoint(layout, 1, values, b"", b"", {}))
+    raw = checkpoint._read(place / "model.safetensors")["w"]["data"]
+    assert np.frombuffer(bytes(raw), np.uint16).tolist() == [0x3F80, 0x3F80, 0x3F82, 0xBF81]
+
+
+def test_files_are_the_owners_alone_because_the_ledger_holds_secrets(tmp_path: Path) -> None:
+    place = checkpoint.write(tmp_path, sample())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+def test_latest_points_to_the_newest_and_the_one_before_is_kept(tmp_path: Path) -> None:
+    places = [checkpoint.write(tmp_path, sample(clock)) for clock in (1, 2, 3, 3)]
+    assert (tmp_path / "latest").resolve() == places[-1].resolve()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == sorted(
+        place.name for place in places[-2:]
+    )
+
+
+def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = checkpoint.write(tmp_path, sample(1))
+
+    def full(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_sync", full)
+    with pytest.raises(OSError, match="space"):
+        checkpoint.write(tmp_path, sample(2))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [old.name]
+    back = checkpoint.read_latest(tmp_path)
+    assert back is not None
+    assert back.clock == 1
+
+
+def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
+    assert checkpoint.read_latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "float32.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut"])
+def test_damaged_checkpoint_is_refused_with_its_place(tmp_path: Path, file: str, damage: str) -> None:
+    place = checkpoint.write(tmp_path, sample())
+    victim = place / file
+    if damage == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(b"" if damage == "empty" else victim.read_bytes()[:-3])
+    with pytest.raises(StartupError, match=place.name):
+        checkpoint.read_latest(tmp_path)
+
+
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    place = checkpoint.write(tmp_path, sample())
+    document = json.loads((place / "state.json").read_text())
+    (place / "state.json").write_text(json.dumps(document | {"format": "gemps-checkpoint-99"}))
+    with pytest.raises(StartupError, match="gemps-checkpoint-1"):
+        checkpoint.read_latest(tmp_path)
+
+
+def test_run_workers_and_ledger_come_back_from_json() -> None:
+    the_run, workers, ledger = run(Budget(steps=2)), Workers(10), Ledger(10)
+    the_run.consider_start(True, 1)
+    worker = workers.enlist("w", set())
+    worker.limit = 2
+    entry = ledger.open(b"s" * 16, "w", set())
+    statistics = Statistics(0.5, 0.25, 0.125, 1.0, 2.0, 3.0, 4.0)
+    for sequence in (1, 2):
+        the_run.reserve(worker)
+        the_run.applied(worker)
+        verdict = Verdict(sequence, Version(9, sequence + 1), 3, statistics, RunState.TRAINING, 0.05)
+        record(entry, Content(1, 32, 77), verdict)
+    saved = json.loads(json.dumps(run_record.describe(the_run, workers, ledger, seed=5)))
+    run2, workers2, ledger2 = run(Budget(steps=2)), Workers(10), Ledger(10)
+    run_record.restore(saved, run2, workers2, ledger2)
+    assert (run2.commits, run2.started) == (2, True)
+    back = workers2.get("w")
+    assert back is not None
+    assert (back.rank, back.commits, back.done) == (0, 2, True)
+    assert ledger2.entries[b"s" * 16] == entry
+    assert workers2.enlist("new", set()).rank == 1

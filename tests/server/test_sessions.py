@@ -1,0 +1,144 @@
+import pytest
+from gem_server.errors import Reason, Refusal
+from gem_server.state.run import Budget
+from gem_server.state.workers import WorkerState
+
+from .builders import Registry, joining, layout, run, session_id
+
+
+class Recorder:
+    """Stands where a running call stands."""
+
+    def __init__(self) -> None:
+        self.reason: Exception | None = None
+
+    def end(self, reason: Exception) -> None:
+        self.reason = reason
+
+
+def refusal_of(registry: Registry, number: int, name: str | None = None, **more: object) -> Refusal:
+    with pytest.raises(Refusal) as refused:
+        registry.join(number, name, **more)
+    return refused.value
+
+
+def test_ranks_count_up_and_follow_the_name() -> None:
+    registry = Registry()
+    assert [registry.join(number).worker.rank for number in (1, 2, 3)] == [0, 1, 2]
+    registry.sessions.leave(registry.sessions.get(session_id(2), 0))
+    assert registry.join(4).worker.rank == 3  # nobody inherits a rank
+    assert registry.join(5, "worker-2").worker.rank == 1
+
+
+def test_rank_on_the_host_is_the_lowest_free_one_of_that_host() -> None:
+    registry = Registry()
+    ranks = [registry.join(n, host_id=host).worker.host_rank for n, host in ((1, "x"), (2, "y"), (3, "x"), (4, "y"))]
+    assert ranks == [0, 0, 1, 1]
+    registry.sessions.leave(registry.sessions.get(session_id(1), 0))
+    assert registry.join(5, host_id="x").worker.host_rank == 0
+
+
+def test_joining_again_with_a_live_id_changes_nothing() -> None:
+    registry = Registry()
+    session = registry.join(1)
+    registry.now = 5.0
+    assert registry.join(1) is session
+    assert (session.worker.sessions, session.last_call) == (1, 5.0)
+
+
+def test_same_name_with_another_id_ends_the_older_session_and_its_calls() -> None:
+    registry = Registry()
+    older = registry.join(1, "w")
+    older.commit_call = commit = Recorder()
+    newer = registry.join(2, "w")
+    assert newer.worker is older.worker
+    assert isinstance(commit.reason, Refusal)
+    assert commit.reason.reason is Reason.SUPERSEDED
+    with pytest.raises(Refusal) as refused:
+        registry.sessions.get(session_id(1), 0)
+    assert refused.value.reason is Reason.SUPERSEDED
+    assert len(registry.sessions) == 1
+
+
+def test_superseding_join_fits_where_the_older_session_was_the_last_that_fitted() -> None:
+    registry = Registry(max_sessions=1)
+    registry.join(1, "w")
+    assert refusal_of(registry, 2, "other").reason is Reason.TOO_MANY
+    registry.join(3, "w")
+
+
+def test_refused_join_leaves_the_older_session_alive() -> None:
+    registry = Registry(bound=layout(8))
+    registry.join(1, "w", model=layout(8))
+    assert refusal_of(registry, 2, "w", model=layout(9)).reason is Reason.LAYOUT_MISMATCH
+    assert registry.sessions.get(session_id(1), 0).worker.name == "w"
+
+
+def test_live_id_with_another_name_or_layout_is_refused() -> None:
+    registry = Registry()
+    registry.join(1, "w")
+    assert refusal_of(registry, 1, "v").reason is Reason.MALFORMED
+    assert refusal_of(registry, 1, "w", model=layout(9)).reason is Reason.MALFORMED
+
+
+def test_id_of_a_session_that_left_cannot_be_taken_by_another_name() -> None:
+    registry = Registry()
+    registry.sessions.leave(registry.join(1, "w"))
+    assert refusal_of(registry, 1, "v").reason is Reason.MALFORMED
+    assert registry.join(1, "w").entry.last_applied == 0
+
+
+def test_silent_session_expires_and_an_open_call_keeps_it() -> None:
+    registry = Registry(timeout=10.0)
+    silent, busy = registry.join(1), registry.join(2)
+    busy.open_calls = 1
+    assert registry.sessions.expire(9.9) == []
+    assert registry.sessions.expire(10.0) == [silent]
+    assert silent.worker.state is WorkerState.EXPIRED
+    with pytest.raises(Refusal) as refused:
+        registry.sessions.get(session_id(1), 11.0)
+    assert refused.value.reason is Reason.EXPIRED_SESSION
+    assert registry.join(1).ended is None  # the same id may come back
+
+
+def test_memory_of_an_ended_session_is_given_back() -> None:
+    registry = Registry()
+    before = registry.sessions.memory.reserved
+    registry.sessions.leave(registry.join(1))
+    assert registry.sessions.memory.reserved == before
+
+
+def test_worker_that_does_not_fit_is_refused_with_the_numbers_and_nothing_changes() -> None:
+    model = layout(1000)
+    registry = Registry(memory_limit=4000 * 7 + 8000)  # theta, 4 buffers, 2 shared snapshots; one worker
+    registry.join(1, model=model)
+    before = registry.sessions.memory.reserved
+    refusal = refusal_of(registry, 2, model=model)
+    assert refusal.reason is Reason.MEMORY
+    assert refusal.retry_after is not None  # it fits when the other leaves
+    assert "8,000" in refusal.message
+    assert (registry.sessions.memory.reserved, len(registry.sessions)) == (before, 1)
+    assert refusal_of(Registry(memory_limit=4000 * 7), 1, model=model).retry_after is None  # it never fits
+
+
+def test_leaving_without_a_known_limit_counts_as_done_under_an_epoch_budget() -> None:
+    registry = Registry(run=run(Budget(epochs=1)), bound=layout())
+    session = registry.join(1)
+    registry.sessions.leave(session)
+    registry.sessions.consider_finish()
+    assert registry.run.finished_because is not None
+
+
+def test_steps_of_a_name_are_counted_over_its_sessions() -> None:
+    registry = Registry(run=run(Budget(steps=2)), bound=layout())
+    session = registry.join(1, "w")
+    for _ in range(2):
+        registry.run.reserve(session.worker)
+        registry.run.applied(session.worker)
+    assert registry.join(2, "w").worker.done
+
+
+def test_representation_of_a_session_does_not_show_its_secret() -> None:
+    session = Registry().sessions.join(joining(7), 0.0)
+    assert session_id(7).hex() not in repr(session)
+    assert repr(session_id(7)) not in repr(session)
