@@ -130,7 +130,9 @@ class StagingPool:
     def dispatch(self) -> None:
         """Hand out free buffers. Call it whenever what `pick` looks at has changed."""
         while self._waiting and self.free:
-            hold = self._pick(self._waiting, self._holding)
+            # A call that was ended while it waited has not taken itself away yet, but cannot be granted anything.
+            waiting = [hold for hold in self._waiting if not hold.granted.done()]
+            hold = self._pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
             self._waiting.remove(hold)
