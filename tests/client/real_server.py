@@ -53,6 +53,16 @@ class RealServer:
     def _await(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until this holds in the server's thread."""
+
+        async def poll() -> None:
+            async with asyncio.timeout(60):
+                while not condition():
+                    await asyncio.sleep(0.01)
+
+        self._await(poll())
+
     def in_loop(self, function: Callable[[], Result]) -> Result:
         """Call this in the server's thread, where its objects live."""
 

@@ -1,5 +1,8 @@
 """The client and the real server together, over connections that are cut wherever they can be."""
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -386,3 +389,26 @@ def test_restart_without_resume_wants_the_parameters_again(serve: Serve, connect
         assert (parameters_in(SMALL, into) == 6.0).all()
     finally:
         fresh.stop()
+
+
+def test_interrupted_process_leaves_even_while_it_waits_for_its_turn(serve: Serve, connect: Connect) -> None:
+    server = serve(order="round-robin", min_workers=2)
+    # Joins as one of two workers and pulls: its turn does not come, because the other one never joins.
+    code = (
+        "import sys; from tests.client.models import *; from gem_worker.client import *\n"
+        f"with Client({server.address!r}, worker_name='worker', layout=SMALL) as client:\n"
+        "    client.join(); client.initialize(payload(SMALL, 0.0)); print('pulling', flush=True)\n"
+        "    client.pull(buffer(SMALL))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "pulling\n"
+        server.until(lambda: any(session.queued_pulls for session in server.server.sessions.live()))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert "KeyboardInterrupt" in errors
+    assert server.in_loop(lambda: len(server.server.sessions)) == 0

@@ -41,7 +41,7 @@ def test_delta_is_dropped_when_the_server_was_restarted(script: Script, connect:
     assert len(server.applied) == 1
     assert bytes(into) == bytes(server._state())
     assert connected.kinds() == [
-        EventKind.SERVER_RESTARTED,
+        EventKind.JOINED_AGAIN,
         EventKind.CONNECTION_BACK,
         EventKind.DELTA_DROPPED,
     ]

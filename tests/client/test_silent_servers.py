@@ -97,7 +97,7 @@ def test_waiting_commit_whose_session_is_unknown_by_now_joins_again(script: Scri
     outcome = connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert not outcome.applied
     assert server.applied == []
-    assert EventKind.SERVER_RESTARTED in connected.kinds()
+    assert EventKind.JOINED_AGAIN in connected.kinds()
 
 
 def test_initialize_that_is_stuck_is_repeated(script: Script, connect: Connect) -> None:

@@ -186,7 +186,7 @@ class Client:
         self._session.leave(reason)
 
     def close(self) -> None:
-        """Release the connection and the thread, without leaving: the session may be taken up by nobody else."""
+        """Release the connection and the thread; without a leave() before, the server's time-out ends the session."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True

@@ -9,14 +9,18 @@ _log = logging.getLogger("gem_worker.client")
 
 
 class EventKind(Enum):
-    """What happened."""
+    """What happened. The values are for programs that read a worker's log."""
 
+    # No server there yet, or it cannot take this worker yet.
     WAITING_FOR_SERVER = "waiting-for-server"
     CONNECTION_LOST = "connection-lost"
     CONNECTION_BACK = "connection-back"
+    # It answers, and asks to come back later.
     SERVER_BUSY = "server-busy"
-    SERVER_RESTARTED = "server-restarted"
+    # It was restarted, or had lost the session.
+    JOINED_AGAIN = "joined-again"
     DELTA_DROPPED = "delta-dropped"
+    # The server did not hear that this worker left.
     NOT_LEFT = "not-left"
 
 

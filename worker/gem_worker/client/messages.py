@@ -20,13 +20,20 @@ class RunState(Enum):
     TRAINING = "training"
     FINISHED = "finished"
 
-    @classmethod
-    def of(cls, state: int) -> Self:
-        """From the wire's number; raises ServerMisbehavedError for a number that has no name here."""
+    @staticmethod
+    def of(state: int) -> "RunState":
+        """From the wire's number; raises ServerMisbehavedError for a number that has no meaning here."""
         try:
-            return cls(run_pb2.RunState.Name(state).removeprefix("RUN_STATE_").lower())
-        except ValueError:
+            return _RUN_STATES[state]
+        except KeyError:
             raise ServerMisbehavedError(f"the server reports run state {state}: update this client") from None
+
+
+_RUN_STATES: dict[int, RunState] = {
+    run_pb2.RUN_STATE_WAITING: RunState.WAITING,
+    run_pb2.RUN_STATE_TRAINING: RunState.TRAINING,
+    run_pb2.RUN_STATE_FINISHED: RunState.FINISHED,
+}
 
 
 @dataclass(frozen=True, slots=True)

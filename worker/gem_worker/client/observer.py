@@ -23,6 +23,7 @@ from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
 from gem_worker.client.status_report import to_dict
+from gem_worker.client.watchdog import PROBE_TIMEOUT, Watchdog
 
 _Result = TypeVar("_Result")
 
@@ -73,11 +74,13 @@ class Observer:
         self._settings = settings if settings is not None else ClientSettings()
         self.address = check_address(address)
         self._pid = os.getpid()
+        self._closed = False
         self._channel = open_channel(self.address)
         self._calls = Calls(self._channel)
         self._patience = Patience(
             self.address, self._settings, on_event if on_event is not None else log_event, limit=wait
         )
+        self._watchdog = Watchdog(self._probe, lambda: None, self._settings)
 
     def get_status(self) -> dict[str, Any]:
         """The run's status, once: status.proto's RunStatus by its field names, enums by name, numbers as numbers."""
@@ -93,12 +96,15 @@ class Observer:
         """
         request = status_pb2.WatchStatusRequest(interval_seconds=interval)
         while True:
-            self._check_process()
+            self._check_usable()
+            self._watchdog.start()
             call = self._calls.watch_status(request)
             try:
-                for response in call:
-                    self._patience.succeeded()
-                    yield to_dict(response.status)
+                with self._watchdog.watch(call.cancel) as watched:
+                    for response in call:
+                        watched.progress()
+                        self._patience.succeeded()
+                        yield to_dict(response.status)
             except grpc.RpcError as error:
                 reason = failure(error)
                 if not isinstance(reason, Torn):
@@ -130,10 +136,12 @@ class Observer:
 
         def attempt() -> PulledParameters | None:
             receiver = _LayoutReceiver()
-            if receive_pull(self._calls, None, request, receiver) is not None:
+            if receive_pull(self._calls, self._watchdog, request, receiver) is not None:
                 return None
             return receiver.result()
 
+        self._check_usable()
+        self._watchdog.start()
         return self._persist(attempt)
 
     def report_evaluation(
@@ -153,9 +161,11 @@ class Observer:
         return ControlResult(Version.of(response.version), RunState.of(response.run_state), response.checkpoint_path)
 
     def close(self) -> None:
-        """Release the connection."""
-        if os.getpid() == self._pid:
+        """Release the connection; calls that another thread has running end with ServerUnavailable or MisuseError."""
+        if os.getpid() == self._pid and not self._closed:
+            self._closed = True
             self._channel.close()
+            self._watchdog.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -166,8 +176,8 @@ class Observer:
         self.close()
 
     def _persist(self, call: Callable[[], _Result]) -> _Result:
-        self._check_process()
         while True:
+            self._check_usable()
             try:
                 result = call()
             except grpc.RpcError as error:
@@ -181,9 +191,21 @@ class Observer:
                 self._patience.succeeded()
                 return result
 
-    def _check_process(self) -> None:
+    def _probe(self) -> int | str:
+        """For the watchdog, whose sequences an observer has none of."""
+        try:
+            self._calls.get_status(status_pb2.GetStatusRequest(), timeout=PROBE_TIMEOUT)
+        except grpc.RpcError as error:
+            return f"no status either ({failure(error)})"
+        except ValueError:  # what grpc raises when close() was called meanwhile
+            return "the observer was closed"
+        return 0
+
+    def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise MisuseError(f"this observer belongs to process {self._pid}: make a new one after a fork")
+        if self._closed:
+            raise MisuseError("this observer is closed: make a new one")
 
 
 class _LayoutReceiver:

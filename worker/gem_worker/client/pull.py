@@ -20,7 +20,7 @@ from gem_worker.client.watchdog import Watchdog, Watched
 
 def receive_pull(
     calls: Calls,
-    watchdog: Watchdog | None,
+    watchdog: Watchdog,
     request: parameters_pb2.PullRequest,
     receiver: Receiver,
 ) -> parameters_pb2.NotModified | None:
@@ -30,20 +30,17 @@ def receive_pull(
     """
     call = calls.pull(request)
     try:
-        if watchdog is None:
-            return _receive(call, receiver, None)
         with watchdog.watch(call.cancel) as watched:
             return _receive(call, receiver, watched)
     finally:
         call.cancel()
 
 
-def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched | None) -> parameters_pb2.NotModified | None:
+def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> parameters_pb2.NotModified | None:
     try:
         for message in call:
-            if watched is not None:
-                watched.waiting = False
-                watched.progress()
+            watched.waiting = False
+            watched.progress()
             rest, offset, data = split_chunk(message, PULL_RESPONSE_CHUNK)
             fields = parameters_pb2.PullResponse.FromString(rest)
             if fields.HasField("not_modified"):
@@ -57,7 +54,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched | None)
                 return None
     except grpc.RpcError as error:
         reason = failure(error)
-        if isinstance(reason, Torn) and watched is not None and watched.ended_because is not None:
+        if isinstance(reason, Torn) and watched.ended_because is not None:
             reason = Torn(watched.ended_because)
         raise reason from None
     except (CoreError, FramingError, DecodeError) as error:

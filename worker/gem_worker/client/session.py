@@ -22,11 +22,9 @@ from gem_worker.client.messages import Membership, RunState, Version, layout_to_
 from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
+from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 _Response = TypeVar("_Response")
-
-# Seconds that the watchdog's own heartbeats may take: as long as a keepalive ping may (channel.py).
-_PROBE_TIMEOUT = 20.0
 
 # The server does not know this session (any more), or was restarted: join again, under the same id.
 LOST_SESSION = frozenset({"UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION"})
@@ -154,7 +152,7 @@ class Session:
 
     def rejoin(self, why: str) -> None:
         """Join again after the server lost the session, was restarted, or counts otherwise than we do."""
-        self._on_event(ClientEvent(EventKind.SERVER_RESTARTED, f"joining again under the same session: {why}"))
+        self._on_event(ClientEvent(EventKind.JOINED_AGAIN, f"joining again under the same session: {why}"))
         self.version = None
         self.patience.failed(why, report=False)
         self._join()
@@ -219,7 +217,7 @@ class Session:
         """For the watchdog: one heartbeat. The last applied sequence, or why the server cannot be counted on."""
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
-            response = self._calls.heartbeat(request, timeout=_PROBE_TIMEOUT)
+            response = self._calls.heartbeat(request, timeout=PROBE_TIMEOUT)
         except grpc.RpcError as error:
             return f"no heartbeat either ({failure(error)})"
         except ValueError:  # what grpc raises when close() was called meanwhile

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from gem_worker.client.settings import ClientSettings
 
+# Seconds that a probe may take: as long as a keepalive ping may (channel.py).
+PROBE_TIMEOUT = 20.0
 # How often the thread looks, at most: a pause is noticed within this many seconds of its limit.
 _LARGEST_TICK = 1.0
 
