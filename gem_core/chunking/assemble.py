@@ -7,8 +7,6 @@ is not the next one. It knows neither streams nor time-outs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,13 +53,17 @@ class Assembler(ABC):
                 border; or an earlier call failed.
             BadValueError: a value that must not pass (decoding assemblers only).
         """
-        with self._gate():
+        self._check_open()
+        try:
             end = offset + data.nbytes
             self._check_place(offset, end)
             self._take(offset, end, data)
-            self.crc32c = crc32c(data, self.crc32c)
-            self.received = end
-            self.chunk_count += 1
+        except CoreError as error:
+            self._refused = error
+            raise
+        self.crc32c = crc32c(data, self.crc32c)
+        self.received = end
+        self.chunk_count += 1
 
     def finish(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
         """Compare the footer with what came; afterwards the payload is complete.
@@ -71,26 +73,13 @@ class Assembler(ABC):
             ChecksumError: the bytes differ from those that were sent.
             ChunkError: an earlier call failed, or the payload is complete already.
         """
-        with self._gate():
-            expected = self.payload.byte_count
-            if byte_count != expected:
-                raise SizeMismatchError(
-                    f"the footer says {byte_count} bytes; a payload of this layout must have {expected}"
-                )
-            if self.received != expected:
-                raise SizeMismatchError(
-                    f"the footer came after {self.received} of {expected} bytes: send all chunks first"
-                )
-            if chunk_count != self.chunk_count:
-                raise SizeMismatchError(
-                    f"the footer says {chunk_count} chunks, but {self.chunk_count} came: count what you send"
-                )
-            if crc32c != self.crc32c:
-                raise ChecksumError(
-                    f"CRC32C {self.crc32c:#010x} of the received bytes differs from the footer's {crc32c:#010x}: "
-                    "the payload was damaged on its way; send it again"
-                )
-            self.complete = True
+        self._check_open()
+        try:
+            self._check_footer(byte_count, chunk_count, crc32c)
+        except CoreError as error:
+            self._refused = error
+            raise
+        self.complete = True
 
     @abstractmethod
     def _take(self, start: int, stop: int, data: memoryview) -> None:
@@ -109,17 +98,29 @@ class Assembler(ABC):
                 f"cut it at {self.payload.border_at_or_before(end)}"
             )
 
-    @contextmanager
-    def _gate(self) -> Iterator[None]:
+    def _check_footer(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
+        expected = self.payload.byte_count
+        if byte_count != expected:
+            raise SizeMismatchError(
+                f"the footer says {byte_count} bytes; a payload of this layout must have {expected}"
+            )
+        if self.received != expected:
+            raise SizeMismatchError(f"the footer came after {self.received} of {expected} bytes: send all chunks first")
+        if chunk_count != self.chunk_count:
+            raise SizeMismatchError(
+                f"the footer says {chunk_count} chunks, but {self.chunk_count} came: count what you send"
+            )
+        if crc32c != self.crc32c:
+            raise ChecksumError(
+                f"CRC32C {self.crc32c:#010x} of the received bytes differs from the footer's {crc32c:#010x}: "
+                "the payload was damaged on its way; send it again"
+            )
+
+    def _check_open(self) -> None:
         if self._refused is not None:
             raise ChunkError(f"this transfer was refused before ({self._refused}): start a new one")
         if self.complete:
             raise ChunkError("this transfer is complete: start a new one")
-        try:
-            yield
-        except CoreError as error:
-            self._refused = error
-            raise
 
 
 class RawAssembler(Assembler):

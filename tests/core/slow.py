@@ -121,5 +121,5 @@ def divided(
 
 
 def norm(values: NDArray[np.floating]) -> float:
-    """Euclidean, with exact addition."""
-    return math.sqrt(math.fsum((values.astype(np.float64) ** 2).tolist()))
+    """Euclidean, in float64."""
+    return math.sqrt(float(np.sum(values.astype(np.float64) ** 2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def check_statistics(
     moving = sample.delta != 0
     count = int(moving.sum())
     pi = slowly.pi[moving].astype(np.float64)
-    assert found.mean_pi == pytest.approx(math.fsum(pi.tolist()) / count if count else 0, rel=1e-6, abs=1e-30)
+    assert found.mean_pi == pytest.approx(pi.sum() / count if count else 0, rel=1e-6, abs=1e-30)
     for fraction, limit in zip((found.blocked_fraction, found.clamped_fraction), limits, strict=True):
         assert fraction == ((pi == np.float32(limit)).sum() / count if count else 0)
     for norm, values in (
@@ -132,3 +133,18 @@ def test_statistics_of_the_largest_deltas_are_finite(name: str) -> None:
     assert statistics.delta_norm == pytest.approx(1e30 * math.sqrt(300_001), rel=1e-6)
     assert statistics.update_norm == pytest.approx(1e30 * math.sqrt(300_001), rel=1e-6)
     assert np.isfinite(theta).all()
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("name", ["gem", "downpour", "adaptive-staleness"])
+def test_a_commit_allocates_little_beside_the_models_size(name: str) -> None:
+    rule, theta = create_rule(name), np.zeros(1_000_000, np.float32)
+    state, delta = rule.new_worker(theta), np.ones(1_000_000, np.float32)
+    rule.warm_up()
+    tracemalloc.start()  # NumPy reports its arrays to it
+    try:
+        rule.commit(theta, state, delta, 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < theta.nbytes / 100
