@@ -51,6 +51,7 @@ def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
         spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases))
         tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
     _refuse_together(model, tensors)
+    refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)
     tensors.sort(key=_position)
     try:
         return Layout(one.spec for one in tensors), tuple(tensors)
@@ -130,7 +131,7 @@ def _refuse_unready(name: str, tensor: Tensor) -> None:
         raise UnsupportedModel(
             f"{name}: is on the meta device and has no values; use model.to_empty(device=...) and initialise it"
         )
-    if tensor.is_quantized:
+    if getattr(tensor, "is_quantized", False):
         raise UnsupportedModel(f"{name}: is quantised; train in floating point and quantise after training")
     if tensor.layout is not torch.strided:
         raise UnsupportedModel(f"{name}: is a sparse tensor; make it dense with .to_dense()")

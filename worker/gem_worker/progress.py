@@ -22,13 +22,18 @@ class Progress:
         self._interval = interval
         self._is_json = log_format == "json"
         self._out = out or sys.stdout
-        self._started = self._told = time.monotonic()
+        self._started = self._told = time.monotonic()  # until the worker has joined
         self._told_steps = 0
         self.applied = 0
         self.skipped = 0
         self.dropped = 0
         self._samples = 0
         self._seconds = {"compute": 0.0, "copy": 0.0, "exchange": 0.0}
+
+    def joined(self, rank: int, **fields: object) -> None:
+        """The worker is a member of the run: its time starts."""
+        self._started = self._told = time.monotonic()
+        self.tell("joined", "", rank=rank, **fields)
 
     def event(self, event: ClientEvent) -> None:
         """A change of the connection."""

@@ -79,9 +79,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
     )
     with session as ps:
         rule = ps.run_settings.rule
-        progress.tell(
-            "joined", "", rank=ps.rank, device=str(device), task=task.name, model=model_name, rule=rule, eta=ps.eta
-        )
+        progress.joined(ps.rank, device=str(device), task=task.name, model=model_name, rule=rule, eta=ps.eta)
         _loop(ps, model, task, device, settings.batch_size, progress)
 
 
@@ -112,8 +110,8 @@ def _dropout_seed(membership: Membership) -> int:
     return (membership.run_settings.seed * 1_000_003 + membership.rank) % 2**63
 
 
-class _Terminated(BaseException):
-    """SIGTERM arrived; like KeyboardInterrupt no error."""
+class _Terminated(SystemExit):
+    """SIGTERM arrived."""
 
 
 @contextmanager
