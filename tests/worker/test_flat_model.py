@@ -137,7 +137,7 @@ def test_several_backwards_add_up() -> None:
         backward(model, seed)
     flat.collect_gradients()
     for name, piece in scaled(flat).items():
-        assert torch.equal(piece, reference.get_parameter(name).grad), name  # type: ignore[arg-type]
+        assert torch.equal(piece, reference.get_parameter(name).grad), name
 
 
 def test_a_gradient_from_before_flattening_is_dropped() -> None:
@@ -157,7 +157,7 @@ def test_a_gradient_made_with_create_graph_is_collected() -> None:
     flat.collect_gradients()
     assert_flat(flat)
     for name, piece in scaled(flat).items():
-        assert torch.equal(piece, reference.get_parameter(name).grad.detach()), name  # type: ignore[union-attr]
+        assert torch.equal(piece, reference.get_parameter(name).grad.detach()), name
 
 
 def test_float32_parameters_come_first_and_are_one_contiguous_piece() -> None:

@@ -68,7 +68,7 @@ def test_every_setting_has_an_explanation_and_comes_from_the_environment(monkeyp
     settings = WorkerSettings(batch_size=8)
     assert (settings.server, settings.batch_size) == ("example:1", 8)
     with pytest.raises(ValidationError, match="frozen"):
-        settings.batch_size = 9  # type: ignore[misc]
+        settings.batch_size = 9
 
 
 def test_task_options_have_the_settings_defaults() -> None:
@@ -84,7 +84,7 @@ def test_an_impossible_device_is_refused_as_a_setting(device: str) -> None:
 @pytest.mark.parametrize("wire", ["float64", "int4", ""])
 def test_an_unknown_wire_type_is_refused_as_a_setting(wire: str) -> None:
     with pytest.raises(ValidationError):
-        WorkerSettings(delta_wire=wire)  # type: ignore[arg-type]
+        WorkerSettings(delta_wire=wire)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

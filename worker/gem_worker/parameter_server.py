@@ -168,8 +168,8 @@ class ParameterServer:
 
     def join(self) -> None:
         """Become a worker: what entering the `with` block does. Waits for a server that is not there yet."""
-        membership = self._client.join()
         try:
+            membership = self._client.join()
             if self._on_join is not None:
                 self._on_join(membership)
             flat = FlatModel(self.model)

@@ -27,6 +27,7 @@ class Progress:
         self.applied = 0
         self.skipped = 0
         self.dropped = 0
+        self._was_skipped = False
         self._samples = 0
         self._seconds = {"compute": 0.0, "copy": 0.0, "exchange": 0.0}
 
@@ -48,8 +49,9 @@ class Progress:
         self._seconds["compute"] += report.compute_seconds
         self._seconds["copy"] += report.copy_seconds
         self._seconds["exchange"] += report.exchange_seconds
-        if report.skipped:
+        if report.skipped and not self._was_skipped:
             self.tell("skipped", "the gradient is not finite: nothing was sent", skipped=self.skipped)
+        self._was_skipped = report.skipped
         now = time.monotonic()
         if now - self._told >= self._interval:
             rate = (self.applied - self._told_steps) / (now - self._told)

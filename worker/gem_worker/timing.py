@@ -90,6 +90,7 @@ class CudaClock(StepClock):
         """See `StepClock`."""
         self._record(self._staged)
         self._staged.synchronize()
+        self._installed.synchronize()  # over already, unless the loop has changed to another stream
         compute = self._installed.elapsed_time(self._computed)
         copy = self._computed.elapsed_time(self._staged) + self._received.elapsed_time(self._installed)
         self._times = (compute / 1000, copy / 1000)

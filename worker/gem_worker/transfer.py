@@ -54,6 +54,7 @@ class Transfer:
         self._reply_host = self._host_bytes(self._reply_format.byte_count)
         self._scalars_host: Tensor | None = None
         self._scaled = self._memory_of_scaled()
+        self._decoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
         self.reply = host_view(self._reply_host)
         self.clock = step_clock(flat.device)
@@ -103,9 +104,13 @@ class Transfer:
         refuse_non_finite(self._flat.tensors)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32, with_constants=True)
         payload = torch.empty(form.byte_count, dtype=torch.uint8)
-        values = torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
-        self._flat.read_parameters(values)
-        payload[: form.parameter_bytes].view(torch.float32).copy_(values)
+        values = payload[: form.parameter_bytes].view(torch.float32)
+        if self._on_host:
+            self._flat.read_parameters(values)
+        else:
+            on_device = self._memory_on_device()
+            self._flat.read_parameters(on_device)
+            values.copy_(on_device)
         offset = form.parameter_bytes + self._flat.layout.buffer_bytes
         payload[form.parameter_bytes : offset].copy_(self._flat.buffer_bytes)
         for one in self._flat.constants:
@@ -143,8 +148,9 @@ class Transfer:
         form = self._delta_format
         if self._on_host and form.wire_type is WireType.FLOAT32:
             return self._delta_host[: form.parameter_bytes].view(torch.float32)
-        if self._flat.is_plain:
-            return self._flat.groups[0].gradients
+        return self._flat.groups[0].gradients if self._flat.is_plain else self._memory_on_device()
+
+    def _memory_on_device(self) -> Tensor:
         return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
 
     def _encode_delta(self) -> None:
@@ -169,9 +175,10 @@ class Transfer:
         if wire_type is WireType.FLOAT32 and (self._on_host or self._flat.is_plain):
             self._flat.write_parameters(encoded.view(torch.float32))
         else:
-            values = torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
-            wire_casts.decode(wire_type, encoded.to(self._flat.device, non_blocking=True), values)
-            self._flat.write_parameters(values)
+            if self._decoded is None:
+                self._decoded = self._memory_on_device()
+            wire_casts.decode(wire_type, encoded.to(self._flat.device, non_blocking=True), self._decoded)
+            self._flat.write_parameters(self._decoded)
         self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
 
     def _loss_scalar(self, loss: Tensor) -> Tensor:
