@@ -1,5 +1,6 @@
 """What a command says when it cannot go on: one line that names the fix, and an exit code."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 USAGE = 2  # as for every command-line tool: the caller's flags or settings are wrong
@@ -18,6 +19,14 @@ class CommandError(Exception):
 def missing_worker_extra(error: ImportError) -> CommandError:
     """Make the message for a command that needs PyTorch in an environment without it."""
     return CommandError(f'{error.name or "a package"} is not installed: pip install "gemps[worker]"')
+
+
+def refused(error: Exception) -> CommandError:
+    """Make the message for what the client library raised; its texts name the fix already."""
+    hint = ""
+    if getattr(error, "reason", "") == "UNIMPLEMENTED":
+        hint = f". If it is one, its version differs from this one's, gemps {version('gemps')}"
+    return CommandError(f"{error}{hint}")
 
 
 def last_lines(log: Path, count: int = 12) -> list[str]:

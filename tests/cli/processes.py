@@ -1,7 +1,9 @@
 """Runs the real command in real processes, and makes sure that none is left."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -36,6 +38,22 @@ def gemps(
         timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
     )
+
+
+def in_terminal(*arguments: str) -> tuple[int, str]:
+    """Run to the end on a terminal of 40 lines; returns the exit code and everything it wrote there."""
+    leader, follower = pty.openpty()
+    size = {"LINES": "40", "TERM": "xterm"}
+    process = subprocess.Popen(
+        command(*arguments), env={**CLEAN, **size}, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower
+    )
+    os.close(follower)
+    written = b""
+    with contextlib.suppress(OSError):  # how Linux tells that the other side is closed
+        while part := os.read(leader, 65536):
+            written += part
+    os.close(leader)
+    return process.wait(PATIENCE), written.decode(errors="replace")
 
 
 @contextmanager

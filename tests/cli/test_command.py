@@ -2,12 +2,14 @@
 
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from gem_cli.errors import FAILED, USAGE
 
-from tests.cli.processes import PATIENCE, gemps, json_lines, served, started, stop, wait_for
+from tests.cli.processes import PATIENCE, gemps, in_terminal, json_lines, served, started, stop, wait_for
 
 # `python -c BLOCKED gemps ARGUMENTS`: the command, in an environment whose imports of these packages fail.
 BLOCKED = """
@@ -86,6 +88,20 @@ def test_no_server_is_one_line_with_the_fix() -> None:
     assert "gemps serve" in done.stderr
 
 
+def test_a_server_of_another_kind_is_one_line_with_the_fix() -> None:
+    """A gRPC server that does not offer our service: another version of it, or somebody else's."""
+    stranger = grpc.server(ThreadPoolExecutor(1))
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    stranger.start()
+    try:
+        done = gemps("status", f"127.0.0.1:{port}")
+    finally:
+        stranger.stop(None)
+    assert done.returncode == FAILED
+    assert done.stderr.strip().count("\n") == 0
+    assert "version" in done.stderr
+
+
 def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
     with served(tmp_path, "--eta", "0.25") as (address, process):
         plain = gemps("status", address)
@@ -94,6 +110,10 @@ def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
         (status,) = json_lines(gemps("status", address, "--json").stdout)
         assert status["run_state"] == "RUN_STATE_WAITING"
         assert status["settings"]["eta"] == 0.25
+        code, tables = in_terminal("status", address)
+        assert code == 0
+        assert "╭" in tables
+        assert "parameters" in tables
         by_environment = gemps("status", "--json", env={"GEMPS_SERVER": address})
         assert json_lines(by_environment.stdout)[0]["settings"] == status["settings"]
 

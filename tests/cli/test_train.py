@@ -11,7 +11,17 @@ import pytest
 from gem_cli.errors import FAILED, INTERRUPTED, USAGE
 from safetensors import safe_open
 
-from tests.cli.processes import PATIENCE, children, command, gemps, json_lines, started, wait_for, wait_until_gone
+from tests.cli.processes import (
+    PATIENCE,
+    children,
+    command,
+    gemps,
+    in_terminal,
+    json_lines,
+    started,
+    wait_for,
+    wait_until_gone,
+)
 
 DETERMINED = [
     "--workers",
@@ -109,14 +119,15 @@ def test_evaluating_the_file_again_gives_the_same_figures(run: Run) -> None:
     assert (found["accuracy"], found["loss"]) == (summary["accuracy"], summary["test_loss"])
 
 
-def test_a_finished_run_goes_on_with_a_larger_budget(run: Run, tmp_path: Path) -> None:
+def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    subprocess.run(["cp", "-a", str(run.folder), str(folder)], check=True)
-    more = [*DETERMINED, "--steps", "60", "--run-dir", str(folder), "--resume"]
-    done = gemps("train", *more)
-    assert done.returncode == 0, done.stderr
+    for more in (["--steps=10"], ["--steps=25", "--resume"]):
+        done = gemps("train", "--workers=1", f"--run-dir={folder}", *more)
+        assert done.returncode == 0, done.stderr
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    assert summary["commits"] == 2 * 60
+    assert (summary["commits"], summary["version"]) == (25, 26)
+    clocks = [line["version"]["clock"] for line in json_lines((folder / "metrics.jsonl").read_text(encoding="utf-8"))]
+    assert clocks == sorted(clocks)
 
 
 def test_a_folder_in_use_is_refused(run: Run) -> None:
@@ -134,6 +145,15 @@ def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert folder.name.endswith("-digits-gem")
     assert str(folder) in done.stdout
+
+
+def test_on_a_terminal_progress_is_a_live_view_of_the_run_and_each_worker(tmp_path: Path) -> None:
+    code, written = in_terminal("train", "--workers", "2", "--steps", "100", "--run-dir", str(tmp_path / "run"))
+    assert code == 0, written
+    for text in ("loss", "staleness", "fairness", "worker-0", "worker-1", "finished", "test accuracy"):
+        assert text in written
+    assert "\x1b[?25l" in written  # the cursor is hidden while the view renews itself
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
 
 
 SCRIPT = """

@@ -10,7 +10,7 @@ import typer
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import USAGE, CommandError, missing_worker_extra
+from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
 from gem_cli.options import Given, OptionGroup, with_options
 from gem_cli.status_view import describe_evaluation
 
@@ -55,7 +55,7 @@ def evaluate(
         else:
             result = evaluate_server(settings.server, settings, report_as=socket.gethostname() if report else "")
     except (ClientError, TaskError) as error:
-        raise CommandError(str(error)) from None
+        raise refused(error) from None
     found = dataclasses.asdict(result)
     print(json.dumps(found) if as_json else describe_evaluation(found))
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from gem_cli import status_view
-from gem_cli.errors import CommandError
+from gem_cli.errors import refused
 from gem_cli.status_view import Status
 
 
@@ -46,7 +46,7 @@ def status(
             else:
                 print(status_view.plain_report(found))
     except ClientError as error:
-        raise CommandError(str(error)) from None
+        raise refused(error) from None
     finally:
         observer.close()
 

@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from gem_server.settings import ServerSettings
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 from gem_cli.status_view import describe_evaluation
 from gem_cli.training.children import ONE_THREAD, gemps
@@ -54,7 +55,9 @@ def train(
     """
     settings = given.load(TrainSettings)
     worker = given.load(WorkerSettings)
-    command = None if not script else _script(script)
+    command = _script(script) if script else None
+    if command is None and find_spec("torch") is None:
+        raise missing_worker_extra(ModuleNotFoundError(name="torch"))
     folder, server, server_arguments = _prepare(given, settings, worker, command)
     plan = Plan(
         server=gemps("serve", *server_arguments),
@@ -75,8 +78,8 @@ def train(
     }
     evaluation_arguments = None if command else given.arguments(WorkerSettings)
     _finish(folder, outcome, started, used, evaluation_arguments, reporter)
-    if outcome.interrupted:
-        raise SystemExit(INTERRUPTED)
+    if outcome.interrupted_by is not None:
+        raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
     if outcome.server_failed or outcome.failed_workers:
         raise SystemExit(FAILED)
 
@@ -99,8 +102,8 @@ def _prepare(
     elif asked.resume:
         raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to go on with", USAGE)
     else:
-        label = Path(command[-1 if len(command) == 1 else 1]).stem if command else worker.task
-        folder = RunFolder.fresh(settings.runs_dir, f"{label}-{asked.rule}")
+        script = next((part for part in command or () if part.endswith(".py")), command[0] if command else worker.task)
+        folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")
     own |= {"data_dir": folder.path, "ready_file": folder.ready_file}
     return folder, given.load(ServerSettings, **own), [*given.arguments(ServerSettings), *to_arguments(own)]
 
@@ -133,7 +136,7 @@ def _finish(
     evaluation = None
     if not folder.keep_final_model():
         reporter.event("no_model", f"no model was trained; the logs are in {folder.logs}")
-    elif evaluation_arguments is not None and not outcome.interrupted:
+    elif evaluation_arguments is not None and outcome.interrupted_by is None:
         found = results.evaluate(folder, evaluation_arguments)
         if isinstance(found, str):
             reporter.event("evaluation_failed", found)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gem_cli.errors import last_lines
@@ -69,19 +69,21 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def describe_end(self) -> str:
-        """Return how it ended, and the end of its log: for a message about a failure."""
+    def describe_end(self, *, quote: bool = True) -> str:
+        """Return how it ended, and with `quote` the end of its log: for a message about a failure."""
         code = self.exit_code or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+        if not quote:
+            return f"{self.name} {how} in the same way; its log is {self.log}"
         lines = last_lines(self.log)
         quoted = "".join(f"\n    {line}" for line in lines)
         return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
 
 
-def wait(children: Sequence[Child], seconds: float) -> list[Child]:
-    """Wait up to so many seconds until all have ended; returns those that have not."""
+def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] = lambda: False) -> list[Child]:
+    """Wait up to so many seconds until all have ended, or `unless` holds; returns those that run."""
     deadline = time.monotonic() + seconds
-    while (left := [child for child in children if child.running]) and time.monotonic() < deadline:
+    while (left := [child for child in children if child.running]) and time.monotonic() < deadline and not unless():
         time.sleep(0.02)
     return left
 

@@ -14,7 +14,7 @@ class Follower:
         from gem_worker.client import ClientError, Observer
 
         self._unreachable = ClientError
-        self._observer = Observer(address)
+        self._observer = Observer(address, on_event=lambda _: None)  # what it would log, the children tell
         self._interval = interval
         self._reports: queue.SimpleQueue[Status] = queue.SimpleQueue()
         self._closed = threading.Event()

@@ -30,7 +30,7 @@ def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str,
 
 def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
     """Write plot.png, where there is something to draw and something to draw it with."""
-    metrics = [line for line in folder.read_metrics() if status_view.clock(line)]
+    metrics = [line for line in folder.read_metrics() if line.get("commits")]
     if not metrics:
         return
     try:
@@ -50,7 +50,7 @@ def summarize(
     return {
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "interrupted": outcome.interrupted,
+        "interrupted": outcome.interrupted_by is not None,
         "exit_codes": outcome.exit_codes,
         "accuracy": evaluation["accuracy"] if evaluation else None,
         "test_loss": evaluation["loss"] if evaluation else None,

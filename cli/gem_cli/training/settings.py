@@ -18,7 +18,7 @@ class TrainSettings(BaseSettings):
         description="Exactly this folder instead, new or empty; with --resume the folder of the run to go on with.",
     )
     report_interval: float = Field(
-        0.5,
+        0.25,
         ge=0.1,
         description="Seconds between two reports of the server: lines of metrics.jsonl, and progress shown.",
     )

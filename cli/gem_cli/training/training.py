@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from gem_cli import status_view
-from gem_cli.errors import CommandError
+from gem_cli.errors import CommandError, last_lines
 from gem_cli.status_view import Status
 from gem_cli.training.children import Child, end, wait
 from gem_cli.training.follower import Follower
@@ -44,9 +44,10 @@ class Plan:
 class Outcome:
     """How it went."""
 
-    interrupted: bool = False
+    interrupted_by: signal.Signals | None = None
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     last_status: Status | None = None
+    stopped: list[str] = field(default_factory=list)  # workers that came too late for the run, or did not see its end
 
     @property
     def server_failed(self) -> bool:
@@ -55,8 +56,8 @@ class Outcome:
 
     @property
     def failed_workers(self) -> list[str]:
-        """Names of the workers that ended badly; an interrupted run's workers may end as they like."""
-        return [name for name, code in self.exit_codes.items() if name != "server" and code != 0]
+        """Names of the workers that ended badly by themselves."""
+        return [name for name, code in self.exit_codes.items() if name not in ("server", *self.stopped) and code != 0]
 
 
 class Interrupts:
@@ -64,6 +65,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        self.first: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -75,8 +77,9 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _note(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
+        self.first = self.first or signal.Signals(number)
 
 
 class Training:
@@ -89,6 +92,7 @@ class Training:
         self._server: Child | None = None
         self._workers: list[Child] = []
         self._noticed: set[str] = set()
+        self._quoted: list[str] = []  # the end of the log that was told last: many workers often fail alike
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -104,7 +108,7 @@ class Training:
                 children = [*([self._server] if self._server else []), *self._workers]
                 end(children, (signal.SIGKILL, 10.0))
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
-            self._outcome.interrupted = interrupts.count > 0
+            self._outcome.interrupted_by = interrupts.first
         return self._outcome
 
     def _start(
@@ -169,9 +173,14 @@ class Training:
         if server.exit_code != 0 and not interrupts.count:
             self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
         else:
-            wait(self._workers, WORKER_GRACE)  # they have left; their processes are still ending
-        end(self._workers, (signal.SIGINT, WORKER_GRACE))
+            # Most have left, and their processes are still ending.
+            for worker in wait(self._workers, WORKER_GRACE, unless=lambda: interrupts.count > 0):
+                self._outcome.stopped.append(worker.name)
+                self._reporter.event(
+                    "worker_stopped", f"{worker.name} still runs after the end of the run: stopping it"
+                )
         self._notice_ended_workers()
+        end(self._workers, (signal.SIGINT, WORKER_GRACE))
 
     def _take(self, status: Status | None) -> None:
         if status is not None:
@@ -183,9 +192,12 @@ class Training:
         for worker in self._workers:
             if worker.exit_code and worker.name not in self._noticed:
                 self._noticed.add(worker.name)
+                end_of_log = last_lines(worker.log)
+                text = worker.describe_end(quote=end_of_log != self._quoted)
+                self._quoted = end_of_log
                 self._reporter.event(
                     "worker_failed",
-                    worker.describe_end(),
+                    text,
                     worker=worker.name,
                     exit_code=worker.exit_code,
                     log=str(worker.log),
@@ -194,9 +206,10 @@ class Training:
     def _cannot_begin(self, follower: Follower) -> bool:
         """Whether workers that failed are missing for --min-workers, so that the others would wait for ever."""
         running = sum(worker.running for worker in self._workers)
-        if not self._noticed or running >= self._plan.min_workers:
+        seen = self._outcome.last_status
+        if not self._noticed or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
             return False
-        status = follower.now()
+        status = follower.now()  # what was seen may be old
         if status is None or status_view.state(status) != "WAITING":
             return False
         self._reporter.event(
@@ -207,16 +220,11 @@ class Training:
 
     def _stop(self, server: Child, interrupts: Interrupts) -> None:
         self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
-        asked = time.monotonic()
         for worker in self._workers:
             self._noticed.add(worker.name)  # however it ends now is no failure
             worker.send(signal.SIGINT)
-        while any(worker.running for worker in self._workers) and interrupts.count == 1:
-            if time.monotonic() - asked > WORKER_GRACE:
-                end(self._workers, (signal.SIGKILL, 5.0))
-            time.sleep(POLL)
-        asked = time.monotonic()
+        wait(self._workers, WORKER_GRACE, unless=lambda: interrupts.count > 1)
+        end(self._workers, (signal.SIGKILL, 5.0))
         server.send(signal.SIGTERM)
-        while server.running and interrupts.count == 1 and time.monotonic() - asked < SERVER_GRACE:
-            time.sleep(POLL)
-        end([*self._workers, server], (signal.SIGKILL, 10.0))
+        wait([server], SERVER_GRACE, unless=lambda: interrupts.count > 1)
+        end([server], (signal.SIGKILL, 10.0))

@@ -1,0 +1,95 @@
+"""Commits a second through a real server (`make bench`): `gemps serve` and client processes without PyTorch.
+
+Every worker commits a delta of all parameters and gets all parameters back, as in training, but computes nothing, so
+the figures are those of the exchange and the update alone. Compare figures of one call only: machines differ, and so
+does what else they do.
+"""
+
+import argparse
+import json
+import multiprocessing
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+from gem_worker.client import Client
+from rich.console import Console
+from rich.table import Table
+
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+
+
+def commit_for(seconds: float, address: str, name: str, parameters: int, start: Barrier) -> list[float]:
+    """Commit for so many seconds as one worker; returns the time of each round trip, in seconds."""
+    layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+    held = memoryview(bytearray(4 * parameters))
+    delta = memoryview(np.random.default_rng(0).normal(scale=1e-6, size=parameters).astype(np.float32).tobytes())
+    took: list[float] = []
+    with Client(address, worker_name=name, layout=layout) as client:
+        if not client.join().has_parameters:
+            client.initialize(held)
+        client.pull(held, with_constants=True)
+        client.commit(delta, held)  # opens the stream
+        start.wait()
+        end = time.perf_counter() + seconds
+        while (before := time.perf_counter()) < end:
+            client.commit(delta, held)
+            took.append(time.perf_counter() - before)
+        client.leave("done")
+    return took
+
+
+def measure(rule: str, parameters: int, workers: int, seconds: float) -> list[float]:
+    """Start a server and the workers; returns all round trips."""
+    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:
+        ready = Path(folder) / "ready.json"
+        settings = {"--bind": "127.0.0.1:0", "--rule": rule, "--min-workers": workers, "--ready-file": ready}
+        arguments = [f"{flag}={value}" for flag, value in settings.items()]
+        with (Path(folder) / "log").open("wb") as log:
+            server = subprocess.Popen([sys.executable, "-m", "gem_cli", "serve", *arguments], stdout=log, stderr=log)
+        try:
+            while not ready.exists():
+                if server.poll() is not None:
+                    sys.exit((Path(folder) / "log").read_text(encoding="utf-8"))
+                time.sleep(0.05)
+            address = json.loads(ready.read_text(encoding="utf-8"))["address"]
+            spawn = multiprocessing.get_context("spawn")
+            with spawn.Manager() as manager, spawn.Pool(workers) as pool:
+                start = manager.Barrier(workers)
+                jobs = [(seconds, address, f"worker-{index}", parameters, start) for index in range(workers)]
+                return [one for took in pool.starmap(commit_for, jobs, chunksize=1) for one in took]
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait()
+
+
+def main() -> None:
+    """Measure each size and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--parameters", type=int, nargs="+", default=[2_048, 262_144, 4_200_000])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rule", default="gem")
+    arguments = parser.parse_args()
+    table = Table(
+        title=f"{arguments.rule}, {arguments.workers} workers, float32 both ways, {arguments.seconds:g} s each"
+    )
+    for heading in ("parameters", "commits/s", "MB/s each way", "round trip ms: median", "99 %"):
+        table.add_column(heading, justify="right")
+    for parameters in arguments.parameters:
+        took = measure(arguments.rule, parameters, arguments.workers, arguments.seconds)
+        rate = len(took) / arguments.seconds
+        median, late = np.percentile(np.array(took) * 1000, [50, 99])
+        table.add_row(
+            f"{parameters:,}", f"{rate:,.0f}", f"{rate * 4e-6 * parameters:,.0f}", f"{median:.2f}", f"{late:.2f}"
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
