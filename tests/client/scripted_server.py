@@ -94,6 +94,10 @@ class ScriptedServer:
     run_state: run_pb2.RunState = run_pb2.RUN_STATE_TRAINING
     clock: int = 1
     incarnation: int = 7
+    # So many chunks of parameters leave with a bit flipped.
+    damaged_chunks: int = 0
+    # The contexts of Commit streams, so that a test can end one while it is idle.
+    streams: list[grpc.ServicerContext] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._actions: defaultdict[str, deque[Action]] = defaultdict(deque)
@@ -208,18 +212,22 @@ class ScriptedServer:
         self.calls.append("Initialize")
         self._pass("initialize", context)
         received = bytearray()
+        header: parameters_pb2.InitializeHeader | None = None
         footer: transfer_pb2.Footer | None = None
         for message in messages:
             rest, offset, data = split_chunk(message, 2)
             fields = parameters_pb2.InitializeRequest.FromString(rest)
             if fields.HasField("header"):
-                self._session(fields.header.session_id, context)
+                header = fields.header
+                self._session(header.session_id, context)
             if data is not None:
                 assert offset == len(received)
                 received += data
             if fields.HasField("footer"):
                 footer = fields.footer
+        assert header is not None
         assert footer is not None
+        assert header.byte_count == footer.byte_count
         assert (footer.byte_count, footer.crc32c) == (len(received), crc32c(received))
         outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
         if self.theta is None:
@@ -249,6 +257,7 @@ class ScriptedServer:
 
     def _commit(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self.calls.append("Commit")
+        self.streams.append(context)
         try:
             while True:
                 yield from self._one_commit(messages, context)
@@ -349,7 +358,11 @@ class ScriptedServer:
             footer = None
             if end == format_.byte_count:
                 footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=count, crc32c=crc32c(data))
-            yield header, offset, data[offset:end], footer
+            chunk = bytearray(data[offset:end])
+            if self.damaged_chunks:
+                self.damaged_chunks -= 1
+                chunk[0] ^= 1
+            yield header, offset, memoryview(chunk), footer
 
 
 def _bytes(message: object) -> bytes:

@@ -99,14 +99,17 @@ def test_impossible_chunk_size_is_refused_by_the_client(chunk_bytes: int, script
         connect(server.address, SMALL).client.join()
 
 
+@pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["one message", "several"])
 @pytest.mark.parametrize("has_parameters", [True, False])
-def test_first_parameters_are_uploaded_once(has_parameters: bool, script: Script, connect: Connect) -> None:
-    server = script(LARGE)
+def test_first_parameters_are_uploaded_once(
+    has_parameters: bool, layout: Layout, script: Script, connect: Connect
+) -> None:
+    server = script(layout)
     if not has_parameters:
         server.theta, server.clock = None, 0
-    client = connect(server.address, LARGE).client
+    client = connect(server.address, layout).client
     assert client.join().has_parameters is has_parameters
-    assert client.initialize(payload(LARGE, 1.0, with_constants=True)) is not has_parameters
+    assert client.initialize(payload(layout, 1.0, with_constants=True)) is not has_parameters
     assert server.theta is not None
     np.testing.assert_array_equal(server.theta, np.float32(not has_parameters))
 
@@ -146,6 +149,22 @@ def test_torn_pull_is_resumed_at_the_chunk_it_was_torn_at(chunk: int, script: Sc
     assert bytes(into) == bytes(server._state())
     assert [pull.resume_offset for pull in server.pulls] == [0, chunk * server.chunk_bytes]
     assert server.pulls[1].HasField("resume_version") is (chunk > 0)
+
+
+def test_pull_that_gets_further_each_time_is_not_given_up(script: Script, connect: Connect) -> None:
+    server = script(LARGE)
+    server.chunk_bytes = 8 << 10
+    client = connect(server.address, LARGE).client
+    client.join()
+    # Every pause takes most of the patience.
+    now = [0.0]
+    patience = client._session.patience
+    patience._clock = lambda: now[0]
+    patience._sleep = lambda _: now.append(now.pop() + 40.0)
+    server.at("pull-chunk", *[lambda: None, tear] * 10)
+    into = buffer(LARGE)
+    client.pull(into)
+    assert bytes(into) == bytes(server._state())
 
 
 def test_pull_without_parameters_names_the_fix(script: Script, connect: Connect) -> None:

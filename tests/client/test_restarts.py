@@ -105,6 +105,20 @@ def test_commit_lost_with_the_old_server_is_dropped_and_the_resumed_count_goes_o
     assert following.verdict.sequence == 2
 
 
+def test_restart_that_kept_the_session_still_drops_the_delta(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+
+    def new_incarnation() -> None:
+        server.incarnation += 1
+
+    server.at("commit", then_tear(new_incarnation))
+    outcome = connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    assert not outcome.applied
+    assert connected.client.membership.incarnation == outcome.version.incarnation == server.incarnation
+    assert len(server.applied) == 1
+
+
 def test_server_resumed_from_an_older_checkpoint_is_followed_back(script: Script, connect: Connect) -> None:
     server = script(SMALL)
     connected = trained(connect, server)
@@ -211,6 +225,21 @@ def test_interrupted_commit_leaves_a_client_that_can_go_on(script: Script, conne
     assert following.verdict is not None
     assert following.verdict.sequence == 2
     assert len(server.applied) == 2
+
+
+def test_interrupted_pull_leaves_no_version_to_commit_on(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = trained(connect, server)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    server.at("pull", tear)
+    connected.client._session.patience._sleep = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        connected.client.pull(buffer(SMALL))
+    with pytest.raises(MisuseError, match=r"pull\(\) first"):
+        connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
 
 
 def test_worker_whose_name_was_taken_over_says_so_and_does_not_fight(script: Script, connect: Connect) -> None:

@@ -1,5 +1,6 @@
 """A stream that breaks at any point of a commit: the delta counts once, and the worker holds what the server thinks."""
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -136,6 +137,41 @@ def test_torn_reply_is_pulled_from_the_start_when_the_snapshot_moved_on(script: 
     assert outcome.version.clock == 3
     assert [pull.HasField("resume_version") for pull in server.pulls] == [False, True, False]
     assert bytes(into) == bytes(server._state())
+
+
+@pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["whole", "chunked"])
+def test_reply_that_arrives_damaged_is_pulled_from_the_start(layout: Layout, script: Script, connect: Connect) -> None:
+    server = script(layout)
+    client = joined(connect, server)
+    server.damaged_chunks = 1
+    commit_once(client, server)
+    assert not server.pulls[1].HasField("resume_version")
+
+
+def test_pull_that_arrives_damaged_is_repeated_from_the_start(script: Script, connect: Connect) -> None:
+    server = script(LARGE)
+    client = joined(connect, server)
+    server.damaged_chunks = 2
+    into = buffer(LARGE)
+    client.pull(into)
+    assert bytes(into) == bytes(server._state())
+    assert not any(pull.HasField("resume_version") for pull in server.pulls)
+
+
+def test_stream_that_broke_while_idle_is_replaced_without_a_word(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    connected = connect(server.address, SMALL, heartbeat_interval=0.05)
+    client = connected.client
+    client.join()
+    client.pull(buffer(SMALL))
+    client.commit(payload(SMALL, 0.5), buffer(SMALL))
+    # The watchdog sends heartbeats as soon as the stream is gone.
+    noticed = threading.Event()
+    server.at("heartbeat", noticed.set)
+    server.streams[0].cancel()
+    assert noticed.wait(60)
+    assert client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
+    assert connected.events == []
 
 
 @pytest.mark.parametrize("point", ["commit", "committed", "reply-chunk"])
