@@ -1,0 +1,112 @@
+"""Calls of the service from its descriptor, on grpc.aio, taking generated messages or raw bytes."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+from gemps.v1 import parameter_server_pb2
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from tests.wire.refusals import PATIENCE
+
+SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
+# What grpc.aio (1.85.1) puts in the place of the server's status, before or after that came, when a write meets the
+# call's end.
+_NOT_THE_SERVERS_STATUS = "Internal error from Core"
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel with a connection of its own and gRPC's default limits: what a client unconfigured would have."""
+    return grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+def _to_bytes(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+class Stub:
+    """One attribute a method of the service: stub.Join(request), stub.Commit(), ..."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        for method in SERVICE.methods:
+            request_kind = "stream" if method.client_streaming else "unary"
+            response_kind = "stream" if method.server_streaming else "unary"
+            setattr(
+                self,
+                method.name,
+                getattr(channel, f"{request_kind}_{response_kind}")(
+                    f"/{SERVICE.full_name}/{method.name}",
+                    request_serializer=_to_bytes,
+                    response_deserializer=GetMessageClass(method.output_type).FromString,
+                ),
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the service has no method {name}")
+
+
+class Stream:
+    """A streaming call, one message at a time; what the server's status says is never lost to a write that came late."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self._error: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._note_status)
+
+    async def send(self, message: Message | bytes) -> None:
+        """Sends one message; if the server has ended the call already, the next receive() says so."""
+        try:
+            await asyncio.wait_for(self.call.write(message), PATIENCE)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            assert self.call.done()
+
+    async def receive(self) -> Any:
+        """The next message, or None when the server ended the call with OK; raises AioRpcError otherwise."""
+        try:
+            message = await asyncio.wait_for(self.call.read(), PATIENCE)
+        except grpc.aio.AioRpcError:
+            raise await asyncio.wait_for(self._servers_error(), PATIENCE) from None
+        return None if message is grpc.aio.EOF else message
+
+    async def answer(self) -> Any:
+        """The one response of a client-streaming call."""
+        try:
+            return await asyncio.wait_for(self.call, PATIENCE)
+        except grpc.aio.AioRpcError:
+            raise await asyncio.wait_for(self._servers_error(), PATIENCE) from None
+
+    async def half_close(self) -> None:
+        try:
+            await self.call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            assert self.call.done()
+
+    def cancel(self) -> None:
+        self.call.cancel()
+
+    def _note_status(self, call: Any) -> None:
+        """Called each time that the call's status is set, which may be twice."""
+        details = _result_of(call.details())
+        if details != _NOT_THE_SERVERS_STATUS:
+            self._error = grpc.aio.AioRpcError(
+                _result_of(call.code()),
+                _result_of(call.initial_metadata()),
+                _result_of(call.trailing_metadata()),
+                details,
+            )
+
+    async def _servers_error(self) -> grpc.aio.AioRpcError:
+        while self._error is None:
+            await asyncio.sleep(0)
+        return self._error
+
+
+def _result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as result:
+        return result.value
+    raise AssertionError("the call has no status yet")

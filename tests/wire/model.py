@@ -1,0 +1,223 @@
+"""A model as a worker in any language would see it: layout, payload and chunk borders, written from the proto alone.
+
+Nothing here comes from gem_core: what the server and this page both got from transfer.proto and layout.proto must agree.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from gemps.v1 import layout_pb2, transfer_pb2
+from numpy.typing import NDArray
+
+FLOAT32 = transfer_pb2.WIRE_TYPE_FLOAT32
+FLOAT16 = transfer_pb2.WIRE_TYPE_FLOAT16
+BFLOAT16 = transfer_pb2.WIRE_TYPE_BFLOAT16
+INT8_BLOCK = transfer_pb2.WIRE_TYPE_INT8_BLOCK
+SHARED_MEMORY = transfer_pb2.WIRE_TYPE_SHARED_MEMORY
+COPIED_WIRE_TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8_BLOCK)
+
+BLOCK = 256
+KINDS = ("parameter", "buffer", "constant")
+# NumPy has no bfloat16: its bits travel as uint16.
+DTYPES = {
+    "float32": "<f4",
+    "float64": "<f8",
+    "float16": "<f2",
+    "bfloat16": "<u2",
+    "int8": "i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "u1",
+    "bool": "u1",
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    name: str
+    shape: tuple[int, ...] = ()
+    kind: str = "parameter"
+    type: str = "float32"
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def byte_count(self) -> int:
+        return self.elements * np.dtype(DTYPES[self.type]).itemsize
+
+    def to_proto(self) -> layout_pb2.TensorSpec:
+        return layout_pb2.TensorSpec(
+            name=self.name,
+            shape=self.shape,
+            element_type=layout_pb2.ElementType.Value(f"ELEMENT_TYPE_{self.type.upper()}"),
+            kind=layout_pb2.TensorKind.Value(f"TENSOR_KIND_{self.kind.upper()}"),
+            aliases=self.aliases,
+        )
+
+    def canonical_line(self) -> str:
+        names = [self.name, *sorted(self.aliases, key=str.encode)]
+        counted = " ".join(f"{len(name.encode())}:{name}" for name in names)
+        return f"{self.kind} {self.type} {len(self.shape)}:{','.join(map(str, self.shape))} {counted}\n"
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a payload holds: float32 parameters, then the bytes of all other tensors that travel with them."""
+
+    parameters: NDArray[np.float32]
+    rest: bytes = b""
+
+
+@dataclass(frozen=True)
+class Model:
+    tensors: Sequence[Tensor] = field(default_factory=tuple)
+
+    def to_proto(self) -> layout_pb2.Layout:
+        return layout_pb2.Layout(tensors=[tensor.to_proto() for tensor in self.tensors])
+
+    @cached_property
+    def digest(self) -> bytes:
+        text = "gemps-layout-1\n" + "".join(tensor.canonical_line() for tensor in self.tensors)
+        return hashlib.sha256(text.encode()).digest()
+
+    def with_tensor(self, index: int, **changes: object) -> "Model":
+        tensors = list(self.tensors)
+        tensors[index] = replace(tensors[index], **changes)
+        return Model(tensors)
+
+    def of_kind(self, kind: str) -> list[Tensor]:
+        return [tensor for tensor in self.tensors if tensor.kind == kind]
+
+    @cached_property
+    def parameter_count(self) -> int:
+        return sum(tensor.elements for tensor in self.of_kind("parameter"))
+
+    def parameter_bytes(self, wire_type: int) -> int:
+        count = self.parameter_count
+        if wire_type == INT8_BLOCK:
+            return count + 4 * (-(-count // BLOCK))
+        return count * {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2}[wire_type]
+
+    def rest_tensors(self, with_constants: bool) -> list[Tensor]:
+        return self.of_kind("buffer") + (self.of_kind("constant") if with_constants else [])
+
+    def byte_count(self, wire_type: int = FLOAT32, with_constants: bool = False) -> int:
+        return self.parameter_bytes(wire_type) + sum(t.byte_count for t in self.rest_tensors(with_constants))
+
+    def encode(self, values: Values, wire_type: int = FLOAT32, *, saturate: bool = False) -> bytes:
+        """Payload bytes; parameters saturate in FLOAT16 (`saturate`), a delta that does not fit becomes infinite."""
+        return encode_parameters(values.parameters, wire_type, saturate=saturate) + values.rest
+
+    def decode(self, payload: bytes, wire_type: int = FLOAT32) -> Values:
+        border = self.parameter_bytes(wire_type)
+        return Values(decode_parameters(payload[:border], wire_type, self.parameter_count), bytes(payload[border:]))
+
+    def borders(self, wire_type: int = FLOAT32, with_constants: bool = False) -> list[tuple[int, int, int]]:
+        """(first byte, byte after the last, unit) of each region in which a chunk may be cut at multiples of unit."""
+        unit = BLOCK + 4 if wire_type == INT8_BLOCK else {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2}[wire_type]
+        regions = [(0, self.parameter_bytes(wire_type), unit)]
+        for tensor in self.rest_tensors(with_constants):
+            first = regions[-1][1]
+            regions.append((first, first + tensor.byte_count, np.dtype(DTYPES[tensor.type]).itemsize))
+        return regions
+
+    def is_border(self, offset: int, wire_type: int = FLOAT32, with_constants: bool = False) -> bool:
+        return any(
+            offset == last or (first <= offset < last and (offset - first) % unit == 0)
+            for first, last, unit in self.borders(wire_type, with_constants)
+        )
+
+    def cut(
+        self, chunk_bytes: int, wire_type: int = FLOAT32, with_constants: bool = False
+    ) -> Iterator[tuple[int, int]]:
+        """(start, end) of consecutive chunks of at most chunk_bytes, each ending at a border."""
+        cuts = [0]
+        for first, last, unit in self.borders(wire_type, with_constants):
+            while cuts[-1] + chunk_bytes < last:
+                end = cuts[-1] + chunk_bytes
+                if end < first:
+                    break
+                cuts.append(first + (end - first) // unit * unit)
+        total = self.byte_count(wire_type, with_constants)
+        if cuts[-1] != total:
+            cuts.append(total)
+        return pairwise(cuts)
+
+    def random_values(self, seed: int, *, scale: float = 1.0, with_constants: bool = False) -> Values:
+        """Finite values in every tensor, different for every seed."""
+        generator = np.random.default_rng(seed)
+        parameters = (generator.standard_normal(self.parameter_count) * scale).astype(np.float32)
+        rest = b"".join(_random_bytes(tensor, generator) for tensor in self.rest_tensors(with_constants))
+        return Values(parameters, rest)
+
+
+def _random_bytes(tensor: Tensor, generator: np.random.Generator) -> bytes:
+    if tensor.type in ("float16", "float32", "float64"):
+        return generator.standard_normal(tensor.elements).astype(DTYPES[tensor.type]).tobytes()
+    # Small bit patterns are finite in bfloat16, and legal in every integer type and in bool.
+    return generator.integers(0, 2, tensor.elements).astype(DTYPES[tensor.type]).tobytes()
+
+
+def encode_parameters(parameters: NDArray[np.float32], wire_type: int, *, saturate: bool = False) -> bytes:
+    if wire_type == FLOAT32:
+        return parameters.astype("<f4").tobytes()
+    if wire_type == FLOAT16:
+        limited = np.clip(parameters, -65504, 65504) if saturate else parameters
+        return limited.astype("<f2").tobytes()
+    if wire_type == BFLOAT16:
+        bits = parameters.astype("<f4").view(np.uint32).astype(np.uint64)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+    blocks = []
+    for start in range(0, len(parameters), BLOCK):
+        block = parameters[start : start + BLOCK]
+        scale = np.float32(np.abs(block).max()) / np.float32(127)
+        quotient = np.rint(block / scale) if scale > 0 else np.zeros_like(block)
+        blocks.append(np.float32(scale).tobytes() + quotient.astype(np.int8).tobytes())
+    return b"".join(blocks)
+
+
+def decode_parameters(data: bytes, wire_type: int, count: int) -> NDArray[np.float32]:
+    if wire_type == FLOAT32:
+        return np.frombuffer(data, "<f4").astype(np.float32)
+    if wire_type == FLOAT16:
+        return np.frombuffer(data, "<f2").astype(np.float32)
+    if wire_type == BFLOAT16:
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    decoded = np.empty(count, np.float32)
+    for number, start in enumerate(range(0, count, BLOCK)):
+        length = min(BLOCK, count - start)
+        at = number * (BLOCK + 4)
+        scale = np.frombuffer(data, "<f4", 1, at)[0]
+        decoded[start : start + length] = np.frombuffer(data, np.int8, length, at + 4).astype(np.float32) * scale
+    return decoded
+
+
+# Fits into one message: commits travel whole.
+SMALL = Model(
+    (
+        Tensor("weight", (7, 90), aliases=("head.weight",)),
+        Tensor("bias", (5,)),
+        Tensor("running_mean", (5,), "buffer"),
+        Tensor("steps", (), "buffer", "int64"),
+        Tensor("frozen", (3,), "constant", "float16"),
+    )
+)
+# 200 KiB: too large to travel whole, a handful of chunks for tests that cut at each.
+LARGE = Model(
+    (
+        Tensor("weight", (200, 256)),
+        Tensor("bias", (77,), type="float64"),
+        Tensor("running_var", (64,), "buffer"),
+        Tensor("flags", (3,), "buffer", "bool"),
+        Tensor("batches", (), "buffer", "int64"),
+        Tensor("embedding", (300,), "constant", "bfloat16"),
+    )
+)

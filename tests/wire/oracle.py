@@ -1,0 +1,40 @@
+"""What the central variable must be after these commits in this order: gem_core's rule, applied here."""
+
+import gem_core
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.wire.model import Values
+
+GEM = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1e-12}
+
+
+class Oracle:
+    """theta, m_w and s_w of every worker, and the clocks that staleness is counted by."""
+
+    def __init__(self, first: Values, rule: str = "gem", **settings: float) -> None:
+        self.rule = gem_core.create_rule(rule, **((GEM if rule == "gem" else {}) | settings))
+        self.parameters: NDArray[np.float32] = first.parameters.astype(np.float32)
+        self.clock = 1
+        self._states: dict[str, object] = {}
+        self._clocks: dict[str, int] = {}
+
+    def pull(self, worker: str) -> None:
+        """A worker's pull refreshes its snapshot and leaves its moment."""
+        if worker in self._states:
+            self._states[worker].snapshot[:] = self.parameters
+        else:
+            self._states[worker] = self.rule.new_worker(self.parameters)
+        self._clocks[worker] = self.clock
+
+    def forget(self, worker: str) -> None:
+        """The worker's session ended: its moment and snapshot are gone."""
+        del self._states[worker], self._clocks[worker]
+
+    def commit(self, worker: str, delta: NDArray[np.float32]) -> tuple[int, object]:
+        """Applies a delta; its staleness, and the rule's statistics."""
+        staleness = self.clock - self._clocks[worker]
+        statistics = self.rule.commit(self.parameters, self._states[worker], delta.astype(np.float32), staleness)
+        self.clock += 1
+        self._clocks[worker] = self.clock
+        return staleness, statistics

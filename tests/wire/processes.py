@@ -1,0 +1,87 @@
+"""Servers in processes of their own, and the memory they take."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from tests.wire import serve_process
+from tests.wire.serving import Endpoint
+
+START_PATIENCE = 120.0
+
+
+class ServerProcess(Endpoint):
+    """A server that can be measured from outside."""
+
+    def __init__(self, address: str, process: asyncio.subprocess.Process) -> None:
+        super().__init__(address)
+        self.process = process
+
+    def anonymous_bytes(self) -> int:
+        """What the process holds for itself now (not pages of files, which the system may drop)."""
+        return _kib(Path(f"/proc/{self.process.pid}/smaps_rollup"), "Anonymous")
+
+    def highest_anonymous_bytes(self) -> int:
+        """An upper bound of the peak: the highest resident size, less the files' part of it now."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        return _kib(status, "VmHWM") - _kib(status, "RssFile")
+
+
+def _kib(path: Path, field: str) -> int:
+    for line in path.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise AssertionError(f"{path} has no {field}")
+
+
+@asynccontextmanager
+async def server_process(directory: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
+    """A server process, ended with SIGTERM; it must exit with 0."""
+    ready = directory / "ready.json"
+    told = {"bind": "127.0.0.1:0", "ready_file": str(ready)} | settings
+    process = await asyncio.create_subprocess_exec(sys.executable, serve_process.__file__, json.dumps(told))
+    try:
+        async with asyncio.timeout(START_PATIENCE):
+            # A file cannot be awaited; the process writes it when it serves.
+            while not ready.exists():
+                assert process.returncode is None, "the server process ended before it served"
+                await asyncio.sleep(0.02)
+        server = ServerProcess(json.loads(ready.read_text())["address"], process)
+        try:
+            yield server
+        finally:
+            await server.close()
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), START_PATIENCE) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class PeakMeter:
+    """Samples a process's anonymous memory from a thread of its own, every few milliseconds."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.peak = 0
+        self._server = server
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._done.wait(0.01):
+            self.peak = max(self.peak, self._server.anonymous_bytes())

@@ -1,0 +1,432 @@
+"""A commit whose bytes, order, sizes or values are wrong is refused, and changes nothing (DESIGN.md section 3)."""
+
+import numpy as np
+import pytest
+from gemps.v1 import commit_pb2, transfer_pb2
+
+from tests.wire.conftest import Serve
+from tests.wire.model import BFLOAT16, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL, Model, Tensor, Values
+from tests.wire.serving import Serving
+from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, cut_payload, footer_of
+from tests.wire.worker import RawWorker
+
+KIB = 1024
+# Larger than one chunk may be, so that a chunk can be too large without running beyond the payload's end.
+WIDE = Model((Tensor("weight", (600_000,)),))
+
+
+async def one_worker(serving: Serving, model: Model, **join_fields: object) -> RawWorker:
+    (worker,) = await serving.training(1, model, **join_fields)
+    return worker
+
+
+def chunked(worker: RawWorker, chunk_bytes: int = 40 * KIB) -> Commit:
+    commit = worker.prepare(worker.delta(1), chunk_bytes=chunk_bytes)
+    assert len(commit.chunks) > 3
+    return commit
+
+
+def chunk_at(commit: Commit, start: int, end: int) -> transfer_pb2.Chunk:
+    return transfer_pb2.Chunk(offset=start, data=commit.payload[start:end])
+
+
+# -- messages and their order ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x0a\x05\x0a",  # a header that ends too early
+        b"\x12\x7f\x08\x00",  # a chunk that ends too early
+        b"\x12\x04\x12\x7f\x00\x00",  # a chunk whose data ends too early
+        b"\x1a\x02\x1d\x00",  # a footer whose crc32c ends too early
+        b"\x0b",  # a group that never ends
+        b"\x00",  # field number 0
+    ],
+    ids=["noise", "header", "chunk", "data", "footer", "group", "field-0"],
+)
+async def test_bytes_that_are_no_protobuf_are_refused(serving: Serving, message: bytes) -> None:
+    worker = await one_worker(serving, SMALL)
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send(message)
+        await stream.refused("MALFORMED")
+
+
+async def test_bytes_that_are_no_protobuf_among_the_chunks_are_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send_opening(commit)
+        await stream.send(commit.chunk_messages()[0])
+        await stream.send(b"\x12\xff\xff")
+        await stream.refused("MALFORMED")
+
+
+async def test_commit_without_header_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, SMALL)
+    commit = worker.prepare(worker.delta(1))
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send(commit_pb2.CommitRequest(chunk=commit.chunks[0], footer=commit.footer))
+        await stream.refused("OUT_OF_ORDER")
+
+
+async def test_empty_first_message_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, SMALL)
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send(b"")
+        await stream.refused("OUT_OF_ORDER", "MALFORMED")
+
+
+async def test_second_header_before_the_footer_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send_opening(commit)
+        await stream.send(commit.chunk_messages()[0])
+        await stream.send(commit.opening())
+        await stream.refused("OUT_OF_ORDER")
+
+
+async def test_chunk_of_a_large_payload_in_the_message_of_its_header_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send(commit_pb2.CommitRequest(header=commit.header, chunk=commit.chunks[0]))
+        await stream.refused("OUT_OF_ORDER")
+
+
+async def test_another_session_in_a_later_header_of_the_stream_is_refused(serving: Serving) -> None:
+    first, second = await serving.training(2)
+    stream = first.commit_stream()
+    await stream.send_commit(first.prepare(first.delta(1)))
+    await stream.outcome()
+    async with serving.unchanged(first):
+        await stream.send_commit(second.prepare(second.delta(2)))
+        await stream.refused("MALFORMED", "OUT_OF_ORDER")
+    await serving.next_commit_works(second)
+
+
+async def test_parts_may_come_in_any_field_order_within_a_message(serving: Serving) -> None:
+    """Protobuf leaves the order of fields on the wire to the writer; so do we."""
+    worker = await one_worker(serving, SMALL)
+    commit = worker.prepare(worker.delta(1))
+    data_first = b"\x12" + _varint(len(commit.payload)) + commit.payload + b"\x08\x00"
+    message = (
+        commit_pb2.CommitRequest(footer=commit.footer).SerializeToString()
+        + b"\x12"
+        + _varint(len(data_first))
+        + data_first
+        + commit_pb2.CommitRequest(header=commit.header).SerializeToString()
+    )
+    stream = worker.commit_stream()
+    await stream.send(message)
+    assert (await stream.outcome()).verdict.sequence == 1
+
+
+async def test_fields_of_a_later_contract_are_ignored(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    unknown = b"\x9a\x06\x03abc"  # field 99
+    stream = worker.commit_stream()
+    await stream.send(commit.opening().SerializeToString() + unknown)
+    await stream.proceed()
+    for message in commit.chunk_messages():
+        await stream.send(unknown + message.SerializeToString() + unknown)
+    await stream.send(unknown + commit.closing().SerializeToString())
+    assert (await stream.outcome()).verdict.sequence == 1
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+@pytest.mark.parametrize("session_id", [b"", b"\x01" * 15, b"\x01" * 17])
+async def test_session_id_of_another_length_than_16_bytes_is_refused(serving: Serving, session_id: bytes) -> None:
+    worker = await one_worker(serving, SMALL)
+    await serving.refuses(worker, worker.prepare(worker.delta(1), session_id=session_id), "MALFORMED")
+
+
+# -- chunks ------------------------------------------------------------------------------------------------------------
+
+
+async def test_chunk_after_a_gap_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    refusal = await serving.refuses(worker, commit.with_chunks([commit.chunks[0], commit.chunks[2]]), "BAD_CHUNK")
+    assert str(commit.chunks[1].offset) in refusal.message + str(refusal.metadata)
+
+
+async def test_first_chunk_beyond_offset_0_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    await serving.refuses(worker, commit.with_chunks(commit.chunks[1:]), "BAD_CHUNK")
+
+
+async def test_overlapping_chunk_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    start, end = commit.chunks[1].offset - 4, commit.chunks[2].offset
+    chunks = [commit.chunks[0], chunk_at(commit, start, end), *commit.chunks[2:]]
+    await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
+
+
+async def test_repeated_chunk_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    await serving.refuses(worker, commit.with_chunks([commit.chunks[0], *commit.chunks]), "BAD_CHUNK")
+
+
+async def test_empty_chunk_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    await serving.refuses(worker, commit.with_chunks([chunk_at(commit, 0, 0), *commit.chunks]), "BAD_CHUNK")
+
+
+async def test_chunk_above_2_mib_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, WIDE)
+    commit = worker.prepare(worker.delta(1))
+    cut = CHUNK_LIMIT + 4
+    chunks = [chunk_at(commit, 0, cut), chunk_at(commit, cut, len(commit.payload))]
+    await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
+
+
+async def test_chunk_of_2_mib_is_taken(serving: Serving) -> None:
+    worker = await one_worker(serving, WIDE)
+    outcome = await worker.commit_on_new_stream(worker.prepare(worker.delta(1), chunk_bytes=CHUNK_LIMIT))
+    assert outcome.verdict.version.clock == 2
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(40_961, id="within-a-parameter-element"),
+        pytest.param(51_277 * 4 + 62, id="within-a-buffer-element"),
+        pytest.param(51_277 * 4 + 256 + 3 + 4, id="within-an-int64"),
+    ],
+)
+async def test_chunk_cut_within_an_element_is_refused(serving: Serving, cut: int) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    chunks = [chunk_at(commit, 0, cut), chunk_at(commit, cut, len(commit.payload))]
+    await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
+
+
+async def test_chunk_cut_within_an_int8_block_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, WIDE, delta_wire_types=[INT8_BLOCK])
+    commit = worker.prepare(worker.delta(1))
+    cut = 260 * 100 + 8
+    chunks = [chunk_at(commit, 0, cut), chunk_at(commit, cut, len(commit.payload))]
+    await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
+
+
+async def test_chunk_beyond_the_end_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    last = commit.chunks[-1]
+    chunks = [*commit.chunks[:-1], transfer_pb2.Chunk(offset=last.offset, data=last.data + b"\0" * 8)]
+    await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
+
+
+async def test_chunk_after_the_last_byte_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    chunks = [*commit.chunks, transfer_pb2.Chunk(offset=len(commit.payload), data=b"\0" * 4)]
+    await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
+
+
+async def test_chunk_with_a_giant_offset_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, SMALL)
+    commit = worker.prepare(worker.delta(1))
+    giant = transfer_pb2.Chunk(offset=2**64 - 4, data=commit.payload)
+    await serving.refuses(worker, commit.with_chunks([giant]), "BAD_CHUNK")
+
+
+# -- sizes and checksum ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+@pytest.mark.parametrize("difference", [-4, 4, 2**40])
+async def test_wrong_byte_count_in_the_header_is_refused(serving: Serving, model: Model, difference: int) -> None:
+    worker = await one_worker(serving, model)
+    size = model.byte_count()
+    refusal = await serving.refuses(
+        worker, worker.prepare(worker.delta(1), byte_count=size + difference), "SIZE_MISMATCH"
+    )
+    assert str(size) in refusal.message + str(refusal.metadata)
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+@pytest.mark.parametrize("field", ["byte_count", "chunk_count"])
+@pytest.mark.parametrize("difference", [-1, 1])
+async def test_wrong_count_in_the_footer_is_refused(
+    serving: Serving, model: Model, field: str, difference: int
+) -> None:
+    worker = await one_worker(serving, model)
+    commit = worker.prepare(worker.delta(1), chunk_bytes=64 * KIB)
+    wrong = commit.with_footer(**{field: getattr(commit.footer, field) + difference})
+    await serving.refuses(worker, wrong, "SIZE_MISMATCH")
+
+
+async def test_footer_before_the_last_chunk_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, LARGE)
+    commit = chunked(worker)
+    first = commit.chunks[:2]
+    sent = b"".join(chunk.data for chunk in first)
+    shortened = Commit(commit.header, commit.payload, first, footer_of(sent, first))
+    await serving.refuses(worker, shortened, "SIZE_MISMATCH")
+
+
+async def test_footer_without_any_chunk_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, SMALL)
+    commit = worker.prepare(worker.delta(1))
+    async with serving.unchanged(worker):
+        stream = worker.commit_stream()
+        await stream.send(commit_pb2.CommitRequest(header=commit.header, footer=commit.footer))
+        await stream.refused("SIZE_MISMATCH", "OUT_OF_ORDER")
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+async def test_wrong_checksum_in_the_footer_is_refused(serving: Serving, model: Model) -> None:
+    worker = await one_worker(serving, model)
+    commit = worker.prepare(worker.delta(1), chunk_bytes=64 * KIB)
+    await serving.refuses(worker, commit.with_footer(crc32c=commit.footer.crc32c ^ 1), "CHECKSUM")
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+async def test_flipped_bit_in_a_chunk_is_refused(serving: Serving, model: Model) -> None:
+    worker = await one_worker(serving, model)
+    commit = worker.prepare(worker.delta(1), chunk_bytes=64 * KIB)
+    damaged = bytearray(commit.payload)
+    # The lowest bit of the third parameter's mantissa: the value stays harmless, only the checksum can tell.
+    damaged[8] ^= 1
+    wrong = commit.with_chunks(cut_payload(model, bytes(damaged), 64 * KIB))
+    await serving.refuses(worker, wrong, "CHECKSUM")
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+async def test_header_whose_checksum_is_not_the_footers_is_refused(serving: Serving, model: Model) -> None:
+    worker = await one_worker(serving, model)
+    commit = worker.prepare(worker.delta(1), chunk_bytes=64 * KIB)
+    await serving.refuses(worker, commit.with_header(payload_crc32c=commit.footer.crc32c ^ 1), "CHECKSUM")
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e31, -1e31])
+@pytest.mark.parametrize("index", [0, 634], ids=["first", "last"])
+async def test_illegal_float32_is_refused(serving: Serving, value: float, index: int) -> None:
+    worker = await one_worker(serving, SMALL)
+    delta = worker.delta(1)
+    delta.parameters[index] = value
+    refusal = await serving.refuses(worker, worker.prepare(delta), "BAD_VALUE")
+    assert ("weight" if index == 0 else "bias") in refusal.message
+
+
+@pytest.mark.parametrize("index", [0, 40_000, 51_276])
+async def test_illegal_value_in_any_chunk_is_refused(serving: Serving, index: int) -> None:
+    worker = await one_worker(serving, LARGE)
+    delta = worker.delta(1)
+    delta.parameters[index] = np.nan
+    await serving.refuses(worker, worker.prepare(delta, chunk_bytes=40 * KIB), "BAD_VALUE")
+
+
+@pytest.mark.parametrize(
+    ("wire_type", "illegal"),
+    [
+        pytest.param(FLOAT16, [b"\x00\x7e", b"\x00\x7c", b"\x00\xfc"], id="float16"),
+        pytest.param(BFLOAT16, [b"\xc0\x7f", b"\x80\x7f", b"\x80\xff", b"\x4a\x72"], id="bfloat16"),
+    ],
+)
+async def test_illegal_half_is_refused(serving: Serving, wire_type: int, illegal: list[bytes]) -> None:
+    """NaN, the infinities, and (bfloat16 only, float16 cannot) a finite value above 1e30."""
+    worker = await one_worker(serving, SMALL, delta_wire_types=[wire_type])
+    good = worker.prepare(worker.delta(1))
+    for bits in illegal:
+        payload = good.payload[:20] + bits + good.payload[22:]
+        chunks = cut_payload(SMALL, payload, MIB, wire_type)
+        await serving.refuses(worker, _next(worker, payload, chunks), "BAD_VALUE")
+
+
+@pytest.mark.parametrize(
+    ("offset", "illegal"),
+    [
+        pytest.param(4, b"\x80", id="minus-128"),
+        pytest.param(260 * 2 + 4 + 100, b"\x80", id="minus-128-in-the-last-block"),
+        pytest.param(0, np.float32(np.nan).tobytes(), id="scale-nan"),
+        pytest.param(0, np.float32(np.inf).tobytes(), id="scale-infinite"),
+        pytest.param(260, np.float32(-1e-3).tobytes(), id="scale-negative"),
+        pytest.param(0, np.float32(1e30).tobytes(), id="scale-times-127-above-1e30"),
+    ],
+)
+async def test_illegal_int8_block_is_refused(serving: Serving, offset: int, illegal: bytes) -> None:
+    worker = await one_worker(serving, SMALL, delta_wire_types=[INT8_BLOCK])
+    good = worker.prepare(worker.delta(1)).payload
+    payload = good[:offset] + illegal + good[offset + len(illegal) :]
+    chunks = cut_payload(SMALL, payload, MIB, INT8_BLOCK)
+    await serving.refuses(worker, _next(worker, payload, chunks), "BAD_VALUE")
+
+
+def _next(worker: RawWorker, payload: bytes, chunks: list[transfer_pb2.Chunk]) -> Commit:
+    header = worker.prepare(worker.delta(1)).header
+    return Commit(header, payload, chunks, footer_of(payload, chunks))
+
+
+@pytest.mark.parametrize(
+    ("type_", "nan"),
+    [
+        ("float32", np.float32(np.nan).tobytes()),
+        ("float64", np.float64(np.inf).tobytes()),
+        ("float16", np.float16(np.nan).tobytes()),
+        ("bfloat16", b"\xc0\x7f"),
+    ],
+)
+async def test_non_finite_value_in_a_floating_point_buffer_is_refused(serving: Serving, type_: str, nan: bytes) -> None:
+    model = Model(
+        (Tensor("weight", (3,)), Tensor("count", (), "buffer", "int64"), Tensor("mean", (4,), "buffer", type_))
+    )
+    worker = await one_worker(serving, model)
+    delta = worker.delta(1)
+    assert len(nan) * 4 == model.tensors[2].byte_count
+    wrong = Values(delta.parameters, delta.rest[: -len(nan)] + nan)
+    refusal = await serving.refuses(worker, worker.prepare(wrong), "BAD_VALUE")
+    assert "mean" in refusal.message
+
+
+async def test_any_bits_are_legal_in_an_integer_buffer(serving: Serving) -> None:
+    model = Model((Tensor("weight", (3,)), Tensor("count", (2,), "buffer", "int64")))
+    worker = await one_worker(serving, model)
+    # As floating point these bits would be NaN.
+    outcome = await worker.commit(Values(worker.delta(1).parameters, b"\xff" * 16))
+    assert outcome.reply.values.rest == b"\xff" * 16
+
+
+# -- wire types --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire_type", [0, FLOAT16, BFLOAT16, INT8_BLOCK, SHARED_MEMORY, 77])
+async def test_wire_type_that_join_did_not_settle_is_refused(serving: Serving, wire_type: int) -> None:
+    worker = await one_worker(serving, SMALL)
+    assert worker.delta_wire_type == FLOAT32
+    commit = worker.prepare(worker.delta(1))
+    byte_count = SMALL.byte_count(wire_type) if wire_type in (FLOAT16, BFLOAT16, INT8_BLOCK) else len(commit.payload)
+    await serving.refuses(worker, commit.with_header(wire_type=wire_type, byte_count=byte_count), "WIRE_TYPE")
+
+
+async def test_float32_is_refused_where_join_settled_another_wire_type(serve: Serve) -> None:
+    serving = await serve()
+    worker = await one_worker(serving, SMALL, delta_wire_types=[FLOAT16])
+    payload = SMALL.encode(worker.delta(1), FLOAT32)
+    commit = _next(worker, payload, cut_payload(SMALL, payload, MIB))
+    await serving.refuses(worker, commit.with_header(wire_type=FLOAT32, byte_count=len(payload)), "WIRE_TYPE")

@@ -1,0 +1,185 @@
+"""Join: what it answers, what it refuses, and what it must not touch."""
+
+import pytest
+from gemps.v1 import run_pb2
+
+from tests.wire.conftest import Serve
+from tests.wire.model import BFLOAT16, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL
+from tests.wire.refusals import refused
+from tests.wire.serving import Serving
+
+
+async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
+    serving = await serve(
+        kappa=2.0, eta=0.01, steps=7, epochs=2.5, commits=100, min_workers=3, seed=5, order="round-robin"
+    )
+    answer = await serving.worker().join()
+    settings = answer.settings
+    assert settings.rule == "gem"
+    assert dict(settings.rule_settings) == {"momentum": 0.9, "kappa": 2.0, "pi_min": 0, "pi_max": 5, "epsilon": 1e-12}
+    assert (settings.eta, answer.next_eta) == (0.01, 0.01)
+    assert settings.eta_schedule == run_pb2.ETA_SCHEDULE_CONSTANT
+    assert (settings.budget.steps, settings.budget.epochs, settings.budget.commits) == (7, 2.5, 100)
+    assert settings.order == run_pb2.SERVING_ORDER_ROUND_ROBIN
+    assert (settings.min_workers, settings.seed) == (3, 5)
+    assert answer.run_state == run_pb2.RUN_STATE_WAITING
+
+
+async def test_join_answers_with_what_a_worker_needs(serving: Serving) -> None:
+    answer = await serving.worker().join()
+    assert answer.incarnation > 0
+    assert answer.rank == answer.host_rank == 0
+    assert answer.delta_wire_type == answer.parameter_wire_type == FLOAT32
+    assert answer.chunk_bytes == 1024 * 1024
+    assert answer.last_applied_sequence == 0
+    assert not answer.has_parameters
+    assert answer.session_timeout_seconds == 120
+    assert not answer.overlap
+    assert answer.server_version
+
+
+async def test_join_tells_whether_there_are_parameters(serving: Serving) -> None:
+    first = await serving.joined()
+    assert not first.membership.has_parameters
+    await first.initialize()
+    assert (await serving.joined()).membership.has_parameters
+
+
+async def test_overlap_is_not_granted_by_a_server_without_it(serving: Serving) -> None:
+    assert not (await serving.worker().join(overlap=True)).overlap
+
+
+async def test_ranks_count_up_and_host_ranks_count_by_host(serving: Serving) -> None:
+    hosts = ["a", "b", "a", "a", "b"]
+    answers = [await serving.worker(host_id=host).join() for host in hosts]
+    assert [answer.rank for answer in answers] == [0, 1, 2, 3, 4]
+    assert [answer.host_rank for answer in answers] == [0, 0, 1, 2, 1]
+
+
+async def test_rank_follows_the_name(serving: Serving) -> None:
+    workers = [await serving.joined(name=name) for name in ("ada", "bob", "eve")]
+    await workers[1].leave()
+    assert (await serving.joined(name="fay")).membership.rank == 3
+    again = serving.adopt(workers[0].twin())
+    assert (await again.join()).rank == 0
+    assert (await serving.joined(name="eve")).membership.rank == 2
+    assert (await serving.joined(name="bob")).membership.rank == 1
+
+
+async def test_worker_that_comes_back_gets_its_rank_again(serving: Serving) -> None:
+    first = await serving.joined(name="ada")
+    await serving.joined(name="bob")
+    await first.leave()
+    assert (await serving.joined(name="ada")).membership.rank == 0
+
+
+async def test_joining_again_with_a_live_session_answers_the_same(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    first = worker.membership
+    again = await worker.join()
+    assert again.rank == first.rank
+    assert again.last_applied_sequence == 1
+    assert again.has_parameters
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ([], FLOAT32),
+        ([FLOAT16, FLOAT32], FLOAT16),
+        ([INT8_BLOCK], INT8_BLOCK),
+        ([SHARED_MEMORY, BFLOAT16], BFLOAT16),
+        # A wire type of a later contract is passed over.
+        ([99, FLOAT32], FLOAT32),
+    ],
+)
+async def test_server_chooses_the_best_wire_type_it_can_speak(
+    serving: Serving, offered: list[int], chosen: int
+) -> None:
+    answer = await serving.worker().join(delta_wire_types=offered)
+    assert (answer.delta_wire_type, answer.parameter_wire_type) == (chosen, FLOAT32)
+    answer = await serving.worker().join(parameter_wire_types=offered)
+    assert (answer.delta_wire_type, answer.parameter_wire_type) == (FLOAT32, chosen)
+
+
+@pytest.mark.parametrize("field", ["delta_wire_types", "parameter_wire_types"])
+async def test_worker_that_can_only_share_memory_is_refused(serving: Serving, field: str) -> None:
+    refusal = await refused(serving.worker().join(**{field: [SHARED_MEMORY]}), "NOT_OFFERED", "WIRE_TYPE")
+    assert "float32" in refusal.message.lower()
+    assert not (await serving.status()).workers
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"session_id": b""}, id="no-session-id"),
+        pytest.param({"session_id": b"\x01" * 15}, id="short-session-id"),
+        pytest.param({"session_id": b"\x01" * 17}, id="long-session-id"),
+        pytest.param({"worker_name": ""}, id="no-name"),
+        pytest.param({"worker_name": "n" * 257}, id="long-name"),
+        pytest.param({"worker_name": "ü" * 129}, id="name-long-in-bytes"),
+        pytest.param({"worker_name": "a\nb"}, id="control-character"),
+        pytest.param({"worker_name": "a\x7fb"}, id="delete"),
+        pytest.param({"worker_name": "a\x85b"}, id="c1-control-character"),
+        pytest.param({"host_id": "h" * 257}, id="long-host"),
+        pytest.param({"agent": "a" * 257}, id="long-agent"),
+        pytest.param({"device": "d" * 257}, id="long-device"),
+    ],
+)
+async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: dict[str, object]) -> None:
+    await refused(serving.worker().join(**changes), "MALFORMED")
+    assert not (await serving.status()).workers
+
+
+@pytest.mark.parametrize("name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c"])
+async def test_legal_worker_names_are_taken(serving: Serving, name: str) -> None:
+    await serving.worker().join(worker_name=name)
+    assert [worker.name for worker in (await serving.status()).workers] == [name]
+
+
+async def test_live_session_id_under_another_name_is_refused(serving: Serving) -> None:
+    """A session id that two workers share is a client's mistake, which must not take the first one's session away."""
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(worker.join(worker_name="somebody else"), "MALFORMED")
+
+
+async def test_more_sessions_than_allowed_are_refused(serve: Serve) -> None:
+    serving = await serve(max_sessions=2)
+    worker, other = await serving.training(2)
+    async with serving.unchanged(worker):
+        refusal = await refused(serving.worker().join(), "TOO_MANY")
+        assert "2" in refusal.message
+    await other.leave()
+    await serving.joined(name="third")
+
+
+async def test_worker_that_comes_back_under_its_name_fits_where_no_other_does(serve: Serve) -> None:
+    serving = await serve(max_sessions=1)
+    worker = await serving.joined()
+    await serving.adopt(worker.twin()).join()
+
+
+async def test_join_beyond_the_memory_limit_is_refused_with_the_numbers(serve: Serve) -> None:
+    """theta, 4 staging buffers and two vectors a worker: the limit lets a few workers in, not any number."""
+    serving = await serve(memory_limit=12 * LARGE.byte_count(with_constants=True))
+    (worker,) = await serving.training(1, LARGE)
+    async with serving.unchanged(worker):
+        while (memory := (await serving.status()).memory).reserved_bytes + memory.worker_bytes <= memory.limit_bytes:
+            await serving.joined(LARGE)
+        refusal = await refused(serving.worker(LARGE).join(), "MEMORY")
+    assert 1 < len((await serving.status()).workers) < 6
+    told = refusal.message + str(refusal.metadata)
+    assert str(memory.limit_bytes) in told
+    assert str(memory.worker_bytes) in told
+    assert refusal.retry_after is not None, "a worker may leave, and then another fits"
+    await serving.workers[1].leave()
+    await serving.joined(LARGE, name="instead")
+
+
+async def test_model_that_never_fits_is_refused_without_a_retry_hint(serve: Serve) -> None:
+    serving = await serve(memory_limit=LARGE.byte_count())
+    refusal = await refused(serving.worker(LARGE).join(), "MEMORY")
+    assert refusal.retry_after is None
+    await serving.joined(SMALL)

@@ -1,0 +1,67 @@
+"""The server's memory does not grow with the number of commits.
+
+The long form (200 000 commits against 20 000) takes minutes: GEMPS_LONG_TESTS=1 pytest tests/wire/test_memory_over_time.py
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from gemps.v1 import commit_pb2
+
+from tests.wire.calls import Stream
+from tests.wire.model import Model, Tensor
+from tests.wire.processes import ServerProcess, server_process
+from tests.wire.transfer import MIB
+from tests.wire.worker import RawWorker
+
+TINY = Model((Tensor("weight", (500,)), Tensor("count", (), "buffer", "int64")))
+WORKERS = 4
+
+
+class SteadyWorker:
+    """Commits one delta again and again, with as little work of its own as can be."""
+
+    def __init__(self, worker: RawWorker) -> None:
+        commit = worker.prepare(worker.delta(1))
+        self._message = commit.whole()
+        self._stream = Stream(worker.stub.Commit())
+
+    async def commit(self, times: int) -> None:
+        header = self._message.header
+        for _ in range(times):
+            await self._stream.send(self._message)
+            answer: commit_pb2.CommitResponse = await self._stream.receive()
+            assert answer.verdict.sequence == header.sequence
+            assert answer.HasField("footer"), "a small reply comes in one message"
+            header.sequence += 1
+            header.base_version.CopyFrom(answer.verdict.version)
+
+
+async def grown_bytes(server: ServerProcess, before: int, after: int) -> int:
+    """How much anonymous memory the commits between the first `before` and the first `after` have cost."""
+    workers = [SteadyWorker(worker) for worker in await server.training(WORKERS, TINY)]
+    measured = []
+    for commits in (before, after - before):
+        # One after the other, so that both measurements see the same state: nothing under way.
+        for worker in workers:
+            await worker.commit(commits // WORKERS)
+        measured.append(server.anonymous_bytes())
+    status = await server.status()
+    assert status.commits == after
+    return measured[1] - measured[0]
+
+
+async def test_memory_after_20_000_commits_is_that_after_4_000(tmp_path: Path) -> None:
+    async with server_process(tmp_path) as server:
+        grown = await grown_bytes(server, 4_000, 20_000)
+    assert grown < 5 * MIB, f"{grown / MIB:.1f} MiB more"
+
+
+@pytest.mark.skipif("GEMPS_LONG_TESTS" not in os.environ, reason="takes minutes: set GEMPS_LONG_TESTS=1 to run it")
+@pytest.mark.timeout(1800)
+async def test_memory_after_200_000_commits_is_that_after_20_000(tmp_path: Path) -> None:
+    async with server_process(tmp_path) as server:
+        grown = await grown_bytes(server, 20_000, 200_000)
+    print(f"{grown / MIB:.1f} MiB more after 180 000 commits")
+    assert grown < 5 * MIB, f"{grown / MIB:.1f} MiB more"

@@ -1,0 +1,305 @@
+"""Pull: versions, what is sent, what is remembered, and how a torn transfer goes on."""
+
+import os
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+from gemps.v1 import parameters_pb2, run_pb2, transfer_pb2
+
+from tests.wire.conftest import Serve
+from tests.wire.model import COPIED_WIRE_TYPES, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL, Values
+from tests.wire.refusals import read_refusal, refused
+from tests.wire.serving import Serving
+from tests.wire.worker import RawWorker
+
+
+async def test_pull_before_initialize_is_refused(serving: Serving) -> None:
+    worker = await serving.joined()
+    await refused(worker.pull(), "NOT_INITIALIZED")
+    await refused(serving.read(SMALL), "NOT_INITIALIZED")
+
+
+async def test_pull_of_an_unknown_session_is_refused(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(worker.pull(session_id=os.urandom(16)), "UNKNOWN_SESSION")
+
+
+@pytest.mark.parametrize("session_id", [b"\x01" * 15, b"\x01" * 17])
+async def test_pull_with_a_session_id_of_another_length_is_refused(serving: Serving, session_id: bytes) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(worker.pull(session_id=session_id), "MALFORMED")
+
+
+async def test_pull_of_bytes_that_are_no_protobuf_is_refused(serving: Serving) -> None:
+    worker = await serving.joined()
+    call = worker.stub.Pull(b"\xff\xff\xff")
+    await refused(call.read(), "MALFORMED")
+
+
+async def test_current_version_is_not_sent_again(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    version = (await worker.commit(worker.delta(1))).reply.version
+    answer = await worker.pull(known_version=version)
+    assert answer.header is None
+    assert answer.not_modified.version == version
+    assert answer.not_modified.run_state == run_pb2.RUN_STATE_TRAINING
+    await serving.next_commit_works(worker)
+    assert (await serving.read(SMALL, known_version=worker.version)).not_modified.version == worker.version
+
+
+@pytest.mark.parametrize("session", [True, False])
+async def test_older_or_foreign_version_gets_the_parameters(serving: Serving, session: bool) -> None:
+    (worker,) = await serving.training(1)
+    older = worker.version
+    current = (await worker.commit(worker.delta(1))).reply.version
+    foreign = transfer_pb2.Version(incarnation=current.incarnation ^ 1, clock=current.clock)
+    for known in (older, foreign, transfer_pb2.Version()):
+        pulled = await (worker.pull if session else lambda **f: serving.read(SMALL, **f))(known_version=known)
+        assert pulled.complete
+        assert pulled.version == current
+
+
+async def test_known_version_that_the_session_does_not_hold_still_gets_a_base(serving: Serving) -> None:
+    """A worker that knows the current version from elsewhere holds nothing by the server's count until a pull completes.
+
+    Whatever the server answers, its next commit must be possible as the answer says: after NOT_MODIFIED with the version
+    it named, after parameters with theirs.
+    """
+    (first,) = await serving.training(1)
+    fresh = await serving.joined()
+    answer = await fresh.pull(known_version=first.version)
+    if answer.not_modified is not None:
+        fresh.version = answer.not_modified.version
+    await serving.next_commit_works(fresh)
+
+
+async def test_header_tells_the_totals(serving: Serving) -> None:
+    """`Transfer` compares byte_count, digest, offset and type with this folder's own arithmetic."""
+    (worker,) = await serving.training(1, LARGE)
+    assert (await worker.pull()).header.byte_count == LARGE.byte_count()
+    pulled = await worker.pull(with_constants=True)
+    assert pulled.header.with_constants
+    assert pulled.header.byte_count == LARGE.byte_count(with_constants=True)
+    assert not pulled.header.HasField("layout")
+    assert (await worker.pull(with_layout=True)).header.layout == LARGE.to_proto()
+
+
+async def test_constants_are_those_of_the_first_upload(serving: Serving) -> None:
+    worker = await serving.joined(LARGE)
+    values = LARGE.random_values(4, with_constants=True)
+    await worker.initialize(values)
+    await worker.pull()
+    await worker.commit(worker.delta(1))
+    size = sum(tensor.byte_count for tensor in LARGE.of_kind("constant"))
+    assert (await worker.pull(with_constants=True)).values.rest[-size:] == values.rest[-size:]
+    assert (await serving.read(LARGE, with_constants=True)).values.rest[-size:] == values.rest[-size:]
+
+
+@pytest.mark.parametrize("chunk_bytes", [4096, 50_001, 2 * 1024 * 1024])
+async def test_chunks_have_the_size_that_the_server_was_told(serve: Serve, chunk_bytes: int) -> None:
+    """`Transfer` asserts the limit and the borders."""
+    serving = await serve(chunk_bytes=chunk_bytes)
+    (worker,) = await serving.training(1, LARGE)
+    assert worker.membership.chunk_bytes == chunk_bytes
+    pulled = await worker.pull(with_constants=True)
+    assert pulled.chunk_count >= -(-LARGE.byte_count(with_constants=True) // chunk_bytes)
+
+
+@pytest.mark.parametrize("wire_type", COPIED_WIRE_TYPES)
+async def test_reader_without_session_chooses_the_wire_type(serving: Serving, wire_type: int) -> None:
+    worker = await serving.joined()
+    values = SMALL.random_values(2, with_constants=True)
+    await worker.initialize(values)
+    transfer = await serving.read(SMALL, wire_type=wire_type)
+    expected = SMALL.encode(values, wire_type, saturate=True)
+    if wire_type == INT8_BLOCK:
+        # The contract gives the formula, not the precision of its division: half a step is what it promises.
+        step = np.abs(values.parameters).max() / 127
+        np.testing.assert_allclose(transfer.values.parameters, values.parameters, atol=0.501 * step)
+    else:
+        assert bytes(transfer.payload) == expected[: len(transfer.payload)]
+
+
+async def test_parameters_saturate_in_float16(serving: Serving) -> None:
+    worker = await serving.joined(parameter_wire_types=[FLOAT16])
+    values = SMALL.random_values(2, with_constants=True)
+    values.parameters[:4] = [65519.0, 7e4, -1e29, 3e-9]
+    await worker.initialize(values)
+    pulled = await worker.pull()
+    np.testing.assert_array_equal(pulled.values.parameters[:4], np.float32([65504, 65504, -65504, 0]))
+
+
+@pytest.mark.parametrize("wire_type", [SHARED_MEMORY, 77])
+async def test_reader_that_asks_for_a_wire_type_that_is_not_offered_is_refused(
+    serving: Serving, wire_type: int
+) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(serving.read(SMALL, wire_type=wire_type), "NOT_OFFERED", "WIRE_TYPE")
+
+
+async def test_pull_of_a_session_sets_what_it_holds(serving: Serving) -> None:
+    worker, other = await serving.training(2)
+    await other.commit(other.delta(1))
+    pulled = await worker.pull()
+    assert pulled.clock == 2
+    np.testing.assert_array_equal(serving.snapshot(worker).parameters, pulled.values.parameters)
+    outcome = await worker.commit(worker.delta(2))
+    assert outcome.verdict.staleness == 0
+
+
+async def test_pull_without_a_session_changes_nobodys_snapshot(serving: Serving) -> None:
+    worker, other = await serving.training(2)
+    await other.commit(other.delta(1))
+    before = serving.snapshot(worker).parameters
+    assert (await serving.read(SMALL)).clock == 2
+    np.testing.assert_array_equal(serving.snapshot(worker).parameters, before)
+    assert (await worker.commit(worker.delta(2))).verdict.staleness == 1
+
+
+async def test_pull_works_when_the_run_is_finished(serve: Serve) -> None:
+    serving = await serve(commits=1)
+    worker, other = await serving.training(2)
+    last = await worker.commit(worker.delta(1))
+    assert bytes((await other.pull()).payload) == bytes(last.reply.payload)
+    assert (await other.pull(known_version=other.version)).not_modified.run_state == run_pb2.RUN_STATE_FINISHED
+    assert (await serving.read(SMALL)).version == last.reply.version
+
+
+# -- torn pulls --------------------------------------------------------------------------------------------------------
+
+
+async def chunky(serve: Serve, **join_fields: object) -> tuple[Serving, RawWorker, RawWorker]:
+    serving = await serve(chunk_bytes=40_000)
+    worker, other = await serving.training(2, LARGE, **join_fields)
+    return serving, worker, other
+
+
+@pytest.mark.parametrize("chunks", range(6))
+@pytest.mark.parametrize("with_constants", [False, True])
+async def test_pull_torn_at_any_chunk_goes_on_where_it_stopped(serve: Serve, chunks: int, with_constants: bool) -> None:
+    """Also when the central variable has moved on: a resumed pull reads the session's snapshot unchanged."""
+    serving, worker, other = await chunky(serve)
+    await other.commit(other.delta(1))
+    expected = bytes((await serving.read(LARGE, with_constants=with_constants)).payload)
+    torn = await worker.pull(stop_after=chunks, with_constants=with_constants)
+    assert not torn.complete
+    await other.commit(other.delta(2))
+    whole = await worker.resume(torn, with_constants=with_constants)
+    assert whole.clock == 2
+    assert bytes(whole.payload) == expected
+    np.testing.assert_array_equal(serving.snapshot(worker).parameters, whole.values.parameters)
+    outcome = await worker.commit(worker.delta(3))
+    assert outcome.verdict.staleness == 1
+
+
+@pytest.mark.parametrize("wire_type", COPIED_WIRE_TYPES)
+async def test_torn_pull_goes_on_in_every_wire_type(serve: Serve, wire_type: int) -> None:
+    serving, worker, other = await chunky(serve, parameter_wire_types=[wire_type])
+    complete = await worker.pull()
+    torn = await worker.pull(stop_after=1)
+    await other.commit(other.delta(2))
+    assert bytes((await worker.resume(torn)).payload) == bytes(complete.payload)
+    await serving.until_idle()
+
+
+async def test_transfer_may_be_resumed_at_its_end(serve: Serve) -> None:
+    """When only the footer was lost, the rest has no chunk."""
+    _, worker, _ = await chunky(serve)
+    pulled = await worker.pull()
+    torn = replace(pulled, footer=None)
+    assert torn.received == LARGE.byte_count()
+    assert bytes((await worker.resume(torn)).payload) == bytes(pulled.payload)
+
+
+@pytest.mark.parametrize("offset", [1, 40_001, LARGE.byte_count() - 4, LARGE.byte_count() + 4, 2**63])
+async def test_resume_offset_that_is_no_border_is_refused(serve: Serve, offset: int) -> None:
+    serving, worker, _ = await chunky(serve)
+    async with serving.unchanged(worker):
+        await refused(
+            worker.pull(resume_version=worker.version, resume_offset=offset), "BAD_CHUNK", "MALFORMED", "SIZE_MISMATCH"
+        )
+
+
+async def test_resume_of_a_version_that_the_session_no_longer_holds_is_refused(serve: Serve) -> None:
+    serving, worker, _ = await chunky(serve)
+    older = worker.version
+    await worker.commit(worker.delta(1))
+    async with serving.unchanged(worker):
+        await refused(worker.pull(resume_version=older), "STALE_BASE")
+
+
+async def test_resume_of_another_incarnation_is_refused(serve: Serve) -> None:
+    serving, worker, _ = await chunky(serve)
+    other = transfer_pb2.Version(incarnation=worker.version.incarnation ^ 1, clock=worker.version.clock)
+    async with serving.unchanged(worker):
+        await refused(worker.pull(resume_version=other), "STALE_BASE", "UNKNOWN_INCARNATION")
+
+
+async def test_resume_before_the_first_pull_is_refused(serving: Serving) -> None:
+    (first,) = await serving.training(1)
+    fresh = await serving.joined()
+    await refused(fresh.pull(resume_version=first.version), "STALE_BASE")
+
+
+async def test_resume_without_a_session_is_refused(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(serving.read(SMALL, resume_version=worker.version), "MALFORMED", "UNKNOWN_SESSION")
+
+
+async def test_resume_offset_without_a_version_is_refused_or_starts_anew(serving: Serving) -> None:
+    """It says where to go on, but not in what; an answer that starts in the middle would be a torn read."""
+    (worker,) = await serving.training(1)
+    try:
+        assert (await worker.pull(resume_offset=4)).complete
+    except grpc.aio.AioRpcError as error:
+        assert read_refusal(error).reason == "MALFORMED"
+
+
+# -- readers without a session -----------------------------------------------------------------------------------------
+
+
+async def test_reader_sees_one_version_while_workers_commit(serve: Serve) -> None:
+    """Never torn: a payload is of exactly the version that its header says."""
+    serving, worker, _ = await chunky(serve)
+    seen: dict[int, bytes] = {1: bytes(worker.held.payload)}
+    for seed in range(5):
+        call = serving.stub.Pull(parameters_pb2.PullRequest())
+        first = await call.read()
+        outcome = await worker.commit(worker.delta(seed))
+        seen[outcome.reply.clock] = bytes(outcome.reply.payload)
+        payload = bytearray(first.chunk.data)
+        while (message := await call.read()) and not message.footer.byte_count:
+            payload += message.chunk.data
+        payload += message.chunk.data
+        assert bytes(payload) == seen[first.header.version.clock]
+
+
+async def test_readers_of_one_version_share_a_snapshot_and_later_ones_get_the_next(serve: Serve) -> None:
+    """Pulls without a session share one counted snapshot, two at most; a third version has to wait or come back."""
+    serving, worker, _ = await chunky(serve)
+    expected = {1: bytes(worker.held.payload)}
+    calls = []
+    for seed in range(2):
+        calls.append(serving.stub.Pull(parameters_pb2.PullRequest()))
+        calls.append(serving.stub.Pull(parameters_pb2.PullRequest()))
+        for call in calls[-2:]:
+            await call.read()
+        outcome = await worker.commit(worker.delta(seed))
+        expected[outcome.reply.clock] = bytes(outcome.reply.payload)
+    for call in calls:
+        call.cancel()
+    await serving.until_idle()
+    read = await serving.read(LARGE)
+    assert bytes(read.payload) == expected[read.clock]
+
+
+async def test_delta_and_parameters_may_travel_in_different_types(serving: Serving) -> None:
+    (worker,) = await serving.training(1, delta_wire_types=[FLOAT16], parameter_wire_types=[FLOAT32])
+    outcome = await worker.commit(Values(worker.delta(1).parameters, worker.delta(1).rest))
+    assert outcome.reply.header.wire_type == FLOAT32

@@ -1,0 +1,334 @@
+"""Things that happen at once. Round-robin order fixes which: what is complete waits for the turn of rank 0."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tests.wire.conftest import Serve
+from tests.wire.model import LARGE, Model, Tensor
+from tests.wire.oracle import Oracle
+from tests.wire.refusals import refused
+from tests.wire.serving import Serving
+from tests.wire.transfer import Commit
+from tests.wire.worker import CommitStream, RawWorker, all_of
+
+# Far more than gRPC buffers on its way, so that an unread reply is really unread.
+WIDE = Model((Tensor("weight", (4_000_000,)), Tensor("count", (), "buffer", "int64")))
+
+
+class Turn:
+    """Rank 0's turn, taken by a commit under way: what the others complete stays in the queue until `use`."""
+
+    def __init__(self, worker: RawWorker, stream: CommitStream, commit: Commit) -> None:
+        self.worker = worker
+        self.stream = stream
+        self.commit = commit
+
+    @classmethod
+    async def take(cls, worker: RawWorker, seed: int = 100) -> "Turn":
+        stream = worker.commit_stream()
+        commit = worker.prepare(worker.delta(seed))
+        await stream.send_opening(commit)
+        return cls(worker, stream, commit)
+
+    async def use(self) -> None:
+        for message in self.commit.chunk_messages():
+            await self.stream.send(message)
+        await self.stream.send(self.commit.closing())
+        await self.stream.outcome()
+
+
+async def by_turns(serve: Serve, count: int, **settings: object) -> tuple[Serving, list[RawWorker]]:
+    serving = await serve(order="round-robin", min_workers=count, staging_buffers=8, **settings)
+    return serving, await serving.training(count, LARGE)
+
+
+async def complete(serving: Serving, worker: RawWorker, commit: Commit, queued: int = 1) -> CommitStream:
+    """A stream whose commit is complete and waits in the queue."""
+    stream = worker.commit_stream()
+    await stream.send_commit(commit)
+    await serving.until_queued(queued)
+    return stream
+
+
+async def test_retry_that_arrives_while_the_original_is_queued_is_applied_once(serve: Serve) -> None:
+    serving, (first, worker) = await by_turns(serve, 2)
+    oracle = Oracle(await serving.values(LARGE))
+    oracle.pull(first.name)
+    oracle.pull(worker.name)
+    turn = await Turn.take(first)
+    commit = worker.prepare(worker.delta(1))
+    original = await complete(serving, worker, commit)
+    retry = worker.commit_stream()
+    answer = asyncio.create_task(retry.outcome_of_repeat(commit))
+    await original.refused("SUPERSEDED")
+    assert (await serving.status()).commits == 0, "a retry must not jump the queue"
+    await turn.use()
+    outcome = await answer
+    assert outcome.verdict.version.clock == 3
+    oracle.commit(first.name, first.delta(100).parameters)
+    oracle.commit(worker.name, worker.delta(1).parameters)
+    np.testing.assert_array_equal((await serving.values(LARGE)).parameters, oracle.parameters)
+    assert (await serving.status()).commits == 2
+    assert (await worker.heartbeat()).last_applied_sequence == 1
+    np.testing.assert_array_equal(outcome.reply.values.parameters, serving.snapshot(worker).parameters)
+
+
+async def test_many_retries_of_a_queued_commit_are_applied_once(serve: Serve) -> None:
+    serving, (first, worker) = await by_turns(serve, 2)
+    turn = await Turn.take(first)
+    commit = worker.prepare(worker.delta(1))
+    streams = [await complete(serving, worker, commit)]
+    for _ in range(4):
+        streams.append(worker.commit_stream())
+        await streams[-1].send(commit.repeated().opening())
+        await streams[-2].refused("SUPERSEDED")
+    last = worker.commit_stream()
+    answer = asyncio.create_task(last.outcome_of_repeat(commit))
+    await streams[-1].refused("SUPERSEDED")
+    await turn.use()
+    assert (await answer).verdict.version.clock == 3
+    assert (await serving.status()).commits == 2
+
+
+async def test_other_content_under_a_queued_sequence_is_not_applied(serve: Serve) -> None:
+    """Whatever is answered, and when: the sequence names the commit that became complete first."""
+    serving, (first, worker) = await by_turns(serve, 2)
+    oracle = Oracle(await serving.values(LARGE))
+    oracle.pull(first.name)
+    oracle.pull(worker.name)
+    turn = await Turn.take(first)
+    await complete(serving, worker, worker.prepare(worker.delta(1)))
+    other = worker.prepare(worker.delta(2))
+    refusing = asyncio.create_task(refused(worker.commit_stream().outcome_of_repeat(other), "SEQUENCE_REUSED"))
+    await turn.use()
+    await refusing
+    oracle.commit(first.name, first.delta(100).parameters)
+    oracle.commit(worker.name, worker.delta(1).parameters)
+    np.testing.assert_array_equal((await serving.values(LARGE)).parameters, oracle.parameters)
+
+
+async def test_commit_whose_stream_is_cancelled_before_the_verdict_is_applied_once(serve: Serve) -> None:
+    """A complete commit is always applied; the repeat is a duplicate."""
+    serving, (first, worker) = await by_turns(serve, 2)
+    turn = await Turn.take(first)
+    commit = worker.prepare(worker.delta(1))
+    stream = await complete(serving, worker, commit)
+    stream.cancel()
+    await turn.use()
+    await serving.until(lambda status: status.commits == 2)
+    assert (await worker.heartbeat()).last_applied_sequence == 1
+    repeat = await worker.commit_stream().outcome_of_repeat(commit)
+    assert repeat.verdict.duplicate
+    assert repeat.verdict.version.clock == 3
+    assert (await serving.status()).commits == 2
+    await serving.until_idle()
+
+
+async def test_complete_commit_of_a_session_that_leaves_is_applied(serve: Serve) -> None:
+    serving, (first, worker) = await by_turns(serve, 2)
+    turn = await Turn.take(first)
+    await complete(serving, worker, worker.prepare(worker.delta(1)))
+    await worker.leave()
+    await turn.use()
+    await serving.until(lambda status: status.commits == 2)
+    await serving.until_idle()
+
+
+async def test_complete_commit_of_a_superseded_session_is_applied(serve: Serve) -> None:
+    """Two sessions of one name: the older one ends, what it completed counts, and the newer one starts from its pull."""
+    serving, (first, older) = await by_turns(serve, 2)
+    turn = await Turn.take(first)
+    stream = await complete(serving, older, older.prepare(older.delta(1)))
+    newer = serving.adopt(older.twin())
+    assert (await newer.join()).last_applied_sequence == 0
+    await stream.refused("SUPERSEDED")
+    await turn.use()
+    await serving.until(lambda status: status.commits == 2)
+    pulling = asyncio.create_task(newer.pull())
+    await first.leave()
+    assert (await pulling).clock == 3
+    await serving.next_commit_works(newer)
+
+
+async def test_budget_is_spent_exactly_when_more_commits_than_it_has_arrive_at_once(serve: Serve) -> None:
+    """Three commits in the budget, five workers ready to commit: three are applied, two are told to leave."""
+    serving, workers = await by_turns(serve, 5, commits=3)
+    turn = await Turn.take(workers[0])
+    streams = [worker.commit_stream() for worker in workers[1:]]
+    for worker, stream in zip(workers[1:], streams, strict=True):
+        await stream.send(worker.prepare(worker.delta(1)).opening())
+        await stream.proceed()
+    for worker, stream in zip(workers[1:], streams, strict=True):
+        await stream.send_rest(worker.prepare(worker.delta(1)))
+    applied = [asyncio.create_task(stream.outcome()) for stream in streams]
+    await turn.use()
+    outcomes = await asyncio.wait_for(asyncio.gather(*applied, return_exceptions=True), 60)
+    verdicts = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    assert sorted(outcome.verdict.version.clock for outcome in verdicts) == [3, 4]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            await refused(_raise(outcome), "RUN_FINISHED")
+    status = await serving.status()
+    assert status.commits == 3
+    assert status.version.clock == 4
+    await serving.until_idle()
+
+
+async def _raise(error: BaseException) -> None:
+    raise error
+
+
+async def test_budget_is_spent_exactly_in_fifo_order_too(serve: Serve) -> None:
+    serving = await serve(commits=10, staging_buffers=8)
+    workers = await serving.training(8)
+
+    async def work(worker: RawWorker) -> int:
+        for applied in range(10):
+            try:
+                await worker.commit(worker.delta(applied))
+            except Exception as error:  # noqa: BLE001 - read by `refused`
+                await refused(_raise(error), "RUN_FINISHED")
+                return applied
+        return 10
+
+    assert sum(await all_of(*(work(worker) for worker in workers))) == 10
+    assert (await serving.status()).version.clock == 11
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_last_commit_of_a_budget_is_retried_while_it_is_queued(serve: Serve, cancelled: bool) -> None:
+    """Its place in the budget is its own: the retry must not be told that the run is finished."""
+    serving, (first, worker) = await by_turns(serve, 2, commits=2)
+    turn = await Turn.take(first)
+    commit = worker.prepare(worker.delta(1))
+    original = await complete(serving, worker, commit)
+    if cancelled:
+        original.cancel()
+    answer = asyncio.create_task(worker.commit_stream().outcome_of_repeat(commit))
+    if not cancelled:
+        await original.refused("SUPERSEDED")
+    await turn.use()
+    outcome = await answer
+    assert outcome.verdict.version.clock == 3
+    # And once more, now that the run is FINISHED.
+    again = await worker.commit_stream().outcome_of_repeat(commit)
+    assert again.verdict.duplicate
+    assert again.verdict.version.clock == 3
+    assert (await serving.status()).commits == 2
+
+
+async def test_join_with_a_live_session_changes_neither_moment_nor_snapshot(serving: Serving) -> None:
+    worker, other = await serving.training(2, LARGE)
+    oracle = Oracle(await serving.values(LARGE))
+    oracle.pull(worker.name)
+    oracle.pull(other.name)
+    for seed in range(6):
+        for each in (worker, other):
+            await worker.join()
+            delta = each.delta(seed)
+            outcome = await each.commit(delta)
+            assert outcome.verdict.staleness == oracle.commit(each.name, delta.parameters)[0]
+    np.testing.assert_array_equal((await serving.values(LARGE)).parameters, oracle.parameters)
+
+
+async def test_join_with_a_live_session_in_the_middle_of_its_commit_does_not_disturb_it(serving: Serving) -> None:
+    (worker,) = await serving.training(1, LARGE)
+    commit = worker.prepare(worker.delta(1), chunk_bytes=40_000)
+    stream = worker.commit_stream()
+    await stream.send_opening(commit)
+    for message in commit.chunk_messages():
+        await worker.join()
+        await stream.send(message)
+    await stream.send(commit.closing())
+    await worker.join()
+    assert (await stream.outcome()).verdict.version.clock == 2
+
+
+async def test_two_sessions_of_one_name_that_join_at_once_leave_one(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    twins = [serving.adopt(worker.twin()) for _ in range(6)]
+    await all_of(*(twin.join() for twin in twins))
+    alive = []
+    for twin in [worker, *twins]:
+        try:
+            await twin.heartbeat()
+            alive.append(twin)
+        except Exception as error:  # noqa: BLE001 - read by `refused`
+            await refused(_raise(error), "SUPERSEDED")
+    assert len(alive) == 1
+    assert [w.sessions for w in (await serving.status()).workers] == [7]
+    await alive[0].pull()
+    await serving.next_commit_works(alive[0])
+
+
+async def test_pull_while_a_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
+    """Nothing writes s_w while a reply still reads it: the pull takes the reading over, and the older reply ends."""
+    worker, other = await serving.training(2, WIDE)
+    stream = worker.commit_stream()
+    await stream.send_commit(worker.prepare(worker.delta(1)))
+    await serving.until(lambda status: status.commits == 1)
+    expected = bytes((await serving.read(WIDE)).payload)
+    await other.commit(other.delta(2))
+    pulled = await worker.pull()
+    assert pulled.clock == 3
+    np.testing.assert_array_equal(serving.snapshot(worker).parameters, pulled.values.parameters)
+    # What the older reply still brings is of its own version, to the last byte it brings.
+    try:
+        late = (await stream.outcome()).reply
+        assert bytes(late.payload) == expected
+    except Exception as error:  # noqa: BLE001 - read by `refused`
+        await refused(_raise(error), "SUPERSEDED")
+    worker.version, worker.sequence = pulled.version, 1
+    await serving.next_commit_works(worker)
+    await serving.next_commit_works(other)
+
+
+async def test_next_stream_while_a_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
+    """The worker gave the old stream up, and commits with the base that its verdict named."""
+    worker, other = await serving.training(2, WIDE)
+    stream = worker.commit_stream()
+    await stream.send_commit(worker.prepare(worker.delta(1)))
+    await serving.until(lambda status: status.commits == 1)
+    await other.commit(other.delta(2))
+    version = type(worker.version)(incarnation=worker.version.incarnation, clock=2)
+    outcome = await worker.commit_on_new_stream(worker.prepare(worker.delta(3), sequence=2, base_version=version))
+    assert outcome.verdict.staleness == 1
+    np.testing.assert_array_equal(serving.snapshot(worker).parameters, outcome.reply.values.parameters)
+    try:
+        assert (await stream.outcome()).reply.clock == 2
+    except Exception as error:  # noqa: BLE001 - read by `refused`
+        await refused(_raise(error), "SUPERSEDED")
+
+
+async def test_unread_reply_stops_nobody_else(serving: Serving) -> None:
+    worker, other = await serving.training(2, WIDE)
+    unread = worker.commit_stream()
+    await unread.send_commit(worker.prepare(worker.delta(1)))
+    for seed in range(3):
+        await other.commit(other.delta(seed))
+    assert (await unread.outcome()).verdict.version.clock == 2
+
+
+async def test_commit_and_pull_of_one_session_at_once_leave_one_truth(serving: Serving) -> None:
+    """In whatever order they are served, what the worker holds in the end is what the server believes it holds."""
+    (worker,) = await serving.training(1, LARGE)
+    for seed in range(10):
+        commit = worker.prepare(worker.delta(seed))
+        stream = worker.commit_stream()
+        await stream.send_opening(commit)
+        pulling = asyncio.create_task(worker.pull())
+        await stream.send_rest(commit)
+        pulled = await asyncio.gather(pulling, return_exceptions=True)
+        try:
+            await stream.outcome()
+        except Exception as error:  # noqa: BLE001 - read by `refused`
+            await refused(_raise(error), "STALE_BASE", "SUPERSEDED")
+        for result in pulled:
+            if isinstance(result, BaseException):
+                await refused(_raise(result), "SUPERSEDED")
+        worker.sequence = (await worker.heartbeat()).last_applied_sequence
+        await worker.pull()
+        np.testing.assert_array_equal(serving.snapshot(worker).parameters, worker.held.values.parameters)
+    await serving.next_commit_works(worker)

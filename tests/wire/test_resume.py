@@ -1,0 +1,251 @@
+"""Checkpoint and resume, through the wire: what goes on after a restart, and what must not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemps.v1 import operations_pb2, run_pb2
+from safetensors.numpy import load_file
+
+from tests.wire.conftest import Serve
+from tests.wire.model import LARGE, SMALL
+from tests.wire.oracle import Oracle
+from tests.wire.refusals import refused
+from tests.wire.serving import Serving
+from tests.wire.worker import RawWorker
+
+CHECKPOINT = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT)
+
+
+async def restart(serve: Serve, serving: Serving, data_dir: Path, **settings: object) -> Serving:
+    await serving.close()
+    await serving.stop()
+    return await serve(data_dir=data_dir, resume=True, **settings)
+
+
+def moved(worker: RawWorker, serving: Serving) -> RawWorker:
+    """The same worker, with its session id, at the server that came back."""
+    worker.address = serving.address
+    return serving.adopt(worker.twin(worker.session_id))
+
+
+async def test_version_budget_schedule_and_ledger_go_on_after_a_stop(serve: Serve, tmp_path: Path) -> None:
+    settings = {"commits": 6, "eta": 0.8, "eta_schedule": "step", "eta_step_every": 2, "eta_step_factor": 0.5}
+    serving = await serve(data_dir=tmp_path, **settings)
+    worker, other = await serving.training(2)
+    for seed in range(3):
+        await worker.commit(worker.delta(seed))
+    await other.commit(other.delta(3))
+    before = await serving.read(SMALL, with_constants=True)
+
+    serving = await restart(serve, serving, tmp_path, **settings)
+    status = await serving.status()
+    assert status.commits == 4
+    assert status.version.clock == before.clock == 5
+    assert status.version.incarnation != before.version.incarnation
+    after = await serving.read(SMALL, with_constants=True)
+    assert bytes(after.payload) == bytes(before.payload)
+    assert {w.name: w.commits for w in status.workers} == {worker.name: 3, other.name: 1}
+    back = moved(worker, serving)
+    answer = await back.join()
+    assert answer.has_parameters
+    assert (answer.last_applied_sequence, answer.rank) == (3, 0)
+    assert answer.next_eta == pytest.approx(0.2)
+    await back.pull()
+    assert (await back.commit(back.delta(9))).verdict.next_eta == pytest.approx(0.2)
+    outcome = await back.commit(back.delta(10))
+    assert outcome.verdict.sequence == 5
+    assert outcome.verdict.version.clock == 7
+    assert outcome.verdict.run_state == run_pb2.RUN_STATE_FINISHED
+
+
+async def test_commit_retried_across_stop_and_start_counts_once(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    commit = worker.prepare(worker.delta(1))
+    original = await worker.commit_on_new_stream(commit)
+
+    serving = await restart(serve, serving, tmp_path)
+    back = moved(worker, serving)
+    assert (await back.join()).last_applied_sequence == 1
+    repeat = await back.commit_stream().outcome_of_repeat(commit)
+    assert repeat.verdict.duplicate
+    assert repeat.verdict.version == original.verdict.version
+    assert repeat.verdict.staleness == original.verdict.staleness
+    assert repeat.verdict.statistics == original.verdict.statistics
+    np.testing.assert_array_equal(repeat.reply.values.parameters, original.reply.values.parameters)
+    assert (await serving.status()).commits == 1
+    await back.pull()
+    await serving.next_commit_works(back)
+
+
+async def test_repeat_with_other_content_is_refused_after_a_restart_too(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    serving = await restart(serve, serving, tmp_path)
+    back = moved(worker, serving)
+    await back.join()
+    await back.pull()
+    await serving.refuses(back, back.prepare(back.delta(2), sequence=1).repeated(), "SEQUENCE_REUSED")
+
+
+async def test_session_of_before_the_restart_has_to_join_again(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    serving = await restart(serve, serving, tmp_path)
+    back = moved(worker, serving)
+    for call in (back.heartbeat(), back.pull(), back.commit_on_new_stream(back.prepare(back.delta(2)))):
+        await refused(call, "UNKNOWN_SESSION")
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+async def test_base_version_of_before_the_restart_is_refused(serve: Serve, tmp_path: Path, pulled: bool) -> None:
+    """A burst of old gradients after a restart cannot act like DOWNPOUR: clock 2 then is not clock 2 now."""
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    old = (await worker.commit(worker.delta(1))).verdict.version
+    serving = await restart(serve, serving, tmp_path)
+    back = moved(worker, serving)
+    await back.join()
+    if pulled:
+        await back.pull()
+    assert (await serving.status()).version.clock == old.clock
+    before = await serving.central(SMALL)
+    commit = back.prepare(back.delta(2), base_version=old)
+    await refused(back.commit_on_new_stream(commit), "UNKNOWN_INCARNATION")
+    assert await serving.central(SMALL) == before
+    await back.pull()
+    await serving.next_commit_works(back)
+
+
+async def test_moment_starts_anew_after_a_restart(serve: Serve, tmp_path: Path) -> None:
+    """JoinResponse.incarnation: the moment is 0, pull anew."""
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    for seed in range(3):
+        await worker.commit(worker.delta(seed))
+    serving = await restart(serve, serving, tmp_path)
+    back = moved(worker, serving)
+    await back.join()
+    oracle = Oracle((await back.pull()).values)
+    oracle.pull(back.name)
+    for seed in range(3):
+        delta = back.delta(seed)
+        await back.commit(delta)
+        oracle.commit(back.name, delta.parameters)
+    np.testing.assert_array_equal((await serving.values()).parameters, oracle.parameters)
+
+
+async def test_stop_applies_what_is_complete_and_refuses_what_is_not(serve: Serve, tmp_path: Path) -> None:
+    settings = {"order": "round-robin", "min_workers": 3, "data_dir": tmp_path}
+    serving = await serve(**settings)
+    first, second, third = await serving.training(3, LARGE)
+    uploading = first.commit_stream()
+    await uploading.send_opening(first.prepare(first.delta(1)))
+    complete = second.commit_stream()
+    commit = second.prepare(second.delta(2))
+    await complete.send_commit(commit)
+    await serving.until_queued(1)
+    await serving.stop()
+    await uploading.refused("DRAINING")
+    outcome = await complete.outcome()
+    assert outcome.verdict.version.clock == 2
+    await serving.close()
+
+    serving = await serve(resume=True, **settings)
+    status = await serving.status()
+    assert (status.commits, status.version.clock) == (1, 2)
+    np.testing.assert_array_equal((await serving.values(LARGE)).parameters, outcome.reply.values.parameters)
+    back = moved(second, serving)
+    assert (await back.join()).last_applied_sequence == 1
+    del third
+
+
+async def test_checkpoint_on_demand_holds_every_name_of_the_model(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    outcome = await worker.commit(worker.delta(1))
+    answer = await serving.stub.Control(CHECKPOINT)
+    assert answer.version == outcome.verdict.version
+    path = Path(answer.checkpoint_path)
+    assert path.parent.parent == tmp_path
+    tensors = load_file(path / "model.safetensors")
+    assert set(tensors) == {"weight", "head.weight", "bias", "running_mean", "steps", "frozen"}
+    weight = outcome.reply.values.parameters[:630].reshape(7, 90)
+    np.testing.assert_array_equal(tensors["weight"], weight)
+    np.testing.assert_array_equal(tensors["head.weight"], weight)
+    assert tensors["frozen"].dtype == np.float16
+    json.loads((path / "state.json").read_text())
+    status = (await serving.status()).checkpoint
+    assert status.path == str(path)
+    assert status.version == answer.version
+    assert status.durability == "interval"
+
+
+async def test_kill_loses_what_came_after_the_last_checkpoint_and_nothing_else(serve: Serve, tmp_path: Path) -> None:
+    """A server that comes back from an older checkpoint says so by the sequence it tells, and the worker goes on there."""
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    await serving.stub.Control(CHECKPOINT)
+    checkpointed = await serving.values()
+    await worker.commit(worker.delta(2))
+    # Nothing of the first server may touch the directory any more; it is stopped (without a word) by the fixture.
+    copy = tmp_path.parent / f"{tmp_path.name}-as-after-kill"
+    shutil.copytree(tmp_path, copy, symlinks=True)
+    serving = await serve(data_dir=copy, resume=True)
+    np.testing.assert_array_equal((await serving.values()).parameters, checkpointed.parameters)
+    back = moved(worker, serving)
+    assert (await back.join()).last_applied_sequence == 1
+    await back.pull()
+    outcome = await back.commit(back.delta(3))
+    assert outcome.verdict.sequence == 2
+    assert outcome.verdict.version.clock == 3
+
+
+async def test_worker_with_another_layout_is_refused_after_a_restart_too(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    await serving.training(1)
+    serving = await restart(serve, serving, tmp_path)
+    await refused(serving.worker(LARGE).join(), "LAYOUT_MISMATCH")
+
+
+async def test_steps_a_worker_has_made_count_after_a_restart(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, steps=3)
+    worker, other = await serving.training(2)
+    for seed in range(2):
+        await worker.commit(worker.delta(seed))
+    serving = await restart(serve, serving, tmp_path, steps=3)
+    back = moved(worker, serving)
+    await back.join()
+    await back.pull()
+    assert (await back.commit(back.delta(5))).verdict.run_state == run_pb2.RUN_STATE_FINISHED
+    assert (await serving.status()).run_state != run_pb2.RUN_STATE_FINISHED, "the other worker has steps left"
+    del other
+
+
+async def test_finished_run_stays_finished_after_a_restart(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, commits=1)
+    (worker,) = await serving.training(1)
+    last = await worker.commit(worker.delta(1))
+    serving = await restart(serve, serving, tmp_path, commits=1)
+    back = moved(worker, serving)
+    assert (await back.join()).run_state == run_pb2.RUN_STATE_FINISHED
+    assert bytes((await back.pull()).payload) == bytes(last.reply.payload)
+    await refused(back.commit_on_new_stream(back.prepare(back.delta(2))), "RUN_FINISHED")
+
+
+async def test_resumed_run_waits_for_its_workers_again(serve: Serve, tmp_path: Path) -> None:
+    """WAITING is "fewer workers than the run wants"; in round-robin order the result would depend on who is back first."""
+    settings = {"order": "round-robin", "min_workers": 2}
+    serving = await serve(data_dir=tmp_path, **settings)
+    await serving.training(2)
+    serving = await restart(serve, serving, tmp_path, **settings)
+    first = await serving.joined(name="worker-0")
+    assert first.membership.run_state == run_pb2.RUN_STATE_WAITING
+    second = await serving.joined(name="worker-1")
+    assert second.membership.run_state == run_pb2.RUN_STATE_TRAINING

@@ -1,0 +1,322 @@
+"""GetStatus, WatchStatus, health, reflection, and what evaluators and operators may say."""
+
+import asyncio
+import math
+
+import grpc
+import numpy as np
+import pytest
+from gemps.v1 import operations_pb2, run_pb2, status_pb2, transfer_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tests.wire.calls import SERVICE, Stream
+from tests.wire.conftest import Serve
+from tests.wire.model import LARGE, SMALL
+from tests.wire.refusals import PATIENCE, refused
+from tests.wire.serving import Serving
+
+
+async def test_status_before_anything_happened(serving: Serving) -> None:
+    status = await serving.status()
+    assert status.server_version
+    assert status.version.incarnation > 0
+    assert status.version.clock == 0
+    assert status.run_state == run_pb2.RUN_STATE_WAITING
+    assert status.settings.rule == "gem"
+    assert status.commits == status.parameter_count == status.run_seconds == 0
+    assert not status.workers
+    assert (status.queue.staging_buffers, status.queue.waiting_limit) == (4, 1024)
+    assert status.memory.limit_bytes > status.memory.reserved_bytes
+    assert status.memory.anonymous_bytes > 0
+    assert (status.checkpoint.path, status.checkpoint.durability) == ("", "none")
+
+
+async def test_status_of_a_run_in_training(serving: Serving) -> None:
+    first, second = await serving.training(2)
+    await first.commit(first.delta(1), loss=3.0, samples=10)
+    outcome = await second.commit(second.delta(2), loss=1.0, samples=20)
+    status = await serving.status()
+    assert status.version == second.version
+    assert status.run_state == run_pb2.RUN_STATE_TRAINING
+    assert status.run_seconds > 0
+    assert status.uptime_seconds >= status.run_seconds
+    assert status.parameter_count == SMALL.parameter_count
+    assert status.tensor_count == len(SMALL.tensors)
+    assert status.layout_digest == SMALL.digest
+    assert status.commits == 2
+    assert status.commits_per_second > 0
+    assert status.next_eta == outcome.verdict.next_eta
+    assert status.loss == pytest.approx(2.0)
+    assert status.staleness_mean == pytest.approx(0.5)
+    assert 0 <= status.mean_pi <= 5
+    assert status.jain_index == pytest.approx(1.0)
+    assert status.queue.length == status.queue.staging_buffers_in_use == status.queue.waiting == 0
+    assert status.memory.worker_bytes >= 2 * 4 * SMALL.parameter_count
+    assert status.memory.reserved_bytes >= 2 * status.memory.worker_bytes
+
+
+async def test_status_of_each_worker(serving: Serving) -> None:
+    first = await serving.joined(name="ada", host_id="h1", agent="rust/1", device="cuda:1")
+    second = await serving.joined(name="bob", host_id="h1")
+    await first.initialize()
+    await first.pull()
+    await second.pull()
+    for seed in range(3):
+        outcome = await second.commit(second.delta(seed), loss=0.5, samples=7)
+    statuses = (await serving.status()).workers
+    assert [worker.name for worker in statuses] == ["ada", "bob"]
+    ada, bob = statuses
+    assert (ada.host_id, ada.rank, ada.host_rank, ada.agent, ada.device) == ("h1", 0, 0, "rust/1", "cuda:1")
+    assert (bob.rank, bob.host_rank) == (1, 1)
+    assert (ada.state, bob.state) == (status_pb2.WORKER_STATE_JOINED, status_pb2.WORKER_STATE_TRAINING)
+    assert (ada.commits, bob.commits, bob.samples, bob.loss) == (0, 3, 21, 0.5)
+    assert not ada.HasField("loss")
+    assert (bob.staleness_last, bob.staleness_mean) == (0, 0)
+    assert bob.statistics == outcome.verdict.statistics
+    assert bob.wait_max_seconds >= bob.wait_mean_seconds >= 0
+    assert bob.bytes_received >= 3 * SMALL.byte_count()
+    assert bob.bytes_sent >= 4 * SMALL.byte_count()
+    assert bob.commits_per_second > 0
+    assert ada.snapshot_version.clock == 1
+    assert bob.snapshot_version == outcome.verdict.version
+
+
+async def test_refused_and_repeated_commits_are_counted(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    commit = worker.prepare(worker.delta(1)).repeated()
+    await worker.commit_on_new_stream(commit)
+    await worker.commit_on_new_stream(commit)
+    wrong = worker.prepare(worker.delta(2))
+    await serving.refuses(worker, wrong.with_footer(crc32c=wrong.footer.crc32c ^ 1), "CHECKSUM")
+    status = (await serving.status()).workers[0]
+    assert (status.duplicates, status.refused) == (1, 1)
+
+
+async def test_what_became_of_each_worker(serve: Serve) -> None:
+    serving = await serve(session_timeout=0.3, steps=1)
+    left, expired, finished = await serving.training(3)
+    await finished.commit(finished.delta(1))
+    await left.leave()
+    await expired.close()
+    status = await serving.until(lambda s: s.workers[1].state == status_pb2.WORKER_STATE_EXPIRED)
+    assert status.workers[0].state == status_pb2.WORKER_STATE_LEFT
+    assert status.workers[2].state == status_pb2.WORKER_STATE_FINISHED
+    newer = serving.adopt(left.twin())
+    await newer.join()
+    status = await serving.status()
+    assert status.workers[0].state == status_pb2.WORKER_STATE_JOINED
+    assert status.workers[0].sessions == 2
+
+
+async def test_session_ids_appear_nowhere(serve: Serve) -> None:
+    """Not in status, not in what is watched, not in a refusal."""
+    serving = await serve(session_timeout=0.5)
+    first, second = await serving.training(2, LARGE)
+    await first.commit(first.delta(1))
+    held = second.commit_stream()
+    await held.send_opening(second.prepare(second.delta(1)))
+    said = [(await serving.status()).SerializeToString()]
+    watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=0.1)))
+    said.append((await watching.receive()).SerializeToString())
+    for wrong in (
+        first.prepare(first.delta(2), sequence=9),
+        first.prepare(first.delta(2), base_version=transfer_pb2.Version(incarnation=1, clock=1)),
+    ):
+        refusal = await refused(first.commit_on_new_stream(wrong), "SEQUENCE_GAP", "UNKNOWN_INCARNATION")
+        said.append((refusal.message + str(refusal.metadata)).encode())
+    newer = serving.adopt(first.twin())
+    await newer.join()
+    refusal = await refused(first.heartbeat(), "SUPERSEDED")
+    said.append((refusal.message + str(refusal.metadata)).encode())
+    said.append((await serving.status()).SerializeToString())
+    for worker in (first, second, newer):
+        for text in said:
+            assert worker.session_id not in text
+            assert worker.session_id.hex().encode() not in text
+            assert repr(worker.session_id)[2:-1].encode() not in text
+
+
+# -- watching ----------------------------------------------------------------------------------------------------------
+
+
+async def test_watched_status_follows_the_run_and_ends_with_it(serve: Serve) -> None:
+    """The stream ends with OK after the report that says FINISHED and has no live worker."""
+    serving = await serve(commits=2)
+    watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=0.1)))
+    assert (await watching.receive()).status.run_state == run_pb2.RUN_STATE_WAITING
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    await worker.commit(worker.delta(2))
+    async with asyncio.timeout(PATIENCE):
+        while (report := await watching.receive()).status.run_state != run_pb2.RUN_STATE_FINISHED:
+            pass
+    assert report.status.commits == 2
+    # The worker still lives, so there is more to come.
+    assert await watching.receive() is not None
+    await worker.leave()
+    last = report
+    async with asyncio.timeout(PATIENCE):
+        while (report := await watching.receive()) is not None:
+            last = report
+    assert last.status.run_state == run_pb2.RUN_STATE_FINISHED
+    assert [w.state for w in last.status.workers] == [status_pb2.WORKER_STATE_FINISHED]
+
+
+async def test_default_interval_is_taken(serving: Serving) -> None:
+    watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest()))
+    first, second = await watching.receive(), await watching.receive()
+    assert second.status.uptime_seconds > first.status.uptime_seconds
+    watching.cancel()
+
+
+@pytest.mark.parametrize("interval", [0.01, -1.0, math.nan, math.inf])
+async def test_illegal_interval_is_refused(serving: Serving, interval: float) -> None:
+    watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=interval)))
+    await refused(watching.receive(), "MALFORMED", "BAD_VALUE")
+
+
+# -- malformed requests ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method", ["Join", "Heartbeat", "Leave", "GetStatus", "WatchStatus", "ReportEvaluation", "Control"]
+)
+async def test_request_of_bytes_that_are_no_protobuf_is_refused(serving: Serving, method: str) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        call = getattr(serving.stub, method)(b"\xff\xff\xff")
+        await refused(call.read() if method == "WatchStatus" else call, "MALFORMED")
+
+
+@pytest.mark.parametrize("method", ["heartbeat", "leave"])
+@pytest.mark.parametrize("length", [0, 15, 17])
+async def test_session_id_of_another_length_is_refused_by_every_call(
+    serving: Serving, method: str, length: int
+) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        stranger = serving.adopt(worker.twin(b"\x01" * length))
+        await refused(getattr(stranger, method)(), "MALFORMED")
+
+
+@pytest.mark.parametrize("method", ["heartbeat", "leave"])
+async def test_unknown_session_is_refused_by_every_call(serving: Serving, method: str) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(getattr(serving.adopt(worker.twin()), method)(), "UNKNOWN_SESSION")
+
+
+async def test_leave_with_too_long_a_reason_is_refused(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(worker.leave("r" * 257), "MALFORMED")
+
+
+# -- evaluators and operators ------------------------------------------------------------------------------------------
+
+
+def evaluation(accuracy: float, clock: int = 1, **changes: object) -> operations_pb2.ReportEvaluationRequest:
+    fields = {"version": transfer_pb2.Version(incarnation=1, clock=clock), "loss": 1 - accuracy, "samples": 360}
+    return operations_pb2.ReportEvaluationRequest(**(fields | {"accuracy": accuracy, "evaluator": "eve"} | changes))
+
+
+async def test_evaluations_are_remembered_the_newest_and_the_best(serving: Serving) -> None:
+    await serving.training(1)
+    bests = []
+    for clock, accuracy in enumerate([0.5, 0.9, 0.7], 1):
+        answer = await serving.stub.ReportEvaluation(evaluation(accuracy, clock))
+        bests.append(answer.best)
+        assert answer.run_state == run_pb2.RUN_STATE_TRAINING
+    assert bests == [True, True, False]
+    status = await serving.status()
+    assert (status.last_evaluation.accuracy, status.last_evaluation.version.clock) == (0.7, 3)
+    assert (status.best_evaluation.accuracy, status.best_evaluation.version.clock) == (0.9, 2)
+    assert status.best_evaluation.loss == pytest.approx(0.1)
+    assert (status.best_evaluation.samples, status.best_evaluation.evaluator) == (360, "eve")
+    assert status.best_evaluation.run_seconds >= 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accuracy": 1.5},
+        {"accuracy": -0.1},
+        {"accuracy": math.nan},
+        {"loss": math.nan},
+        {"evaluator": "e" * 257},
+    ],
+    ids=str,
+)
+async def test_illegal_evaluation_is_refused(serving: Serving, changes: dict[str, object]) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        request = evaluation(0.5)
+        for name, value in changes.items():
+            setattr(request, name, value)
+        await refused(serving.stub.ReportEvaluation(request), "BAD_VALUE", "MALFORMED")
+        assert not (await serving.status()).HasField("last_evaluation")
+
+
+@pytest.mark.parametrize("action", [operations_pb2.CONTROL_ACTION_UNSPECIFIED, 77])
+async def test_unknown_control_action_is_refused(serving: Serving, action: int) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        await refused(serving.stub.Control(operations_pb2.ControlRequest(action=action)), "MALFORMED", "NOT_OFFERED")
+
+
+async def test_checkpoint_without_a_data_directory_is_not_offered(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    async with serving.unchanged(worker):
+        request = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT)
+        refusal = await refused(serving.stub.Control(request), "NOT_OFFERED")
+        assert "data" in refusal.message
+
+
+# -- health and reflection ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", SERVICE.full_name])
+async def test_health_says_serving(serving: Serving, name: str) -> None:
+    health = health_pb2_grpc.HealthStub(serving.channel)
+    answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_health_watcher_sees_the_server_go(serving: Serving) -> None:
+    health = health_pb2_grpc.HealthStub(serving.channel)
+    watch = health.Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    stopping = asyncio.create_task(serving.stop())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    watch.cancel()
+    await stopping
+
+
+async def reflected(serving: Serving) -> reflection_pb2.ServerReflectionResponse:
+    stub = reflection_pb2_grpc.ServerReflectionStub(serving.channel)
+    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+    return await call.read()
+
+
+async def test_reflection_lists_the_service_when_asked_for(serve: Serve) -> None:
+    answer = await reflected(await serve(reflection=True))
+    names = {service.name for service in answer.list_services_response.service}
+    assert {SERVICE.full_name, "grpc.health.v1.Health"} <= names
+
+
+async def test_reflection_is_off_by_default(serving: Serving) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await reflected(serving)
+    assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_unread_status_watchers_do_not_stop_training(serving: Serving) -> None:
+    watchers = [serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=0.1)) for _ in range(8)]
+    (worker,) = await serving.training(1)
+    for seed in range(20):
+        outcome = await worker.commit(worker.delta(seed))
+    assert outcome.verdict.version.clock == 21
+    assert np.isfinite(outcome.reply.values.parameters).all()
+    for watcher in watchers:
+        watcher.cancel()

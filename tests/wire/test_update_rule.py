@@ -1,0 +1,164 @@
+"""What travels is what is computed: the rule applied in the order of the commits, bit for bit (DESIGN.md section 2)."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.wire.conftest import Serve
+from tests.wire.model import COPIED_WIRE_TYPES, FLOAT32, LARGE, SMALL, Model, Tensor, Values
+from tests.wire.oracle import Oracle
+from tests.wire.serving import Serving
+from tests.wire.worker import Outcome, RawWorker
+
+ONE = Model((Tensor("weight", (1,)),))
+
+
+async def train(
+    serving: Serving, oracle: Oracle, workers: list[RawWorker], order: list[int], scale: float = 0.01
+) -> Outcome:
+    """Commits in the given order of workers; every verdict and every reply must be the oracle's."""
+    for seed, number in enumerate(order):
+        worker = workers[number]
+        delta = worker.model.random_values(seed, scale=scale)
+        outcome = await worker.commit(delta)
+        travelled = worker.model.decode(worker.model.encode(delta, worker.delta_wire_type), worker.delta_wire_type)
+        staleness, statistics = oracle.commit(worker.name, travelled.parameters)
+        assert outcome.verdict.staleness == staleness
+        assert outcome.verdict.version.clock == oracle.clock
+        for field in outcome.verdict.statistics.DESCRIPTOR.fields:
+            told = getattr(outcome.verdict.statistics, field.name)
+            assert math.isclose(told, getattr(statistics, field.name), rel_tol=1e-4, abs_tol=1e-9), field.name
+        np.testing.assert_array_equal(serving.snapshot(worker).parameters, oracle.parameters)
+        assert outcome.reply.values.rest == delta.rest
+    return outcome
+
+
+@pytest.mark.parametrize("rule", ["gem", "downpour", "adaptive-staleness"])
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+async def test_interleaved_workers_get_the_rules_result_bit_for_bit(serve: Serve, rule: str, model: Model) -> None:
+    serving = await serve(rule=rule)
+    workers = await serving.training(3, model)
+    oracle = Oracle(await serving.values(model), rule)
+    for worker in workers:
+        oracle.pull(worker.name)
+    outcome = await train(serving, oracle, workers, [0, 1, 2, 2, 1, 0, 0, 0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(outcome.reply.values.parameters, oracle.parameters)
+    np.testing.assert_array_equal((await serving.values(model)).parameters, oracle.parameters)
+
+
+async def test_rules_settings_are_those_of_the_server(serve: Serve) -> None:
+    serving = await serve(momentum=0.5, kappa=2.0, pi_min=0.1, pi_max=3.0, epsilon=1e-9)
+    workers = await serving.training(2)
+    oracle = Oracle(await serving.values(), momentum=0.5, kappa=2.0, pi_min=0.1, pi_max=3.0, epsilon=1e-9)
+    for worker in workers:
+        oracle.pull(worker.name)
+    await train(serving, oracle, workers, [0, 1, 0, 0, 1])
+
+
+async def test_pull_refreshes_the_snapshot_and_leaves_the_moment(serving: Serving) -> None:
+    workers = await serving.training(2)
+    oracle = Oracle(await serving.values())
+    for worker in workers:
+        oracle.pull(worker.name)
+    await train(serving, oracle, workers, [0, 0, 1, 1])
+    await workers[0].pull()
+    oracle.pull(workers[0].name)
+    await train(serving, oracle, workers, [0, 1, 0])
+
+
+async def test_worked_example_of_two_workers(serving: Serving) -> None:
+    """DESIGN.md section 2: theta = 0, A .1 -> .1; B .1 -> 0; A .1 -> .19; B .2 -> .10; theta = .39."""
+    ada = await serving.joined(ONE)
+    bob = await serving.joined(ONE)
+    await ada.initialize(Values(np.zeros(1, np.float32)))
+    await ada.pull()
+    await bob.pull()
+    updates, theta = [], 0.0
+    for worker, delta in ((ada, 0.1), (bob, 0.1), (ada, 0.1), (bob, 0.2)):
+        outcome = await worker.commit(Values(np.float32([delta])))
+        updates.append(float(outcome.reply.values.parameters[0]) - theta)
+        theta += updates[-1]
+    assert updates == pytest.approx([0.1, 0, 0.19, 0.10], abs=1e-6)
+    assert theta == pytest.approx(0.39, abs=1e-6)
+
+
+async def test_worked_example_of_one_worker(serving: Serving) -> None:
+    """DESIGN.md section 2: deltas .1, .1, -.05, .001 -> .1, .19, -.121, .005."""
+    worker = await serving.joined(ONE)
+    await worker.initialize(Values(np.zeros(1, np.float32)))
+    await worker.pull()
+    updates, theta = [], 0.0
+    for delta in (0.1, 0.1, -0.05, 0.001):
+        outcome = await worker.commit(Values(np.float32([delta])))
+        updates.append(float(outcome.reply.values.parameters[0]) - theta)
+        theta += updates[-1]
+    assert updates == pytest.approx([0.1, 0.19, -0.121, 0.005], abs=1e-6)
+
+
+@pytest.mark.parametrize("wire_type", COPIED_WIRE_TYPES)
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+async def test_deltas_in_every_wire_type_are_applied_as_decoded(serving: Serving, wire_type: int, model: Model) -> None:
+    workers = await serving.training(2, model, delta_wire_types=[wire_type])
+    oracle = Oracle(await serving.values(model))
+    for worker in workers:
+        oracle.pull(worker.name)
+    await train(serving, oracle, workers, [0, 1, 0, 0, 1])
+
+
+@pytest.mark.parametrize("wire_type", [wire_type for wire_type in COPIED_WIRE_TYPES if wire_type != FLOAT32])
+async def test_snapshot_stays_unrounded_when_parameters_travel_in_reduced_precision(
+    serving: Serving, wire_type: int
+) -> None:
+    """Else the rounding error eats the energy budget: theta - s_w would not be 0 when nobody else has committed.
+
+    `train` compares s_w with the oracle's after every commit, and the oracle knows no wire.
+    """
+    workers = await serving.training(2, LARGE, parameter_wire_types=[wire_type])
+    oracle = Oracle(await serving.values(LARGE))
+    for worker in workers:
+        oracle.pull(worker.name)
+    outcome = await train(serving, oracle, workers, [0, 0, 1, 0, 1])
+    exact = LARGE.encode(Values(oracle.parameters, outcome.reply.values.rest), wire_type, saturate=True)
+    received = LARGE.decode(bytes(outcome.reply.payload), wire_type).parameters
+    np.testing.assert_allclose(received, LARGE.decode(exact, wire_type).parameters, atol=0.03)
+    assert not np.array_equal(received, oracle.parameters), "nothing was rounded, so this shows nothing"
+
+
+async def test_buffers_are_the_newest_commits(serving: Serving) -> None:
+    ada, bob = await serving.training(2)
+    await ada.commit(ada.delta(1))
+    newest = bob.delta(2)
+    await bob.commit(newest)
+    assert (await serving.values()).rest == newest.rest
+    assert (await ada.pull()).values.rest == newest.rest
+
+
+async def test_reply_carries_the_buffers_of_its_own_version(serve: Serve) -> None:
+    """A reply never mixes the parameters of one commit with the buffers of another."""
+    serving = await serve(chunk_bytes=40_000)
+    ada, bob = await serving.training(2, LARGE)
+    delta = ada.delta(1)
+    stream = ada.commit_stream()
+    await stream.send_commit(ada.prepare(delta))
+    torn = (await stream.outcome(stop_after=1)).reply
+    await bob.commit(bob.delta(2))
+    assert (await ada.resume(torn)).values.rest == delta.rest
+
+
+async def test_zero_delta_changes_nothing_and_counts(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    before = (await serving.values()).parameters
+    zero = Values(np.zeros(SMALL.parameter_count, np.float32), worker.delta(1).rest)
+    outcome = await worker.commit(zero)
+    assert outcome.verdict.version.clock == 2
+    np.testing.assert_array_equal(outcome.reply.values.parameters, before)
+    assert outcome.verdict.statistics.mean_pi == outcome.verdict.statistics.blocked_fraction == 0
+
+
+async def test_loss_and_samples_reach_the_status(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1), loss=2.5, samples=64)
+    await worker.commit(worker.delta(2), loss=1.5, samples=64)
+    status = (await serving.status()).workers[0]
+    assert (status.loss, status.samples) == (1.5, 128)

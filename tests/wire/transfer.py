@@ -1,0 +1,143 @@
+"""Payloads on their way: a commit or upload cut into messages, and parameters collected from a stream."""
+
+from dataclasses import dataclass, field
+
+import google_crc32c
+from gemps.v1 import commit_pb2, parameters_pb2, transfer_pb2
+
+from tests.wire.model import FLOAT32, Model, Values
+
+# commit.proto: "A payload of at most 64 KiB goes whole".
+WHOLE_LIMIT = 64 * 1024
+MIB = 1024 * 1024
+# parameter_server.proto: "Messages are at most 2 MiB + 64 KiB"; transfer.proto: a chunk has 1 byte to 2 MiB.
+MESSAGE_LIMIT = 2 * MIB + 64 * 1024
+CHUNK_LIMIT = 2 * MIB
+
+
+def crc32c(data: bytes) -> int:
+    return int(google_crc32c.value(data))
+
+
+def cut_payload(
+    model: Model, payload: bytes, chunk_bytes: int, wire_type: int = FLOAT32, with_constants: bool = False
+) -> list[transfer_pb2.Chunk]:
+    cuts = model.cut(chunk_bytes, wire_type, with_constants)
+    return [transfer_pb2.Chunk(offset=start, data=payload[start:end]) for start, end in cuts]
+
+
+@dataclass
+class Commit:
+    """One commit, ready to be sent; tests change its parts to make it wrong."""
+
+    header: commit_pb2.CommitHeader
+    payload: bytes
+    chunks: list[transfer_pb2.Chunk]
+    footer: transfer_pb2.Footer
+
+    @property
+    def travels_whole(self) -> bool:
+        return len(self.payload) <= WHOLE_LIMIT
+
+    def opening(self) -> commit_pb2.CommitRequest:
+        return commit_pb2.CommitRequest(header=self.header)
+
+    def whole(self) -> commit_pb2.CommitRequest:
+        assert len(self.chunks) == 1
+        return commit_pb2.CommitRequest(header=self.header, chunk=self.chunks[0], footer=self.footer)
+
+    def chunk_messages(self) -> list[commit_pb2.CommitRequest]:
+        return [commit_pb2.CommitRequest(chunk=chunk) for chunk in self.chunks]
+
+    def closing(self) -> commit_pb2.CommitRequest:
+        return commit_pb2.CommitRequest(footer=self.footer)
+
+    def repeated(self) -> "Commit":
+        """The same commit as a retry sends it: its header tells the payload's CRC32C."""
+        header = commit_pb2.CommitHeader()
+        header.CopyFrom(self.header)
+        header.payload_crc32c = self.footer.crc32c
+        return Commit(header, self.payload, self.chunks, self.footer)
+
+    def with_header(self, **changes: object) -> "Commit":
+        fields = {descriptor.name: value for descriptor, value in self.header.ListFields()}
+        return Commit(commit_pb2.CommitHeader(**(fields | changes)), self.payload, self.chunks, self.footer)
+
+    def with_footer(self, **changes: int) -> "Commit":
+        fields = {descriptor.name: value for descriptor, value in self.footer.ListFields()}
+        return Commit(self.header, self.payload, self.chunks, transfer_pb2.Footer(**(fields | changes)))
+
+    def with_chunks(self, chunks: list[transfer_pb2.Chunk]) -> "Commit":
+        return Commit(self.header, self.payload, chunks, self.footer)
+
+
+def footer_of(payload: bytes, chunks: list[transfer_pb2.Chunk]) -> transfer_pb2.Footer:
+    return transfer_pb2.Footer(byte_count=len(payload), chunk_count=len(chunks), crc32c=crc32c(payload))
+
+
+@dataclass
+class Transfer:
+    """Parameters as they arrive; `add` asserts that what the server sends keeps to transfer.proto."""
+
+    model: Model
+    wire_type: int
+    chunk_limit: int = CHUNK_LIMIT
+    start: int = 0
+    crc32c: int = 0
+    header: transfer_pb2.ParametersHeader | None = None
+    payload: bytearray = field(default_factory=bytearray)
+    chunk_count: int = 0
+    footer: transfer_pb2.Footer | None = None
+    not_modified: parameters_pb2.NotModified | None = None
+
+    def add_header(self, header: transfer_pb2.ParametersHeader) -> None:
+        assert self.header is None
+        assert self.chunk_count == 0
+        assert header.wire_type == self.wire_type
+        assert header.byte_count == self.model.byte_count(self.wire_type, header.with_constants)
+        assert header.offset == self.start
+        assert header.layout_digest == self.model.digest
+        assert header.version.incarnation > 0
+        assert header.version.clock > 0
+        self.header = header
+
+    def add_chunk(self, chunk: transfer_pb2.Chunk) -> None:
+        assert self.header is not None
+        assert self.footer is None
+        assert chunk.offset == self.received
+        assert 1 <= len(chunk.data) <= self.chunk_limit
+        self.payload += chunk.data
+        self.chunk_count += 1
+        assert self.received <= self.header.byte_count
+        assert self.model.is_border(self.received, self.wire_type, self.header.with_constants)
+        self.crc32c = int(google_crc32c.extend(self.crc32c, chunk.data))
+
+    def add_footer(self, footer: transfer_pb2.Footer) -> None:
+        assert self.header is not None
+        assert self.footer is None
+        assert self.received == self.header.byte_count == footer.byte_count
+        assert self.chunk_count == footer.chunk_count
+        assert self.crc32c == footer.crc32c
+        self.footer = footer
+
+    @property
+    def received(self) -> int:
+        return self.start + len(self.payload)
+
+    @property
+    def complete(self) -> bool:
+        return self.footer is not None
+
+    @property
+    def version(self) -> transfer_pb2.Version:
+        assert self.header is not None
+        return self.header.version
+
+    @property
+    def clock(self) -> int:
+        return self.version.clock
+
+    @property
+    def values(self) -> Values:
+        assert self.complete
+        return self.model.decode(bytes(self.payload), self.wire_type)
