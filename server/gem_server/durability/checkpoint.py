@@ -133,7 +133,9 @@ def _write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
         start += spec.byte_count
         for name in (spec.name, *spec.aliases):
             model[name] = tensor(spec, spec.element_type, data)
-    serialize_file(model, directory / MODEL_FILE, {"format": "pt", "gemps_clock": str(checkpoint.clock)})
+    # One entry only: safetensors writes several in an order that changes from process to process, and the files of two
+    # runs that did the same must be the same bytes. The clock is in the state file.
+    serialize_file(model, directory / MODEL_FILE, {"format": "pt"})
     if exact:
         serialize_file(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
 
