@@ -87,7 +87,7 @@ class Stream:
         self.call.cancel()
 
     def _note_status(self, call: Any) -> None:
-        """Called each time that the call's status is set, which may be twice."""
+        """Called when a status is set for the first time; the server's may be the first one or the second."""
         details = _result_of(call.details())
         if details != _NOT_THE_SERVERS_STATUS:
             self._error = grpc.aio.AioRpcError(
@@ -100,6 +100,7 @@ class Stream:
     async def _servers_error(self) -> grpc.aio.AioRpcError:
         while self._error is None:
             await asyncio.sleep(0)
+            self._note_status(self.call)
         return self._error
 
 

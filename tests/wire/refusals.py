@@ -53,7 +53,7 @@ SOMETIMES_WITH_RETRY = {"CHECKSUM", "MEMORY", "TOO_MANY", "STORAGE_FULL", "START
 _FIX = re.compile(
     r"\b(send|pull|join|wait|retry|use|make|set|start|choose|draw|give|keep|drop|leave|call|check|cut|split|lower|raise"
     r"|rename|remove|offer|reduce|repeat|name|put|list|count|resend|open|initialize|ask|compute|try|end|finish|skip|let"
-    r"|add|free|go|stop|clip|read|update|shorten|continue|begin|close|load|resume|reconnect|declare|fill|encode|report|must|needs)\b",
+    r"|add|free|go|stop|clip|read|update|shorten|continue|begin|close|load|resume|reconnect|declare|fill|encode|report|must|needs|reshape)\b",
     re.IGNORECASE,
 )
 _INTERNALS = re.compile(r"Traceback|File \"|\.py\b|\bobject at 0x|Exception\b|/home/|/usr/")

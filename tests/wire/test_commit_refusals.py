@@ -316,9 +316,10 @@ async def test_flipped_bit_in_a_chunk_is_refused(serving: Serving, model: Model)
 
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 async def test_header_whose_checksum_is_not_the_footers_is_refused(serving: Serving, model: Model) -> None:
+    """The contract names no reason for a commit that contradicts itself."""
     worker = await one_worker(serving, model)
     commit = worker.prepare(worker.delta(1), chunk_bytes=64 * KIB)
-    await serving.refuses(worker, commit.with_header(payload_crc32c=commit.footer.crc32c ^ 1), "CHECKSUM")
+    await serving.refuses(worker, commit.with_header(payload_crc32c=commit.footer.crc32c ^ 1), "CHECKSUM", "SIZE_MISMATCH")
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from gemps.v1 import run_pb2
 
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, Model, Tensor
@@ -32,10 +33,11 @@ class Turn:
         await stream.send_opening(commit)
         return cls(worker, stream, commit)
 
+    async def complete(self) -> None:
+        await self.stream.send_rest(self.commit)
+
     async def use(self) -> None:
-        for message in self.commit.chunk_messages():
-            await self.stream.send(message)
-        await self.stream.send(self.commit.closing())
+        await self.complete()
         await self.stream.outcome()
 
 
@@ -152,28 +154,37 @@ async def test_complete_commit_of_a_superseded_session_is_applied(serve: Serve) 
     await serving.next_commit_works(newer)
 
 
-async def test_budget_is_spent_exactly_when_more_commits_than_it_has_arrive_at_once(serve: Serve) -> None:
-    """Three commits in the budget, five workers ready to commit: three are applied, two are told to leave."""
+async def test_budget_is_spent_exactly_when_more_commits_than_it_has_become_complete(serve: Serve) -> None:
+    """Three commits in the budget, five workers with a buffer: the first three that are complete are applied."""
     serving, workers = await by_turns(serve, 5, commits=3)
-    turn = await Turn.take(workers[0])
-    streams = [worker.commit_stream() for worker in workers[1:]]
-    for worker, stream in zip(workers[1:], streams, strict=True):
-        await stream.send(worker.prepare(worker.delta(1)).opening())
-        await stream.proceed()
-    for worker, stream in zip(workers[1:], streams, strict=True):
-        await stream.send_rest(worker.prepare(worker.delta(1)))
-    applied = [asyncio.create_task(stream.outcome()) for stream in streams]
-    await turn.use()
-    outcomes = await asyncio.wait_for(asyncio.gather(*applied, return_exceptions=True), 60)
-    verdicts = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-    assert sorted(outcome.verdict.version.clock for outcome in verdicts) == [3, 4]
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            await refused(_raise(outcome), "RUN_FINISHED")
+    turns = [await Turn.take(worker) for worker in workers]
+    for number in (2, 4, 1):
+        await turns[number].complete()
+    await serving.until_queued(3)
+    for number in (0, 3):
+        await turns[number].complete()
+        await turns[number].stream.refused("RUN_FINISHED")
+    # Whoever was told so leaves; the turns of those who are gone pass on.
+    for number in (0, 3):
+        await workers[number].leave()
+    outcomes = await all_of(*(turns[number].stream.outcome() for number in (1, 2, 4)))
+    assert [outcome.verdict.version.clock for outcome in outcomes] == [2, 3, 4]
+    assert outcomes[-1].verdict.run_state == run_pb2.RUN_STATE_FINISHED
     status = await serving.status()
-    assert status.commits == 3
-    assert status.version.clock == 4
+    assert (status.commits, status.version.clock) == (3, 4)
     await serving.until_idle()
+
+
+async def test_worker_that_stays_when_the_budget_is_spent_keeps_nobody_waiting(serve: Serve) -> None:
+    """Rank 0 is told that the run is finished, and does not leave: its turn will never be used."""
+    serving, (first, second) = await by_turns(serve, 2, commits=1)
+    turn = await Turn.take(first)
+    stream = await complete(serving, second, second.prepare(second.delta(1)))
+    await turn.complete()
+    await turn.stream.refused("RUN_FINISHED")
+    assert (await stream.outcome()).verdict.version.clock == 2
+    assert (await second.pull()).clock == 2
+    assert (await first.pull()).clock == 2
 
 
 async def _raise(error: BaseException) -> None:

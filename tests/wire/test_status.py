@@ -170,7 +170,7 @@ async def test_default_interval_is_taken(serving: Serving) -> None:
     watching.cancel()
 
 
-@pytest.mark.parametrize("interval", [0.01, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("interval", [0.01, -1.0, math.nan])
 async def test_illegal_interval_is_refused(serving: Serving, interval: float) -> None:
     watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=interval)))
     await refused(watching.receive(), "MALFORMED", "BAD_VALUE")
