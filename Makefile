@@ -8,7 +8,7 @@ ARGS ?=
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto bench compare test-package install
+.PHONY: train test check proto bench compare soak test-package install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -29,6 +29,10 @@ bench: $(INSTALLED)
 # GEM against DOWNPOUR with 32 workers, in both serving orders.
 compare: $(INSTALLED)
 	$(BIN)/python benchmarks/compare_rules.py $(ARGS)
+
+# 32 workers by hand under one shared budget of 200 000 commits: fairness, exit codes, the server's memory.
+soak: $(INSTALLED)
+	$(BIN)/python benchmarks/many_workers.py $(ARGS)
 
 # The wheel, in a virtual environment of its own without PyTorch, outside the checkout.
 test-package: $(INSTALLED)

@@ -48,7 +48,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def follow(address: str, commits: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def follow(
+    address: str, commits: int, processes: list[subprocess.Popen[bytes]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Watch the run; returns its status at a tenth of the budget, and when the budget was spent."""
     early: dict[str, Any] = {}
     said = time.monotonic()
@@ -66,8 +68,17 @@ def follow(address: str, commits: int) -> tuple[dict[str, Any], dict[str, Any]]:
                         print(f"  {status['commits']} commits, {live} workers live", flush=True)
                     if status["run_state"] == "RUN_STATE_FINISHED":
                         return early, status
+                    check_alive(processes)
             except ClientError:
+                check_alive(processes)
                 time.sleep(0.5)  # the server is not there yet
+
+
+def check_alive(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End the whole thing when one of them has failed."""
+    for process in processes:
+        if process.poll():
+            sys.exit(f"{process.args} failed with exit code {process.returncode}")
 
 
 def main() -> None:
@@ -88,9 +99,9 @@ def main() -> None:
         workers = [start("worker-0", [*worker, "--worker-name=worker-0"])]
         time.sleep(5)
         server = start("server", [*serve, "--exit-when-finished"])
-        for index in range(1, arguments.workers):
-            workers.append(start(f"worker-{index}", [*worker, f"--worker-name=worker-{index}"]))
-        early, late = follow(address, arguments.commits)
+        others = range(1, arguments.workers)
+        workers += [start(f"worker-{index}", [*worker, f"--worker-name=worker-{index}"]) for index in others]
+        early, late = follow(address, arguments.commits, [server, *workers])
         codes = [process.wait(120) for process in workers]
         server_code = server.wait(60)
     growth = int(late["memory"]["anonymous_bytes"]) - int(early["memory"]["anonymous_bytes"])

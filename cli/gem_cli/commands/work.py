@@ -1,14 +1,22 @@
 """`gemps work`."""
 
+from typing import Annotated
+
+import typer
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import missing_worker_extra
+from gem_cli.errors import USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, with_options
 
 
 @with_options(OptionGroup(WorkerSettings, "Worker"), known=KNOWN)
-def work(given: Given) -> None:
+def work(
+    given: Given,
+    address: Annotated[
+        str | None, typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of the server; the same as --server.")
+    ] = None,
+) -> None:
     """Run one worker: it joins a server, trains until the run is finished, and exits 0.
 
     Learning rate, update rule, seed and budget come from the server. Start as many workers as you like, whenever you
@@ -16,11 +24,13 @@ def work(given: Given) -> None:
 
     [bold]Examples[/bold]
 
-      gemps work --server 192.168.1.5:50051 --task cifar10 --model resnet18 --download
+      gemps work 192.168.1.5:50051 --task cifar10 --model resnet18 --download
 
       GEMPS_SERVER=192.168.1.5:50051 gemps work --worker-name left-machine --device cuda:1
     """
-    settings = given.load(WorkerSettings)
+    if address is not None and given.has_flag(WorkerSettings, "server"):
+        raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
+    settings = given.load(WorkerSettings, **({} if address is None else {"server": address}))
     try:
         from gem_worker.trainer import work as run
     except ModuleNotFoundError as error:
