@@ -1,6 +1,6 @@
 """`gemps work`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from gem_worker.settings import WorkerSettings
@@ -30,7 +30,8 @@ def work(
     """
     if address is not None and given.has_flag(WorkerSettings, "server"):
         raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
-    settings = given.load(WorkerSettings, **({} if address is None else {"server": address}))
+    overrides: dict[str, Any] = {} if address is None else {"server": address}
+    settings = given.load(WorkerSettings, **overrides)
     try:
         from gem_worker.trainer import work as run
     except ModuleNotFoundError as error:
