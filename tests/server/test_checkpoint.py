@@ -154,9 +154,19 @@ def test_run_workers_and_ledger_come_back_from_json() -> None:
     saved = json.loads(json.dumps(run_record.describe(the_run, workers, ledger, seed=5)))
     run2, workers2, ledger2 = run(Budget(steps=2)), Workers(10), Ledger(10)
     run_record.restore(saved, run2, workers2, ledger2)
-    assert (run2.commits, run2.started) == (2, True)
+    assert (run2.commits, run2.started) == (2, False)  # its workers have to come back first
     back = workers2.get("w")
     assert back is not None
     assert (back.rank, back.commits, back.done) == (0, 2, True)
     assert ledger2.entries[b"s" * 16] == entry
     assert workers2.enlist("new", set()).rank == 1
+
+
+@pytest.mark.parametrize(("budget", "state"), [(Budget(commits=2), "finished"), (Budget(commits=3), "waiting")])
+def test_finished_run_stays_finished_unless_its_budget_was_raised(budget: Budget, state: str) -> None:
+    the_run = run(Budget(commits=2))
+    the_run.finish("2 commits")
+    saved = json.loads(json.dumps(run_record.describe(the_run, Workers(10), Ledger(10), seed=0)))
+    resumed = run(budget)
+    run_record.restore(saved, resumed, Workers(10), Ledger(10))
+    assert resumed.state.value == state

@@ -1,7 +1,7 @@
 import pytest
 from gem_server.errors import Reason, Refusal
 from gem_server.state.run import Budget
-from gem_server.state.workers import WorkerState
+from gem_server.state.workers import Worker, WorkerState
 
 from .builders import Registry, joining, layout, run, session_id
 
@@ -142,3 +142,10 @@ def test_representation_of_a_session_does_not_show_its_secret() -> None:
     session = Registry().sessions.join(joining(7), 0.0)
     assert session_id(7).hex() not in repr(session)
     assert repr(session_id(7)) not in repr(session)
+
+
+def test_resumed_run_does_not_wait_for_a_worker_that_is_done() -> None:
+    registry = Registry(run=run(Budget(steps=5), min_workers=2), bound=layout())
+    registry.sessions.workers.restore(Worker("worker-9", 0, commits=5, limit=5, done=True))
+    registry.join(1)
+    assert registry.run.started

@@ -18,8 +18,8 @@ def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str,
     return {
         "seed": seed,
         "commits": run.commits,
+        "budget": asdict(run.budget),
         "finished_because": run.finished_because,
-        "started": run.started,
         "workers": [
             {"name": worker.name, "rank": worker.rank, "commits": worker.commits, "sessions": worker.sessions}
             for worker in workers.by_rank()
@@ -40,13 +40,14 @@ def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str,
 def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -> None:
     """Put what `describe` wrote back. Raises KeyError, TypeError or ValueError when it is something else.
 
-    The budget is the settings' and may have been raised: a run that had spent the old one goes on. One that an operator
-    finished stays finished.
+    A finished run stays finished, unless its budget was changed: then it goes on as far as the new one allows. Training
+    goes on when enough workers are back, or have spent their budgets.
     """
     run.commits = int(state["commits"])
-    run.started = bool(state["started"])
     budget = run.budget
-    if budget.commits and run.commits >= budget.commits:
+    if state["finished_because"] is not None and state["budget"] == asdict(budget):
+        run.finish(str(state["finished_because"]))
+    elif budget.commits and run.commits >= budget.commits:
         run.finish(f"{run.commits} commits")
     for saved in state["workers"]:
         worker = Worker(str(saved["name"]), int(saved["rank"]), commits=int(saved["commits"]))

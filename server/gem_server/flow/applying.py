@@ -242,7 +242,7 @@ class Applier:
         self._central.bind(layout, request.parameters, request.buffers, request.constants)
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
-        self._run.consider_start(True, len(self._sessions))
+        self._sessions.consider_start()
         return True
 
     def _open_reader(self, session: Session, snapshot: Snapshot, call: Call) -> Reader:

@@ -73,9 +73,9 @@ class Run:
         """The learning rate for the next delta."""
         return self.schedule.at(self.commits)
 
-    def consider_start(self, has_parameters: bool, live_workers: int) -> None:
-        """Begin training once there are parameters and enough workers."""
-        if not self.started and has_parameters and live_workers >= self.min_workers:
+    def consider_start(self, has_parameters: bool, workers: int) -> None:
+        """Begin training once there are parameters and enough workers (live ones, and any that are done already)."""
+        if not self.started and has_parameters and workers >= self.min_workers:
             self.started = True
             self._changed()
 

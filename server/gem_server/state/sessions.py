@@ -213,6 +213,12 @@ class Sessions:
             )
         return gone
 
+    def consider_start(self) -> None:
+        """Begin training if there are parameters and enough workers; one that is done need not come back for that."""
+        live = {session.worker.name for session in self._live.values()}
+        done = sum(1 for worker in self.workers.by_rank() if worker.done and worker.name not in live)
+        self.run.consider_start(self.bound_layout() is not None, len(live) + done)
+
     def consider_finish(self) -> None:
         """Finish the run if all live workers have spent their budgets."""
         self.run.consider_finish((s.worker for s in self._live.values()), self.workers.anyone_done())
@@ -237,7 +243,7 @@ class Sessions:
         self._ended.pop(joining.session_id, None)
         self._live[joining.session_id] = session
         self.fairness.joined(self.live_workers())
-        self.run.consider_start(self.bound_layout() is not None, len(self._live))
+        self.consider_start()
         for listener in self.on_join:
             listener(session)
         return session
