@@ -356,6 +356,8 @@ class Server:
             self._failed.set_exception(error)
 
     def _ring(self) -> Sequence[Session]:
+        if self.run.state is RunState.FINISHED:
+            return ()  # nobody's turn will come any more: what is complete is served as it is
         return [session for session in self.sessions.live() if not session.worker.done]
 
     def _run_seconds(self) -> float:

@@ -133,7 +133,7 @@ class RoundRobinQueue(RequestQueue):
         ring = self._from_turn()
         outside = [session for session in self._in_turn if session not in ring]
         if outside:
-            return self._in_turn.pop(outside[0])
+            return self._in_turn.pop(min(outside, key=lambda session: session.worker.rank))
         if self._closed:
             ring = [session for session in ring if session in self._in_turn]
         elif not self._started():
