@@ -87,7 +87,7 @@ class StagingPool:
     @property
     def waiting(self) -> int:
         """Calls in the waiting room."""
-        return len(self._waiting)
+        return len(self._still_waiting())
 
     def prepare(self, layout: Layout) -> None:
         """The layout is settled: buffers for commits have its size. They are made when first needed."""
@@ -96,10 +96,10 @@ class StagingPool:
     async def reserve(self, session: Session, call: Call, purpose: Purpose) -> Hold:
         """Wait for a buffer. Raises WAITING_ROOM at once when too many wait already."""
         hold = Hold(session, call, purpose, asyncio.get_running_loop().create_future())
-        if len(self._waiting) >= self.waiting_limit:
+        if self.waiting >= self.waiting_limit:
             raise Refusal(
                 Reason.WAITING_ROOM,
-                f"{len(self._waiting)} calls are waiting for one of {self.capacity} staging buffers: come back later "
+                f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: come back later "
                 "(or raise --waiting-room or --staging-buffers)",
                 retry_after=RETRY_SECONDS,
             )
@@ -130,8 +130,7 @@ class StagingPool:
     def dispatch(self) -> None:
         """Hand out free buffers. Call it whenever what `pick` looks at has changed."""
         while self._waiting and self.free:
-            # A call that was ended while it waited has not taken itself away yet, but cannot be granted anything.
-            waiting = [hold for hold in self._waiting if not hold.granted.done()]
+            waiting = self._still_waiting()
             hold = self._pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
@@ -149,7 +148,7 @@ class StagingPool:
 
     def evict_stalled(self, timeout: float, others_wait: bool) -> list[Hold]:
         """End uploads without progress for `timeout` seconds, if anybody waits; returns them."""
-        if not (self._waiting or others_wait):
+        if not (self.waiting or others_wait):
             return []
         limit = self._clock() - timeout
         stalled = [hold for hold in self._holding if not hold.complete and hold.progressed_at <= limit]
@@ -167,6 +166,10 @@ class StagingPool:
         """End every upload that is not complete (the server drains)."""
         for hold in [hold for hold in self._holding if not hold.complete]:
             hold.call.end(refusal.again())
+
+    def _still_waiting(self) -> list[Hold]:
+        """Who waits, without those whose call was ended and has not taken itself away yet."""
+        return [hold for hold in self._waiting if not hold.granted.done()]
 
     def _take_buffer(self) -> StagingBuffer:
         if self._spare:
