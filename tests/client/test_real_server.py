@@ -391,6 +391,19 @@ def test_restart_without_resume_wants_the_parameters_again(serve: Serve, connect
         fresh.stop()
 
 
+def test_process_that_forgets_to_close_is_closed_before_the_interpreter_ends(serve: Serve) -> None:
+    server = serve()
+    code = (
+        "import atexit; from tests.client.models import *; from gem_worker.client import *\n"
+        "atexit.register(lambda: print(client._closed, client._committer.has_open_stream()))\n"
+        f"client = Client({server.address!r}, worker_name='worker', layout=LARGE)\n"
+        "client.join(); client.initialize(payload(LARGE, 0.0, with_constants=True)); client.pull(buffer(LARGE))\n"
+        "client.commit(payload(LARGE, 1.0), buffer(LARGE)); print(client._committer.has_open_stream())\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (0, "True\nTrue False\n")
+
+
 def test_interrupted_process_leaves_even_while_it_waits_for_its_turn(serve: Serve, connect: Connect) -> None:
     server = serve(order="round-robin", min_workers=2)
     # Joins as one of two workers and pulls: its turn does not come, because the other one never joins.

@@ -1,5 +1,6 @@
 """`Client`: a worker's side of the contract, as blocking calls. The parts are in the files beside it."""
 
+import atexit
 import os
 import socket
 from collections.abc import Sequence
@@ -91,6 +92,9 @@ class Client:
         self._watchdog = Watchdog(self._session.probe, self._beat, settings)
         self._puller = Puller(calls, self._watchdog, self._session)
         self._committer = Committer(calls, self._watchdog, self._session, self._puller, on_event)
+        # Whoever forgets to close must not hang at exit: gRPC's call objects wait for locks in their finalizers, which
+        # threads that the interpreter has stopped by then may hold (seen on grpcio 1.85.1).
+        atexit.register(self.close)
 
     @property
     def membership(self) -> Membership:
@@ -190,6 +194,7 @@ class Client:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        atexit.unregister(self.close)
         self._session.end_membership()
         self._committer.drop_stream()
         self._channel.close()

@@ -1,5 +1,6 @@
 """`Observer`: everything that can be done without a session: status, parameters, evaluations, an operator's orders."""
 
+import atexit
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Observer:
             self.address, self._settings, on_event if on_event is not None else log_event, limit=wait
         )
         self._watchdog = Watchdog(self._probe, lambda: None, self._settings)
+        atexit.register(self.close)  # as Client does
 
     def get_status(self) -> dict[str, Any]:
         """The run's status, once: status.proto's RunStatus by its field names, enums by name, numbers as numbers."""
@@ -164,6 +166,7 @@ class Observer:
         """Release the connection; calls that another thread has running end with ServerUnavailable or MisuseError."""
         if os.getpid() == self._pid and not self._closed:
             self._closed = True
+            atexit.unregister(self.close)
             self._channel.close()
             self._watchdog.stop()
 
