@@ -65,7 +65,7 @@ CHANNEL_OPTIONS = (
 )
 # Entries and names that outlive their sessions: a few generations of the largest run.
 REMEMBERED_FACTOR = 4
-# How long running calls may go on sending after the queue was finished.
+# How long replies that are on their way may go on after the queue was finished.
 STOP_GRACE_SECONDS = 5.0
 MAX_TICK_SECONDS = 0.5
 
@@ -108,6 +108,7 @@ class Server:
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue.pick, monotonic)
         self.evaluations = Evaluations()
         self.gate = Gate()
+        self._answering = Answering(self.gate, self.sessions, monotonic)
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -178,6 +179,7 @@ class Server:
         broken = self._failed is not None and self._failed.done()
         if self._applying is not None:
             await asyncio.wait([self._applying])
+        self._answering.end_idle(refusal)
         await self._close_grpc(STOP_GRACE_SECONDS)
         try:
             if self.checkpointer is not None and self.central.layout is not None and not broken:
@@ -248,7 +250,7 @@ class Server:
         logger.info("resumed at clock %d, %d commits", saved.clock, self.run.commits)
 
     def _service(self) -> grpc.GenericRpcHandler:
-        answering = Answering(self.gate, self.sessions, monotonic)
+        answering = self._answering
         chunk_bytes = self.settings.chunk_bytes
         run_settings = messages.run_settings_to(self.settings, dict(self.rule.settings))
         initializing = Initializing(

@@ -76,7 +76,12 @@ class Checkpointer:
         if layout is None:
             raise AssertionError("there are no parameters to write")
         whole = Checkpoint(layout, version.clock, parameters, buffers, self._central.constants, state)
-        self.newest = await asyncio.to_thread(checkpoint.write, self._data_dir, whole)
+        job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write, self._data_dir, whole))
+        try:
+            self.newest = await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await asyncio.wait([job])  # the thread cannot be stopped, and the next one must not write beside it
+            raise
         self.newest_version = version
         self.written_at = self._clock()
         logger.info("checkpoint of clock %d: %s", version.clock, self.newest)

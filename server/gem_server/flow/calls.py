@@ -19,6 +19,7 @@ class Call:
         self._task = task
         self._reason: Exception | None = None
         self._over = False
+        self.streaming = 0  # readers that this call has open: parameters are on their way to the peer
 
     def end(self, reason: Exception) -> None:
         """Make the call's task raise `reason` where it waits; harmless when the call is over or being ended."""

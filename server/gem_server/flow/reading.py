@@ -27,6 +27,7 @@ class Reader:
         on_close: Callable[["Reader"], None],
     ) -> None:
         self.call = call
+        call.streaming += 1
         self.version = version
         self.parameters = parameters
         self.buffers = buffers
@@ -50,6 +51,7 @@ class Reader:
         """Give the right back; harmless when it was given back already."""
         if not self._closed:
             self._closed = True
+            self.call.streaming -= 1
             self._on_close(self)
 
 

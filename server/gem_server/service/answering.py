@@ -80,12 +80,20 @@ class Answering:
         self.gate = gate
         self._sessions = sessions
         self._clock = clock
+        self._running: set[Call] = set()
+
+    def end_idle(self, refusal: Refusal) -> None:
+        """End every running call, but those whose answer is on its way."""
+        for call in self._running:
+            if not call.streaming:
+                call.end(refusal.again())
 
     @asynccontextmanager
     async def call(self, context: Context) -> AsyncIterator[tuple[Call, Attendance]]:
         """Run one call: what it raises becomes its status; what it held is given back before that is sent."""
         attendance = Attendance(self._sessions, self._clock)
         call = Call()
+        self._running.add(call)
         refusal: Refusal | None = None
         try:
             self.gate.check_ready()
@@ -98,9 +106,22 @@ class Answering:
             if refusal.reason is Reason.INTERNAL:
                 logger.exception("a call failed")
         finally:
+            self._running.discard(call)
             attendance.close(refused=refusal is not None)
         if refusal is not None:
             await abort(context, refusal)
+
+    @asynccontextmanager
+    async def stream(self, context: Context) -> AsyncIterator[tuple[Call, Attendance]]:
+        """Run one call that has many answers.
+
+        The initial metadata goes ahead of them. If it went with the first answer, and `Call.end` interrupted just that
+        write, grpc.aio (1.85.1) would send it again with the status, core would refuse the batch, and the caller would
+        wait for ever.
+        """
+        await context.send_initial_metadata(())
+        async with self.call(context) as (call, attendance):
+            yield call, attendance
 
     async def unary(self, context: Context, answer: Callable[[Attendance], Awaitable[Message]]) -> bytes:
         """Run one call that has one answer."""

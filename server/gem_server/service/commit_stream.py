@@ -39,7 +39,7 @@ class CommitStream:
 
     async def serve(self, _: object, context: Context) -> None:
         """One stream, until the worker ends it. An end in the midst of a commit discards that commit."""
-        async with self._answering.call(context) as (call, attendance):
+        async with self._answering.stream(context) as (call, attendance):
             try:
                 while (part := await _read(context)) is not None:
                     await self._one_commit(context, call, attendance, part)

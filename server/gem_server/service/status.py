@@ -67,7 +67,7 @@ class Status:
 
     async def watch(self, raw: bytes, context: Context) -> None:
         """The status, again and again, until the run is finished and nobody is left."""
-        async with self._answering.call(context):
+        async with self._answering.stream(context):
             interval = messages.parse(status_pb2.WatchStatusRequest, raw).interval_seconds or DEFAULT_INTERVAL_SECONDS
             if not interval >= MIN_INTERVAL_SECONDS:
                 raise Refusal(Reason.MALFORMED, f"interval_seconds must be at least {MIN_INTERVAL_SECONDS}")
