@@ -17,9 +17,15 @@ SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerServi
 _NOT_THE_SERVERS_STATUS = "Internal error from Core"
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel with a connection of its own and gRPC's default limits: what a client unconfigured would have."""
-    return grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+def open_channel(address: str, *, reads_ahead: bool = True) -> grpc.aio.Channel:
+    """A channel with a connection of its own and gRPC's default limits: what a client unconfigured would have.
+
+    Without reading ahead, a server that writes more than some 64 KiB has to wait until the client reads.
+    """
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    if not reads_ahead:
+        options += [("grpc.http2.lookahead_bytes", 65_535), ("grpc.http2.bdp_probe", 0)]
+    return grpc.aio.insecure_channel(address, options=options)
 
 
 def _to_bytes(message: Message | bytes) -> bytes:

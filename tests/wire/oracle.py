@@ -1,9 +1,9 @@
 """What the central variable must be after these commits in this order: gem_core's rule, applied here."""
 
-import gem_core
 import numpy as np
 from numpy.typing import NDArray
 
+import gem_core
 from tests.wire.model import Values
 
 GEM = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1e-12}

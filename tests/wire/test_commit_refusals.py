@@ -319,7 +319,9 @@ async def test_header_whose_checksum_is_not_the_footers_is_refused(serving: Serv
     """The contract names no reason for a commit that contradicts itself."""
     worker = await one_worker(serving, model)
     commit = worker.prepare(worker.delta(1), chunk_bytes=64 * KIB)
-    await serving.refuses(worker, commit.with_header(payload_crc32c=commit.footer.crc32c ^ 1), "CHECKSUM", "SIZE_MISMATCH")
+    await serving.refuses(
+        worker, commit.with_header(payload_crc32c=commit.footer.crc32c ^ 1), "CHECKSUM", "SIZE_MISMATCH"
+    )
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -2,20 +2,22 @@
 
 import asyncio
 
+import grpc
 import numpy as np
 import pytest
-from gemps.v1 import run_pb2
+from gemps.v1 import run_pb2, transfer_pb2
 
+from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
-from tests.wire.model import LARGE, Model, Tensor
+from tests.wire.model import FLOAT32, LARGE, Model, Tensor
 from tests.wire.oracle import Oracle
-from tests.wire.refusals import refused
+from tests.wire.refusals import read_refusal, refused
 from tests.wire.serving import Serving
-from tests.wire.transfer import Commit
-from tests.wire.worker import CommitStream, RawWorker, all_of
+from tests.wire.transfer import Commit, Transfer
+from tests.wire.worker import CommitStream, RawWorker, all_of, collect
 
-# Far more than gRPC buffers on its way, so that an unread reply is really unread.
-WIDE = Model((Tensor("weight", (4_000_000,)), Tensor("count", (), "buffer", "int64")))
+# Far more than gRPC has under way for a client that does not read ahead, so that an unread reply is really unread.
+WIDE = Model((Tensor("weight", (2_000_000,)), Tensor("count", (), "buffer", "int64")))
 
 
 class Turn:
@@ -199,7 +201,7 @@ async def test_budget_is_spent_exactly_in_fifo_order_too(serve: Serve) -> None:
         for applied in range(10):
             try:
                 await worker.commit(worker.delta(applied))
-            except Exception as error:  # noqa: BLE001 - read by `refused`
+            except Exception as error:
                 await refused(_raise(error), "RUN_FINISHED")
                 return applied
         return 10
@@ -266,7 +268,7 @@ async def test_two_sessions_of_one_name_that_join_at_once_leave_one(serving: Ser
         try:
             await twin.heartbeat()
             alive.append(twin)
-        except Exception as error:  # noqa: BLE001 - read by `refused`
+        except Exception as error:
             await refused(_raise(error), "SUPERSEDED")
     assert len(alive) == 1
     assert [w.sessions for w in (await serving.status()).workers] == [7]
@@ -274,23 +276,35 @@ async def test_two_sessions_of_one_name_that_join_at_once_leave_one(serving: Ser
     await serving.next_commit_works(alive[0])
 
 
-async def test_pull_while_a_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
-    """Nothing writes s_w while a reply still reads it: the pull takes the reading over, and the older reply ends."""
-    worker, other = await serving.training(2, WIDE)
+async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int) -> None:
+    """What an older reply still brings is of its own version, to the last byte it brings; then it ends."""
+    reply = Transfer(WIDE, FLOAT32)
+    try:
+        while not reply.complete:
+            collect(await stream.receive(), "parameters", reply, None)
+    except grpc.aio.AioRpcError as error:
+        assert read_refusal(error).reason == "SUPERSEDED"
+    assert reply.clock == clock
+    assert bytes(reply.payload) == expected[: len(reply.payload)]
+
+
+async def unread_reply(serving: Serving) -> tuple[RawWorker, RawWorker, CommitStream, bytes]:
+    """A worker whose commit was applied and whose reply waits to be read, another worker, and what the reply holds."""
+    worker, other = await serving.training(2, WIDE, reads_ahead=False)
     stream = worker.commit_stream()
     await stream.send_commit(worker.prepare(worker.delta(1)))
     await serving.until(lambda status: status.commits == 1)
-    expected = bytes((await serving.read(WIDE)).payload)
+    return worker, other, stream, bytes((await serving.read(WIDE)).payload)
+
+
+async def test_pull_while_a_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
+    """Nothing writes s_w while a reply still reads it: the pull takes the reading over, and the older reply ends."""
+    worker, other, stream, expected = await unread_reply(serving)
     await other.commit(other.delta(2))
     pulled = await worker.pull()
     assert pulled.clock == 3
     np.testing.assert_array_equal(serving.snapshot(worker).parameters, pulled.values.parameters)
-    # What the older reply still brings is of its own version, to the last byte it brings.
-    try:
-        late = (await stream.outcome()).reply
-        assert bytes(late.payload) == expected
-    except Exception as error:  # noqa: BLE001 - read by `refused`
-        await refused(_raise(error), "SUPERSEDED")
+    await read_to_the_end(stream, expected, clock=2)
     worker.version, worker.sequence = pulled.version, 1
     await serving.next_commit_works(worker)
     await serving.next_commit_works(other)
@@ -298,23 +312,54 @@ async def test_pull_while_a_reply_is_not_read_is_served_and_tears_nothing(servin
 
 async def test_next_stream_while_a_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
     """The worker gave the old stream up, and commits with the base that its verdict named."""
-    worker, other = await serving.training(2, WIDE)
-    stream = worker.commit_stream()
-    await stream.send_commit(worker.prepare(worker.delta(1)))
-    await serving.until(lambda status: status.commits == 1)
+    worker, other, stream, expected = await unread_reply(serving)
     await other.commit(other.delta(2))
-    version = type(worker.version)(incarnation=worker.version.incarnation, clock=2)
-    outcome = await worker.commit_on_new_stream(worker.prepare(worker.delta(3), sequence=2, base_version=version))
+    base = transfer_pb2.Version(incarnation=worker.version.incarnation, clock=2)
+    outcome = await worker.commit_on_new_stream(worker.prepare(worker.delta(3), sequence=2, base_version=base))
     assert outcome.verdict.staleness == 1
     np.testing.assert_array_equal(serving.snapshot(worker).parameters, outcome.reply.values.parameters)
-    try:
-        assert (await stream.outcome()).reply.clock == 2
-    except Exception as error:  # noqa: BLE001 - read by `refused`
-        await refused(_raise(error), "SUPERSEDED")
+    await read_to_the_end(stream, expected, clock=2)
+
+
+async def test_resume_while_the_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
+    """A worker that gave a reply up after its first chunk asks for the rest, while the server still tries to send it."""
+    worker, other, stream, expected = await unread_reply(serving)
+    torn = Transfer(WIDE, FLOAT32)
+    collect(await stream.receive(), "parameters", torn, None)
+    await other.commit(other.delta(2))
+    assert bytes((await worker.resume(torn)).payload) == expected
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        while await stream.receive() is not None:
+            pass
+    assert read_refusal(raised.value).reason == "SUPERSEDED"
+
+
+async def test_newer_pull_ends_an_older_one_that_is_not_read(serving: Serving) -> None:
+    """Already its first message waits for the reader: the status must get through all the same."""
+    (worker,) = await serving.training(1, WIDE, reads_ahead=False)
+    expected = bytes(worker.held.payload)
+    older = Stream(worker.stub.Pull(worker.pull_request()))
+    await serving.until(lambda status: status.workers[0].seconds_since_last_call == 0)
+    assert bytes((await worker.pull()).payload) == expected
+    reply = Transfer(WIDE, FLOAT32)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        while not reply.complete:
+            collect(await older.receive(), "header", reply, None)
+    assert read_refusal(raised.value).reason == "SUPERSEDED"
+    assert bytes(reply.payload) == expected[: len(reply.payload)]
+
+
+async def test_newer_session_ends_a_reply_that_is_not_read(serving: Serving) -> None:
+    worker, _, stream, expected = await unread_reply(serving)
+    newer = serving.adopt(worker.twin())
+    await newer.join()
+    await newer.pull()
+    await read_to_the_end(stream, expected, clock=2)
+    await serving.next_commit_works(newer)
 
 
 async def test_unread_reply_stops_nobody_else(serving: Serving) -> None:
-    worker, other = await serving.training(2, WIDE)
+    worker, other = await serving.training(2, WIDE, reads_ahead=False)
     unread = worker.commit_stream()
     await unread.send_commit(worker.prepare(worker.delta(1)))
     for seed in range(3):
@@ -334,7 +379,7 @@ async def test_commit_and_pull_of_one_session_at_once_leave_one_truth(serving: S
         pulled = await asyncio.gather(pulling, return_exceptions=True)
         try:
             await stream.outcome()
-        except Exception as error:  # noqa: BLE001 - read by `refused`
+        except Exception as error:
             await refused(_raise(error), "STALE_BASE", "SUPERSEDED")
         for result in pulled:
             if isinstance(result, BaseException):

@@ -104,7 +104,7 @@ async def client_process(
 
 @TORN_AFTER
 async def test_commit_torn_by_the_death_of_its_client_does_not_exist(serve: Serve, tmp_path: Path, sent: int) -> None:
-    """kill -9, at every chunk."""
+    """Kill -9, at every chunk."""
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
     async with serving.unchanged(worker):

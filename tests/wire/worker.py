@@ -25,13 +25,13 @@ class Outcome:
 class RawWorker:
     """A worker's own state (what it holds, which sequence it is at) and its calls, one method each."""
 
-    def __init__(self, address: str, model: Model, name: str, **join_fields: Any) -> None:
+    def __init__(self, address: str, model: Model, name: str, *, reads_ahead: bool = True, **join_fields: Any) -> None:
         self.address = address
         self.model = model
         self.name = name
         self.session_id = os.urandom(16)
         self.join_fields = join_fields
-        self.channel = open_channel(address)
+        self.channel = open_channel(address, reads_ahead=reads_ahead)
         self.stub = Stub(self.channel)
         self.membership = session_pb2.JoinResponse()
         # Last applied sequence, and what the worker holds: of the last completed pull or reply.

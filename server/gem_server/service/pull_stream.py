@@ -29,7 +29,7 @@ class PullStream:
 
     async def serve(self, raw: bytes, context: Context) -> None:
         """One transfer of parameters, or the news that the caller has them."""
-        async with self._answering.call(context) as (call, attendance):
+        async with self._answering.stream(context) as (call, attendance):
             request = messages.parse(parameters_pb2.PullRequest, raw)
             session = attendance.attend(request.session_id) if request.session_id else None
             wanted = _wanted(request, session)
