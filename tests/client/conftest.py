@@ -1,4 +1,4 @@
-"""Fixtures: a scripted server, and clients of any server; everything is closed at the test's end."""
+"""Fixtures: servers, scripted and real, proxies, and clients; everything is closed at the test's end."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,9 @@ import pytest
 from gem_worker.client import Client, ClientEvent, ClientSettings, EventKind
 
 from gem_core.layout import Layout
+from tests.client.cutting_proxy import CuttingProxy
 from tests.client.models import LARGE_CHUNK_BYTES
+from tests.client.real_server import RealServer
 from tests.client.scripted_server import ScriptedServer
 
 Script = Callable[[Layout], ScriptedServer]
@@ -35,6 +37,8 @@ class Connected:
 
 
 Connect = Callable[..., Connected]
+Serve = Callable[..., RealServer]
+Proxied = Callable[[RealServer], CuttingProxy]
 
 
 @pytest.fixture
@@ -66,3 +70,32 @@ def connect() -> Iterator[Connect]:
     yield make
     for connected in made:
         connected.client.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts real servers; settings by their names."""
+    started: list[RealServer] = []
+
+    def start(**settings: Any) -> RealServer:
+        server = RealServer(**({"chunk_bytes": LARGE_CHUNK_BYTES} | settings))
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def proxied() -> Iterator[Proxied]:
+    """Puts a proxy, whose connections can be cut, before a real server."""
+    made: list[CuttingProxy] = []
+
+    def make(server: RealServer) -> CuttingProxy:
+        made.append(CuttingProxy(server.port))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.close()

@@ -8,7 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
+from gem_worker.client import Client
 from numpy.typing import NDArray
+
+from gem_core.layout import Layout
+from tests.client.models import buffer, payload
 
 Result = TypeVar("Result")
 
@@ -70,3 +74,12 @@ class RealServer:
             return function()
 
         return self._await(call())
+
+
+def begin(client: Client, layout: Layout) -> memoryview:
+    """Join, initialize with zeros if need be, pull."""
+    if not client.join().has_parameters:
+        client.initialize(payload(layout, 0.0, with_constants=True))
+    everything = buffer(layout, with_constants=True)
+    client.pull(everything, with_constants=True)
+    return buffer(layout)

@@ -4,9 +4,7 @@ import base64
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,25 +22,10 @@ from gemps.v1 import status_pb2
 from google.protobuf.json_format import MessageToDict
 
 from gem_core.wire_types import WireType
-from tests.client.conftest import Connect
+from tests.client.conftest import Connect, Serve
 from tests.client.cutting_proxy import CuttingProxy
-from tests.client.models import LARGE, LARGE_CHUNK_BYTES, buffer, payload
+from tests.client.models import LARGE, buffer, payload
 from tests.client.real_server import RealServer
-
-Serve = Callable[..., RealServer]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    started: list[RealServer] = []
-
-    def start(**settings: Any) -> RealServer:
-        started.append(RealServer(**({"chunk_bytes": LARGE_CHUNK_BYTES} | settings)))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
 
 
 def train(server: RealServer, connect: Connect, commits: int = 1) -> Version:

@@ -4,16 +4,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from gem_worker.client import (
-    Client,
     EventKind,
-    NotInitialized,
     RunFinished,
     RunState,
     ServerRefused,
@@ -21,48 +17,10 @@ from gem_worker.client import (
 )
 
 from gem_core.layout import Layout
-from tests.client.conftest import Connect
-from tests.client.cutting_proxy import CuttingProxy, Direction
-from tests.client.models import LARGE, LARGE_CHUNK_BYTES, SMALL, buffer, parameters_in, payload
-from tests.client.real_server import RealServer
-
-Serve = Callable[..., RealServer]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    started: list[RealServer] = []
-
-    def start(**settings: Any) -> RealServer:
-        server = RealServer(**({"chunk_bytes": LARGE_CHUNK_BYTES} | settings))
-        started.append(server)
-        return server
-
-    yield start
-    for server in started:
-        server.stop()
-
-
-@pytest.fixture
-def proxied() -> Iterator[Callable[[RealServer], CuttingProxy]]:
-    made: list[CuttingProxy] = []
-
-    def make(server: RealServer) -> CuttingProxy:
-        made.append(CuttingProxy(server.port))
-        return made[-1]
-
-    yield make
-    for proxy in made:
-        proxy.close()
-
-
-def begin(client: Client, layout: Layout) -> memoryview:
-    """Join, initialize with zeros if need be, pull."""
-    if not client.join().has_parameters:
-        client.initialize(payload(layout, 0.0, with_constants=True))
-    everything = buffer(layout, with_constants=True)
-    client.pull(everything, with_constants=True)
-    return buffer(layout)
+from tests.client.conftest import Connect, Proxied, Serve
+from tests.client.cutting_proxy import Direction
+from tests.client.models import LARGE, SMALL, buffer, parameters_in, payload
+from tests.client.real_server import begin
 
 
 def test_deltas_are_applied_and_come_back(serve: Serve, connect: Connect) -> None:
@@ -93,7 +51,7 @@ def test_connection_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
     direction: Direction,
     cuts: range,
     serve: Serve,
-    proxied: Callable[[RealServer], CuttingProxy],
+    proxied: Proxied,
     connect: Connect,
 ) -> None:
     server = serve()
@@ -115,7 +73,7 @@ def test_connection_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("direction", ["to_server", "to_client"])
 def test_connection_cut_at_any_byte_of_a_pull_is_resumed(
-    direction: Direction, serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect
+    direction: Direction, serve: Serve, proxied: Proxied, connect: Connect
 ) -> None:
     server = serve()
     proxy = proxied(server)
@@ -131,9 +89,7 @@ def test_connection_cut_at_any_byte_of_a_pull_is_resumed(
     assert proxy.cuts > 0
 
 
-def test_connection_cut_during_the_upload_still_initializes(
-    serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect
-) -> None:
+def test_connection_cut_during_the_upload_still_initializes(serve: Serve, proxied: Proxied, connect: Connect) -> None:
     for cut in range(0, 101_000, 14_563):
         server = serve()
         proxy = proxied(server)
@@ -167,7 +123,7 @@ def test_first_upload_of_several_wins_and_all_pull_it(serve: Serve, connect: Con
 
 
 def test_commits_of_several_workers_through_cut_connections_all_count(
-    serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect
+    serve: Serve, proxied: Proxied, connect: Connect
 ) -> None:
     server = serve()
     commits, workers = 30, 4
@@ -319,76 +275,6 @@ def test_heartbeats_keep_an_idle_session(serve: Serve, connect: Connect) -> None
     assert gone.wait(60)
     assert idle.client.commit(payload(SMALL, 1.0), into).applied
     assert idle.events == []
-
-
-def test_restart_with_resume_goes_on_with_the_same_count(serve: Serve, connect: Connect, tmp_path: Path) -> None:
-    server = serve(data_dir=tmp_path)
-    connected = connect(server.address, SMALL)
-    client = connected.client
-    into = begin(client, SMALL)
-    for _ in range(3):
-        client.commit(payload(SMALL, 1.0), into)
-    resumed = server.again(resume=True)
-    try:
-        outcome = client.commit(payload(SMALL, 1.0), into)
-        assert not outcome.applied
-        assert outcome.version.clock == 4
-        assert (parameters_in(SMALL, into) == 3.0).all()
-        following = client.commit(payload(SMALL, 1.0), into)
-        assert following.verdict is not None
-        assert following.verdict.sequence == 4
-        assert resumed.clock() == 5
-    finally:
-        resumed.stop()
-
-
-def test_commit_applied_by_a_server_that_is_replaced_before_its_verdict_counts_once(
-    serve: Serve, proxied: Callable[[RealServer], CuttingProxy], connect: Connect, tmp_path: Path
-) -> None:
-    server = serve(data_dir=tmp_path)
-    proxy = proxied(server)
-    client = connect(proxy.address, SMALL).client
-    into = begin(client, SMALL)
-    client.commit(payload(SMALL, 1.0), into)
-    replaced: list[RealServer] = []
-
-    def replace(seconds: float) -> None:
-        # The client's first pause, after the reply was cut off.
-        if not replaced:
-            assert server.clock() == 3
-            replaced.append(server.again(resume=True))
-
-    client._session.patience._sleep = replace
-    proxy.cut_after("to_client", 30)
-    try:
-        outcome = client.commit(payload(SMALL, 1.0), into)
-        assert outcome.applied
-        assert outcome.verdict is not None
-        assert outcome.verdict.duplicate
-        assert outcome.verdict.sequence == 2
-        assert (parameters_in(SMALL, into) == 2.0).all()
-        assert replaced[0].clock() == 3
-        assert client.commit(payload(SMALL, 1.0), into).applied
-    finally:
-        for one in replaced:
-            one.stop()
-
-
-def test_restart_without_resume_wants_the_parameters_again(serve: Serve, connect: Connect) -> None:
-    server = serve()
-    client = connect(server.address, SMALL).client
-    into = begin(client, SMALL)
-    client.commit(payload(SMALL, 1.0), into)
-    fresh = server.again()
-    try:
-        with pytest.raises(NotInitialized):
-            client.commit(payload(SMALL, 1.0), into)
-        assert client.initialize(payload(SMALL, 5.0, with_constants=True))
-        client.pull(into)
-        assert client.commit(payload(SMALL, 1.0), into).applied
-        assert (parameters_in(SMALL, into) == 6.0).all()
-    finally:
-        fresh.stop()
 
 
 def test_process_that_forgets_to_close_is_closed_before_the_interpreter_ends(serve: Serve) -> None:
