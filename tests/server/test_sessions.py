@@ -60,6 +60,14 @@ def test_same_name_with_another_id_ends_the_older_session_and_its_calls() -> Non
     assert len(registry.sessions) == 1
 
 
+def test_superseded_session_cannot_join_again_and_take_its_name_back() -> None:
+    registry = Registry()
+    registry.join(1, "w")
+    newer = registry.join(2, "w")
+    assert refusal_of(registry, 1, "w").reason is Reason.SUPERSEDED
+    assert newer.ended is None
+
+
 def test_superseding_join_fits_where_the_older_session_was_the_last_that_fitted() -> None:
     registry = Registry(max_sessions=1)
     registry.join(1, "w")

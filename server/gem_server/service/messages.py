@@ -1,5 +1,6 @@
 """Protobuf messages to the domain's values and back."""
 
+import unicodedata
 from typing import TypeVar
 
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, transfer_pb2
@@ -71,7 +72,7 @@ def text(value: str, field: str, required: bool = False) -> str:
     """A short human-readable field. Raises MALFORMED when it is too long, missing, or has control characters."""
     if len(value.encode()) > MAX_TEXT_BYTES or (required and not value):
         raise Refusal(Reason.MALFORMED, f"{field} must have {1 if required else 0} to {MAX_TEXT_BYTES} bytes of UTF-8")
-    if not value.isprintable():
+    if any(unicodedata.category(character) == "Cc" for character in value):
         raise Refusal(Reason.MALFORMED, f"{field} must not contain control characters")
     return value
 

@@ -136,8 +136,8 @@ class Sessions:
     def join(self, joining: Joining, now: float) -> Session:
         """Make a session, or find the live one of this id and leave it as it is.
 
-        A live session of the same worker name and another id ends. Raises LAYOUT_MISMATCH, MEMORY, TOO_MANY, MALFORMED;
-        nothing has changed then.
+        A live session of the same worker name and another id ends, for good: its id cannot join again. Raises
+        LAYOUT_MISMATCH, MEMORY, TOO_MANY, SUPERSEDED, MALFORMED; nothing has changed then.
         """
         self._check_layout(joining.layout)
         same = self._live.get(joining.session_id)
@@ -145,6 +145,9 @@ class Sessions:
             self._check_same_worker(same, joining)
             same.last_call = same.worker.last_call = now
             return same
+        why = self._ended.get(joining.session_id)
+        if why is not None and why.reason is Reason.SUPERSEDED:
+            raise why.again()  # or two processes with one name would end each other for ever
         known = self.ledger.find(joining.session_id)
         if known is not None and known.worker_name != joining.worker_name:
             raise Refusal(
