@@ -54,7 +54,7 @@ class Stub:
 
 
 class Stream:
-    """A streaming call, one message at a time; what the server's status says is never lost to a write that came late."""
+    """A streaming call, one message at a time; the server's status is never lost to a write that came too late."""
 
     def __init__(self, call: Any) -> None:
         self.call = call

@@ -12,7 +12,7 @@ Serve = Callable[..., Awaitable[Serving]]
 
 @pytest_asyncio.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts servers: `serving = await serve(order="round-robin", commits=3)`."""
+    """Makes servers with the given settings."""
     started: list[Serving] = []
 
     async def start(**settings: Any) -> Serving:

@@ -2,8 +2,8 @@
 
     python doomed_client.py ADDRESS MESSAGES_FILE COUNT
 
-MESSAGES_FILE holds the serialised CommitRequests, each after its length (4 bytes, little-endian). COUNT of them are sent;
-after the first one the server's answer (proceed) is awaited, if there are more.
+MESSAGES_FILE holds the serialised CommitRequests, each after its length (4 bytes, little-endian). COUNT of them are
+sent; after the first one the server's answer (proceed) is awaited, if there are more.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """A model as a worker in any language would see it: layout, payload and chunk borders, written from the proto alone.
 
-Nothing here comes from gem_core: what the server and this page both got from transfer.proto and layout.proto must agree.
+Nothing here comes from gem_core: what the server and this page both got from the protos must agree.
 """
 
 import hashlib

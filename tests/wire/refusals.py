@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from gemps.v1 import errors_pb2
@@ -106,12 +107,18 @@ def read_refusal(error: grpc.aio.AioRpcError) -> Refusal:
     return Refusal(error.code(), reason, message, dict(infos[0].metadata), delay)
 
 
-async def refused(call: Awaitable[object], *reasons: str) -> Refusal:
-    """Awaits a call that must be refused for one of the reasons (more than one where the contract leaves a choice)."""
+async def answered_or_refused(call: Awaitable[Any], *reasons: str) -> Any:
+    """The call's answer, or its Refusal for one of the reasons, where timing or the contract leaves both open."""
     try:
-        answer = await asyncio.wait_for(call, PATIENCE)
+        return await asyncio.wait_for(call, PATIENCE)
     except grpc.aio.AioRpcError as error:
         refusal = read_refusal(error)
-        assert refusal.reason in reasons, f"{refusal.reason} ({refusal.message}) instead of {reasons}"
-        return refusal
-    raise AssertionError(f"not refused: {answer!r}"[:400])
+    assert refusal.reason in reasons, f"{refusal.reason} ({refusal.message}) instead of {reasons}"
+    return refusal
+
+
+async def refused(call: Awaitable[Any], *reasons: str) -> Refusal:
+    """Awaits a call that must be refused for one of the reasons (more than one where the contract leaves a choice)."""
+    answer = await answered_or_refused(call, *reasons)
+    assert isinstance(answer, Refusal), f"not refused: {answer!r}"[:400]
+    return answer

@@ -1,4 +1,4 @@
-"""A model of AlexNet's size (61 100 840 parameters, 244 MB) at default settings: no limit is met, memory as predicted."""
+"""A model of AlexNet's size (61 100 840 parameters, 244 MB) at default settings: no limit met, memory as predicted."""
 
 from pathlib import Path
 

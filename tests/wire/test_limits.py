@@ -195,7 +195,7 @@ async def test_reader_that_stops_reading_holds_no_buffer(serve: Serve) -> None:
 
 
 async def expect_too_large(call: object) -> None:
-    """GRPC itself answers before anything is parsed, so its status has no ErrorInfo; without RetryInfo: do not retry."""
+    """The answer is gRPC's own, before anything is parsed: no ErrorInfo; and without RetryInfo: do not retry."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await asyncio.wait_for(call, PATIENCE)
     assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -1,6 +1,8 @@
 """The server's memory does not grow with the number of commits.
 
-The long form (200 000 commits against 20 000) takes minutes: GEMPS_LONG_TESTS=1 pytest tests/wire/test_memory_over_time.py
+The long form (200 000 commits against 20 000) takes minutes:
+
+    GEMPS_LONG_TESTS=1 pytest tests/wire/test_memory_over_time.py
 """
 
 import os

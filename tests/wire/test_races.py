@@ -2,7 +2,6 @@
 
 import asyncio
 
-import grpc
 import numpy as np
 import pytest
 from gemps.v1 import run_pb2, transfer_pb2
@@ -11,7 +10,7 @@ from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import FLOAT32, LARGE, Model, Tensor
 from tests.wire.oracle import Oracle
-from tests.wire.refusals import read_refusal, refused
+from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
 from tests.wire.transfer import Commit, Transfer
 from tests.wire.worker import CommitStream, RawWorker, all_of, collect
@@ -141,7 +140,7 @@ async def test_complete_commit_of_a_session_that_leaves_is_applied(serve: Serve)
 
 
 async def test_complete_commit_of_a_superseded_session_is_applied(serve: Serve) -> None:
-    """Two sessions of one name: the older one ends, what it completed counts, and the newer one starts from its pull."""
+    """Two sessions of one name: the older one ends, what it completed counts, the newer one starts from its pull."""
     serving, (first, older) = await by_turns(serve, 2)
     turn = await Turn.take(first)
     stream = await complete(serving, older, older.prepare(older.delta(1)))
@@ -189,20 +188,13 @@ async def test_worker_that_stays_when_the_budget_is_spent_keeps_nobody_waiting(s
     assert (await first.pull()).clock == 2
 
 
-async def _raise(error: BaseException) -> None:
-    raise error
-
-
 async def test_budget_is_spent_exactly_in_fifo_order_too(serve: Serve) -> None:
     serving = await serve(commits=10, staging_buffers=8)
     workers = await serving.training(8)
 
     async def work(worker: RawWorker) -> int:
         for applied in range(10):
-            try:
-                await worker.commit(worker.delta(applied))
-            except Exception as error:
-                await refused(_raise(error), "RUN_FINISHED")
+            if isinstance(await answered_or_refused(worker.commit(worker.delta(applied)), "RUN_FINISHED"), Refusal):
                 return applied
         return 10
 
@@ -263,27 +255,23 @@ async def test_two_sessions_of_one_name_that_join_at_once_leave_one(serving: Ser
     (worker,) = await serving.training(1)
     twins = [serving.adopt(worker.twin()) for _ in range(6)]
     await all_of(*(twin.join() for twin in twins))
-    alive = []
-    for twin in [worker, *twins]:
-        try:
-            await twin.heartbeat()
-            alive.append(twin)
-        except Exception as error:
-            await refused(_raise(error), "SUPERSEDED")
+    answers = {twin: await answered_or_refused(twin.heartbeat(), "SUPERSEDED") for twin in [worker, *twins]}
+    alive = [twin for twin, answer in answers.items() if not isinstance(answer, Refusal)]
     assert len(alive) == 1
     assert [w.sessions for w in (await serving.status()).workers] == [7]
     await alive[0].pull()
     await serving.next_commit_works(alive[0])
 
 
+async def read_rest(stream: Stream, header_field: str, transfer: Transfer) -> None:
+    while not transfer.complete:
+        collect(await stream.receive(), header_field, transfer, None)
+
+
 async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int) -> None:
     """What an older reply still brings is of its own version, to the last byte it brings; then it ends."""
     reply = Transfer(WIDE, FLOAT32)
-    try:
-        while not reply.complete:
-            collect(await stream.receive(), "parameters", reply, None)
-    except grpc.aio.AioRpcError as error:
-        assert read_refusal(error).reason == "SUPERSEDED"
+    await answered_or_refused(read_rest(stream, "parameters", reply), "SUPERSEDED")
     assert reply.clock == clock
     assert bytes(reply.payload) == expected[: len(reply.payload)]
 
@@ -322,16 +310,13 @@ async def test_next_stream_while_a_reply_is_not_read_is_served_and_tears_nothing
 
 
 async def test_resume_while_the_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
-    """A worker that gave a reply up after its first chunk asks for the rest, while the server still tries to send it."""
+    """A worker that gave a reply up after its first chunk asks for the rest while the server still tries to send."""
     worker, other, stream, expected = await unread_reply(serving)
     torn = Transfer(WIDE, FLOAT32)
     collect(await stream.receive(), "parameters", torn, None)
     await other.commit(other.delta(2))
     assert bytes((await worker.resume(torn)).payload) == expected
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        while await stream.receive() is not None:
-            pass
-    assert read_refusal(raised.value).reason == "SUPERSEDED"
+    await refused(read_rest(stream, "parameters", torn), "SUPERSEDED")
 
 
 async def test_newer_pull_ends_an_older_one_that_is_not_read(serving: Serving) -> None:
@@ -342,10 +327,7 @@ async def test_newer_pull_ends_an_older_one_that_is_not_read(serving: Serving) -
     await serving.until(lambda status: status.workers[0].seconds_since_last_call == 0)
     assert bytes((await worker.pull()).payload) == expected
     reply = Transfer(WIDE, FLOAT32)
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        while not reply.complete:
-            collect(await older.receive(), "header", reply, None)
-    assert read_refusal(raised.value).reason == "SUPERSEDED"
+    await refused(read_rest(older, "header", reply), "SUPERSEDED")
     assert bytes(reply.payload) == expected[: len(reply.payload)]
 
 
@@ -374,16 +356,10 @@ async def test_commit_and_pull_of_one_session_at_once_leave_one_truth(serving: S
         commit = worker.prepare(worker.delta(seed))
         stream = worker.commit_stream()
         await stream.send_opening(commit)
-        pulling = asyncio.create_task(worker.pull())
+        pulling = asyncio.create_task(answered_or_refused(worker.pull(), "SUPERSEDED"))
         await stream.send_rest(commit)
-        pulled = await asyncio.gather(pulling, return_exceptions=True)
-        try:
-            await stream.outcome()
-        except Exception as error:
-            await refused(_raise(error), "STALE_BASE", "SUPERSEDED")
-        for result in pulled:
-            if isinstance(result, BaseException):
-                await refused(_raise(result), "SUPERSEDED")
+        await pulling
+        await answered_or_refused(stream.outcome(), "STALE_BASE", "SUPERSEDED")
         worker.sequence = (await worker.heartbeat()).last_applied_sequence
         await worker.pull()
         np.testing.assert_array_equal(serving.snapshot(worker).parameters, worker.held.values.parameters)

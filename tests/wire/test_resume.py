@@ -186,7 +186,7 @@ async def test_checkpoint_on_demand_holds_every_name_of_the_model(serve: Serve, 
 
 
 async def test_kill_loses_what_came_after_the_last_checkpoint_and_nothing_else(serve: Serve, tmp_path: Path) -> None:
-    """A server that comes back from an older checkpoint says so by the sequence it tells, and the worker goes on there."""
+    """A server that is back from an older checkpoint tells the sequence it knows, and the worker goes on there."""
     serving = await serve(data_dir=tmp_path)
     (worker,) = await serving.training(1)
     await worker.commit(worker.delta(1))
@@ -237,7 +237,7 @@ async def test_finished_run_stays_finished_after_a_restart(serve: Serve, tmp_pat
 
 
 async def test_resumed_run_waits_for_its_workers_again(serve: Serve, tmp_path: Path) -> None:
-    """WAITING is "fewer workers than the run wants"; in round-robin order the result would depend on who is back first."""
+    """WAITING is "fewer workers than the run wants"; by turns, the result would depend on who is back first."""
     settings = {"order": "round-robin", "min_workers": 2}
     serving = await serve(data_dir=tmp_path, **settings)
     await serving.training(2)

@@ -1,4 +1,4 @@
-"""A newer stream of a session ends the older one, and a newer session of a name the older one; never a complete commit."""
+"""A newer stream of a session ends the older stream, a newer session of a name the older session; never a commit."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ async def test_superseded_session_is_told_so_in_every_later_call(serving: Servin
 
 
 async def test_newer_session_of_the_same_name_begins_without_a_moment(serving: Serving) -> None:
-    """A delta never crosses a session id, and neither does what the rule keeps for it: pi of a first commit is at most 1."""
+    """A delta never crosses a session id, and neither does the moment: pi of a first commit is at most 1."""
     (older,) = await serving.training(1)
     delta = SMALL.random_values(1, scale=0.01)
     for _ in range(4):

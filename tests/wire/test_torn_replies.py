@@ -93,7 +93,7 @@ async def test_torn_reply_may_be_asked_for_again_by_repeating_the_header(serve: 
 
 
 async def test_next_commit_needs_no_complete_reply_only_the_right_base(serve: Serve) -> None:
-    """What the server knows is that the snapshot is of this version; that the worker read it all is the worker's word."""
+    """The server knows that the snapshot is of this version; that the worker read all of it is the worker's word."""
     _, worker, _, outcome = await torn_commit(serve, 5)
     worker.version = outcome.verdict.version
     following = await worker.commit(worker.delta(3))

@@ -116,7 +116,7 @@ class RawWorker:
         return parameters_pb2.PullRequest(**({"session_id": self.session_id} | changes))
 
     async def pull(self, *, stop_after: int | None = None, **changes: Any) -> Transfer:
-        """Pulls to the end, or cancels after `stop_after` chunks; only a complete pull changes what the worker holds."""
+        """Pulls to the end, or cancels after `stop_after` chunks; only a complete pull changes `held`."""
         transfer = Transfer(self.model, self.parameter_wire_type, self.membership.chunk_bytes or CHUNK_LIMIT)
         await self._collect_pull(self.pull_request(**changes), transfer, stop_after)
         self._hold(transfer)
