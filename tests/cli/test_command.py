@@ -128,6 +128,12 @@ def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
         assert stop(process) == 0
 
 
+def test_an_address_that_is_given_twice_is_wrong_usage() -> None:
+    done = gemps("work", "127.0.0.1:9", "--server", "127.0.0.1:9")
+    assert done.returncode == USAGE
+    assert done.stderr.strip().count("\n") == 0
+
+
 def test_missing_data_files_are_one_line_with_the_fix(tmp_path: Path) -> None:
     done = gemps("work", "--task", "cifar10", "--dataset-dir", str(tmp_path / "nowhere"), "--server", "127.0.0.1:9")
     assert done.returncode == FAILED

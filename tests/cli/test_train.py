@@ -137,7 +137,7 @@ def test_a_folder_in_use_is_refused(run: Run) -> None:
 
 
 def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
-    done = gemps("train", "--workers", "1", "--steps", "5", "--runs-dir", str(tmp_path))
+    done = gemps("train", "--workers=1", "--steps=5", "--delta-wire=float16", f"--runs-dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "updates/s" in done.stdout

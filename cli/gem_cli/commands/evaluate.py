@@ -14,13 +14,14 @@ from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
 from gem_cli.options import Given, OptionGroup, with_options
 from gem_cli.status_view import describe_evaluation
 
-# What is about training, and of no use here.
-_TRAINING_ONLY = frozenset({"worker_name", "cpu_threads", "delta_wire", "parameter_wire", "log_interval", "log_format"})
 # What decides about data and model, and is therefore taken from the run where its folder tells.
 _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes")
+# What of a worker's settings an evaluation heeds; the rest is about training.
+EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_size", "loader_threads", "device"})
+_OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
 
 
-@with_options(OptionGroup(WorkerSettings, "Data and model", _TRAINING_ONLY), known=KNOWN)
+@with_options(_OPTIONS, known=KNOWN)
 def evaluate(
     given: Given,
     model_file: Annotated[

@@ -12,6 +12,7 @@ import typer
 from gem_server.settings import ServerSettings
 from gem_worker.settings import WorkerSettings
 
+from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
@@ -76,8 +77,8 @@ def train(
         "worker": None if command else worker.model_dump(mode="json"),
         "command": command,
     }
-    evaluation_arguments = None if command else given.arguments(WorkerSettings)
-    _finish(folder, outcome, started, used, evaluation_arguments, reporter)
+    evaluation = None if command else to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
+    _finish(folder, outcome, started, used, evaluation, reporter)
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
     if outcome.server_failed or outcome.failed_workers:
@@ -133,19 +134,21 @@ def _finish(
     """Complete the run folder, and tell the results."""
     from gem_cli.training import results  # plots and processes: only once there is something to show
 
-    evaluation = None
-    if not folder.keep_final_model():
+    folder.ready_file.unlink(missing_ok=True)
+    has_model = folder.keep_final_model()
+    if not has_model:
         reporter.event("no_model", f"no model was trained; the logs are in {folder.logs}")
-    elif evaluation_arguments is not None and outcome.interrupted_by is None:
+    summary = results.summarize(outcome, started=started, settings=used)
+    folder.write_summary(summary)  # before the evaluation, which Ctrl-C may still end
+    if has_model and evaluation_arguments is not None and outcome.interrupted_by is None:
         found = results.evaluate(folder, evaluation_arguments)
         if isinstance(found, str):
             reporter.event("evaluation_failed", found)
         else:
-            evaluation = found
-    summary = results.summarize(outcome, started=started, settings=used, evaluation=evaluation)
-    folder.write_summary(summary)
-    title = f"{folder.path.name}" + (f" · test accuracy {evaluation['accuracy']:.4f}" if evaluation else "")
+            reporter.event("evaluated", "test " + describe_evaluation(found), **found)
+            summary |= {"accuracy": found["accuracy"], "test_loss": found["loss"], "test_samples": found["samples"]}
+            folder.write_summary(summary)
+    accuracy = summary["accuracy"]
+    title = folder.path.name + (f" · test accuracy {accuracy:.4f}" if accuracy is not None else "")
     results.draw_plot(folder, title, reporter)
-    if evaluation:
-        reporter.event("evaluated", "test " + describe_evaluation(evaluation), **evaluation)
     reporter.event("finished", f"run folder {folder.path}", run_dir=str(folder.path), summary=summary)

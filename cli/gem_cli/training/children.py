@@ -11,7 +11,8 @@ from pathlib import Path
 from gem_cli.errors import last_lines
 
 # One thread a worker: N workers with a thread pool each only get in each other's way. What the user sets stays.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+ONE_THREAD = {name: "1" for name in _THREADS if name not in os.environ}
 
 
 class Child:

@@ -30,16 +30,19 @@ class Follower:
 
     def now(self) -> Status | None:
         """Ask for a report out of turn; None when the server does not answer."""
+        from gem_worker.client import Observer
+
         try:
-            return self._observer.get_status()
+            with Observer(self._observer.address) as another:  # an observer is for one thread
+                return another.get_status()
         except self._unreachable:
             return None
 
     def close(self) -> None:
-        """End the stream and its thread."""
+        """End the stream, once what the server sent before it ended is read; `take` gives what is left."""
         self._closed.set()
-        self._observer.close()
         self._thread.join(timeout=5)
+        self._observer.close()
 
     def _follow(self) -> None:
         while not self._closed.is_set():

@@ -14,7 +14,7 @@ def draw(metrics: Metrics, title: str, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    seconds = [float(line.get("run_seconds", 0)) for line in metrics]
+    seconds = _seconds(metrics)
 
     figures = [status_view.figures(line) for line in metrics]
 
@@ -58,6 +58,19 @@ def draw(metrics: Metrics, title: str, path: Path) -> None:
     for axes in (staleness, energy):
         axes.set_xlabel("seconds of training")
     figure.savefig(path, dpi=120)
+
+
+def _seconds(metrics: Metrics) -> list[float]:
+    """Return the time of each report: seconds of training, in a row also where a resumed run starts from 0 again."""
+    seconds: list[float] = []
+    before = offset = 0.0
+    for line in metrics:
+        now = float(line.get("run_seconds", 0))
+        if now < before:
+            offset += before
+        seconds.append(offset + now)
+        before = now
+    return seconds
 
 
 _BLUE, _ORANGE, _GREEN, _RED, _PURPLE = "#4477aa", "#ee7733", "#228833", "#cc3311", "#aa3377"

@@ -39,27 +39,26 @@ def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
         reporter.event("no_plot", f'no plot.png: {error.name} is not installed; pip install "gemps[worker]"')
 
 
-def summarize(
-    outcome: Outcome, *, started: datetime, settings: Mapping[str, Any], evaluation: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the content of summary.json."""
-    status = outcome.last_status or {}
+def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of summary.json, as far as it is known before the evaluation."""
+    status, first = outcome.last_status or {}, outcome.first_status or {}
     figures = status_view.figures(status)
+    # Of this process: a resumed run counts its commits from the start, but its seconds from the resumption.
     seconds = float(status.get("run_seconds", 0))
-    commits = int(status.get("commits", 0))
+    commits_here = int(status.get("commits", 0)) - int(first.get("commits", 0))
     return {
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "interrupted": outcome.interrupted_by is not None,
         "exit_codes": outcome.exit_codes,
-        "accuracy": evaluation["accuracy"] if evaluation else None,
-        "test_loss": evaluation["loss"] if evaluation else None,
-        "test_samples": evaluation["samples"] if evaluation else None,
+        "accuracy": None,
+        "test_loss": None,
+        "test_samples": None,
         "training_loss": figures["loss"],
         "version": status_view.clock(status),
-        "commits": commits,
+        "commits": int(status.get("commits", 0)),
         "training_seconds": seconds,
-        "commits_per_second": commits / seconds if seconds else None,
+        "commits_per_second": commits_here / seconds if seconds else None,
         "staleness_mean": figures["staleness"],
         "mean_pi": figures["mean_pi"],
         "blocked_fraction": figures["blocked"],

@@ -20,5 +20,6 @@ class TrainSettings(BaseSettings):
     report_interval: float = Field(
         0.25,
         ge=0.1,
+        le=4,  # a server that ends waits 5 s for its last report to be read
         description="Seconds between two reports of the server: lines of metrics.jsonl, and progress shown.",
     )

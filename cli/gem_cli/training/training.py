@@ -46,6 +46,7 @@ class Outcome:
 
     interrupted_by: signal.Signals | None = None
     exit_codes: dict[str, int | None] = field(default_factory=dict)
+    first_status: Status | None = None
     last_status: Status | None = None
     stopped: list[str] = field(default_factory=list)  # workers that came too late for the run, or did not see its end
 
@@ -166,10 +167,10 @@ class Training:
                         end([server], (signal.SIGTERM, SERVER_GRACE))
                 elif self._cannot_begin(follower):
                     end(self._workers, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 5.0))
-            while (status := follower.take(0)) is not None:
-                self._take(status)
         finally:
             follower.close()
+        while (status := follower.take(0)) is not None:
+            self._take(status)
         if server.exit_code != 0 and not interrupts.count:
             self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
         else:
@@ -184,6 +185,7 @@ class Training:
 
     def _take(self, status: Status | None) -> None:
         if status is not None:
+            self._outcome.first_status = self._outcome.first_status or status
             self._outcome.last_status = status
             self._folder.add_metrics(status)
             self._reporter.status(status)
