@@ -129,6 +129,7 @@ class Server:
         self._started_at = 0.0
         self._training_since: float | None = None
         self._finished_since: float | None = None
+        self._status: Status | None = None
         self.port = 0
 
     async def start(self) -> int:
@@ -278,12 +279,13 @@ class Server:
             self._run_seconds,
             lambda: monotonic() - self._started_at,
         )
+        self._status = Status(answering, observed, monotonic)
         return handlers.handlers(
             Membership(answering, self.sessions, self.run, self.central, run_settings, chunk_bytes, monotonic),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),
             CommitStream(answering, committing, chunk_bytes),
-            Status(answering, observed, monotonic),
+            self._status,
             Operations(
                 answering,
                 self.run,
@@ -350,7 +352,10 @@ class Server:
     def _exit_is_due(self) -> bool:
         if not self.settings.exit_when_finished or self._finished_since is None:
             return False
-        return not len(self.sessions) or monotonic() - self._finished_since >= self.settings.exit_grace
+        # Who watches the run is owed the report that says how it ended.
+        is_watched = self._status is not None and self._status.watchers > 0
+        everybody_left = not len(self.sessions) and not is_watched
+        return everybody_left or monotonic() - self._finished_since >= self.settings.exit_grace
 
     def _on_applying_done(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None and self._failed is not None:
@@ -360,7 +365,12 @@ class Server:
     def _ring(self) -> Sequence[Session]:
         if self.run.state is RunState.FINISHED:
             return ()  # nobody's turn will come any more: what is complete is served as it is
-        return [session for session in self.sessions.live() if not session.worker.done]
+        all_reserved = self.run.all_reserved
+        return [
+            session
+            for session in self.sessions.live()
+            if not session.worker.done and (session.worker.reserved or not all_reserved)
+        ]
 
     def _run_seconds(self) -> float:
         return 0.0 if self._training_since is None else monotonic() - self._training_since

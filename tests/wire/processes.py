@@ -57,7 +57,8 @@ async def server_process(directory: Path, **settings: Any) -> AsyncIterator[Serv
             yield server
         finally:
             await server.close()
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         assert await asyncio.wait_for(process.wait(), START_PATIENCE) == 0
     finally:
         if process.returncode is None:

@@ -159,33 +159,34 @@ async def test_budget_is_spent_exactly_when_more_commits_than_it_has_become_comp
     """Three commits in the budget, five workers with a buffer: the first three that are complete are applied."""
     serving, workers = await by_turns(serve, 5, commits=3)
     turns = [await Turn.take(worker) for worker in workers]
-    for number in (2, 4, 1):
+    for number in (2, 4):
         await turns[number].complete()
-    await serving.until_queued(3)
-    for number in (0, 3):
-        await turns[number].complete()
-        await turns[number].stream.refused("RUN_FINISHED")
-    # Whoever was told so leaves; the turns of those who are gone pass on.
-    for number in (0, 3):
-        await workers[number].leave()
+    await serving.until_queued(2)
+    # With the third the budget is spent: the ranks without a complete commit have no turn to wait for any more.
+    await turns[1].complete()
     outcomes = await all_of(*(turns[number].stream.outcome() for number in (1, 2, 4)))
     assert [outcome.verdict.version.clock for outcome in outcomes] == [2, 3, 4]
     assert outcomes[-1].verdict.run_state == run_pb2.RUN_STATE_FINISHED
+    for number in (0, 3):
+        await turns[number].complete()
+        await turns[number].stream.refused("RUN_FINISHED")
     status = await serving.status()
     assert (status.commits, status.version.clock) == (3, 4)
     await serving.until_idle()
 
 
 async def test_worker_that_stays_when_the_budget_is_spent_keeps_nobody_waiting(serve: Serve) -> None:
-    """Rank 0 is told that the run is finished, and does not leave: its turn will never be used."""
+    """Rank 0 has a turn that it cannot use any more, and does not leave."""
     serving, (first, second) = await by_turns(serve, 2, commits=1)
     turn = await Turn.take(first)
-    stream = await complete(serving, second, second.prepare(second.delta(1)))
+    outcome = await second.commit(second.delta(1))
+    assert outcome.verdict.version.clock == 2
+    assert outcome.verdict.run_state == run_pb2.RUN_STATE_FINISHED
     await turn.complete()
     await turn.stream.refused("RUN_FINISHED")
-    assert (await stream.outcome()).verdict.version.clock == 2
     assert (await second.pull()).clock == 2
     assert (await first.pull()).clock == 2
+    await serving.until_idle()
 
 
 async def test_budget_is_spent_exactly_in_fifo_order_too(serve: Serve) -> None:
@@ -347,6 +348,29 @@ async def test_unread_reply_stops_nobody_else(serving: Serving) -> None:
     for seed in range(3):
         await other.commit(other.delta(seed))
     assert (await unread.outcome()).verdict.version.clock == 2
+
+
+async def test_pull_does_not_overtake_the_sessions_own_complete_commit(serve: Serve) -> None:
+    """A complete commit is applied against the base it named, whatever the session asks for in the meantime."""
+    serving, (first, second, third) = await by_turns(serve, 3)
+    oracle = Oracle(await serving.values(LARGE))
+    for worker in (first, second, third):
+        oracle.pull(worker.name)
+    turn = await Turn.take(first)
+    next_turn = await Turn.take(second)
+    await complete(serving, third, third.prepare(third.delta(3)))
+    await turn.use()
+    pulling = asyncio.create_task(answered_or_refused(third.pull(), "SUPERSEDED"))
+    await serving.until(lambda status: status.queue.length == 2 or pulling.done())
+    await next_turn.use()
+    await serving.until(lambda status: status.commits == 3)
+    oracle.commit(first.name, first.delta(100).parameters)
+    oracle.commit(second.name, second.delta(100).parameters)
+    staleness, _ = oracle.commit(third.name, third.delta(3).parameters)
+    status = await serving.status()
+    assert status.workers[2].staleness_last == staleness == 2
+    np.testing.assert_array_equal((await serving.values(LARGE)).parameters, oracle.parameters)
+    pulling.cancel()
 
 
 async def test_commit_and_pull_of_one_session_at_once_leave_one_truth(serving: Serving) -> None:

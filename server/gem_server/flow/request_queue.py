@@ -100,28 +100,28 @@ class FifoQueue(RequestQueue):
 class RoundRobinQueue(RequestQueue):
     """One request of each session in turn, by rank, from the moment training starts.
 
-    The ring is made of the live sessions that have not spent their budget. A session whose turn it is is waited for;
-    when it ends its turn passes on. What is no session's turn (an Initialize, a pull without a session, the rest of a
-    torn transfer, requests of sessions outside the ring) is served at once.
+    The ring is made of the live sessions that may commit. A session whose turn it is is waited for; when it ends its
+    turn passes on. What is no session's turn (an Initialize, a pull without a session, the rest of a torn transfer,
+    requests of sessions outside the ring) is served at once. Requests of one session stay in their order.
     """
 
     def __init__(self, ring: Callable[[], Sequence[Session]], started: Callable[[], bool]) -> None:
         super().__init__(started)
         self._ring = ring
         self._turn = 0
-        self._in_turn: dict[Session, AnyRequest] = {}
+        self._in_turn: dict[Session, deque[AnyRequest]] = {}
         self._at_once: deque[AnyRequest] = deque()
 
     def __len__(self) -> int:
-        return len(self._in_turn) + len(self._at_once)
+        return sum(map(len, self._in_turn.values())) + len(self._at_once)
 
     def put(self, request: AnyRequest) -> None:
         """To its session's place in the ring, or to be served at once."""
         session = request.session
-        if session is None or not request.in_turn or session in self._in_turn or session not in self._ring():
-            self._at_once.append(request)
+        if session is not None and request.in_turn and (session in self._in_turn or session in self._ring()):
+            self._in_turn.setdefault(session, deque()).append(request)
         else:
-            self._in_turn[session] = request
+            self._at_once.append(request)
         self.wake()
 
     def next(self) -> AnyRequest | None:
@@ -133,7 +133,7 @@ class RoundRobinQueue(RequestQueue):
         ring = self._from_turn()
         outside = [session for session in self._in_turn if session not in ring]
         if outside:
-            return self._in_turn.pop(min(outside, key=lambda session: session.worker.rank))
+            return self._first_of(min(outside, key=lambda session: session.worker.rank))
         if self._closed:
             ring = [session for session in ring if session in self._in_turn]
         elif not self._started():
@@ -141,7 +141,7 @@ class RoundRobinQueue(RequestQueue):
         if ring[0] not in self._in_turn:
             return None
         self._turn = ring[0].worker.rank + 1
-        return self._in_turn.pop(ring[0])
+        return self._first_of(ring[0])
 
     def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
         """Buffers are granted in the ring's order too: nobody gets one before those whose turn comes earlier.
@@ -164,6 +164,13 @@ class RoundRobinQueue(RequestQueue):
     def blocked(self) -> bool:
         """Whether somebody's complete request waits for the turn of another."""
         return bool(self._in_turn)
+
+    def _first_of(self, session: Session) -> AnyRequest:
+        line = self._in_turn[session]
+        request = line.popleft()
+        if not line:
+            del self._in_turn[session]
+        return request
 
     def _from_turn(self) -> list[Session]:
         ring = sorted(self._ring(), key=lambda session: session.worker.rank)

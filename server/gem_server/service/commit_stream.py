@@ -43,6 +43,8 @@ class CommitStream:
             try:
                 while (part := await _read(context)) is not None:
                     await self._one_commit(context, call, attendance, part)
+                    # A drain ends idle streams; this one was in the midst of a commit, and would be idle from here on.
+                    self._answering.gate.check_not_draining()
             finally:
                 session = attendance.session
                 if session is not None and session.commit_call is call:

@@ -88,10 +88,15 @@ class Run:
                 Reason.RUN_FINISHED,
                 f"worker {worker.name} has spent its budget of {worker.limit} commits: leave, and exit 0",
             )
-        if self.budget.commits and self.commits + self.reserved >= self.budget.commits:
+        if self.all_reserved:
             raise Refusal(
                 Reason.RUN_FINISHED, f"the run's budget of {self.budget.commits} commits is spent: leave, and exit 0"
             )
+
+    @property
+    def all_reserved(self) -> bool:
+        """Whether the run's budget is spent by commits that were applied, or are complete and will be."""
+        return bool(self.budget.commits) and self.commits + self.reserved >= self.budget.commits
 
     def reserve(self, worker: Worker) -> None:
         """Set the budget of one commit aside; raises RUN_FINISHED when there is none left."""
