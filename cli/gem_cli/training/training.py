@@ -159,7 +159,7 @@ class Training:
                 self._take(follower.take(POLL))
                 self._notice_ended_workers()
                 if interrupts.count:
-                    self._stop(server, interrupts)
+                    self._stop(server, follower, interrupts)
                 elif not any(worker.running for worker in self._workers):
                     ended_at = ended_at or time.monotonic()
                     if time.monotonic() - ended_at > LEAVE_GRACE:  # a worker died without leaving, or had no budget
@@ -220,13 +220,14 @@ class Training:
         )
         return True
 
-    def _stop(self, server: Child, interrupts: Interrupts) -> None:
+    def _stop(self, server: Child, follower: Follower, interrupts: Interrupts) -> None:
         self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
         for worker in self._workers:
             self._noticed.add(worker.name)  # however it ends now is no failure
             worker.send(signal.SIGINT)
         wait(self._workers, WORKER_GRACE, unless=lambda: interrupts.count > 1)
         end(self._workers, (signal.SIGKILL, 5.0))
+        self._take(follower.now())
         server.send(signal.SIGTERM)
         wait([server], SERVER_GRACE, unless=lambda: interrupts.count > 1)
         end([server], (signal.SIGKILL, 10.0))

@@ -59,7 +59,7 @@ class Status:
         self._answering = answering
         self._observed = observed
         self._clock = clock
-        self._watchers = 0
+        self.watchers = 0  # callers of WatchStatus
 
     async def get(self, raw: bytes, context: Context) -> bytes:
         """The status now."""
@@ -71,13 +71,13 @@ class Status:
             interval = messages.parse(status_pb2.WatchStatusRequest, raw).interval_seconds or DEFAULT_INTERVAL_SECONDS
             if not interval >= MIN_INTERVAL_SECONDS:
                 raise Refusal(Reason.MALFORMED, f"interval_seconds must be at least {MIN_INTERVAL_SECONDS}")
-            if self._watchers >= MAX_WATCHERS:
+            if self.watchers >= MAX_WATCHERS:
                 raise Refusal(
                     Reason.TOO_MANY,
                     f"{MAX_WATCHERS} callers watch already: use GetStatus now and then, or watch later",
                     retry_after=RETRY_SECONDS,
                 )
-            self._watchers += 1
+            self.watchers += 1
             try:
                 while True:
                     report = self.report()
@@ -86,7 +86,7 @@ class Status:
                         return
                     await asyncio.sleep(interval)
             finally:
-                self._watchers -= 1
+                self.watchers -= 1
 
     async def _get(self, raw: bytes) -> status_pb2.GetStatusResponse:
         messages.parse(status_pb2.GetStatusRequest, raw)
