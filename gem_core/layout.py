@@ -25,6 +25,9 @@ MAX_DIMENSIONS = 16
 MAX_NAME_BYTES = 1024
 # Offsets travel as uint64 and are used as signed 64-bit integers (NumPy's intp).
 MAX_BYTES = 2**63 - 1
+# What messages show of names, so that what comes after them is read too (an error's details stay under 4 KiB).
+SHOWN_NAME_CHARACTERS = 80
+SHOWN_ALIASES = 3
 
 
 class ElementType(Enum):
@@ -160,7 +163,10 @@ class Layout:
         self.constant_bytes = sum(tensor.byte_count for tensor in self.constants)
         # Even the widest type of the wire must not overflow: FLOAT32, and the scales of INT8_BLOCK.
         if self.parameter_count * 8 + self.buffer_bytes + self.constant_bytes > MAX_BYTES:
-            raise LayoutError("the layout has more than 2**63 bytes: check the shapes")
+            largest = max(self.tensors, key=lambda tensor: tensor.elements)
+            raise LayoutError(
+                f"the layout has more than 2**63 bytes: check the shapes, first that of {_short(largest.name)}"
+            )
         self.digest = hashlib.sha256(self.canonical_text().encode()).digest()
 
     def canonical_text(self) -> str:
@@ -206,8 +212,15 @@ class Layout:
 
 
 def _describe(tensor: TensorSpec) -> str:
-    aliases = f", also called {', '.join(map(repr, tensor.aliases))}" if tensor.aliases else ""
-    return f"{tensor.kind.value} {tensor.name!r} ({tensor.element_type.value}, shape {list(tensor.shape)}{aliases})"
+    aliases = f", also called {', '.join(map(_short, tensor.aliases[:SHOWN_ALIASES]))}" if tensor.aliases else ""
+    if len(tensor.aliases) > SHOWN_ALIASES:
+        aliases += f" and {len(tensor.aliases) - SHOWN_ALIASES} more names"
+    shape = list(tensor.shape)
+    return f"{tensor.kind.value} {_short(tensor.name)} ({tensor.element_type.value}, shape {shape}{aliases})"
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= SHOWN_NAME_CHARACTERS else f"{name[:SHOWN_NAME_CHARACTERS]}...")
 
 
 def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
@@ -265,5 +278,5 @@ def _check_shape(index: int, tensor: TensorSpec) -> None:
         if isinstance(dimension, bool) or not isinstance(dimension, int) or not 0 <= dimension <= MAX_BYTES:
             raise LayoutError(
                 f"tensor {index} ({tensor.name!r}): dimension {dimension!r} of shape {list(tensor.shape)}; "
-                "dimensions are integers from 0 to 2**63 - 1"
+                "use integers from 0 to 2**63 - 1"
             )

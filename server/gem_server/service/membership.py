@@ -109,6 +109,8 @@ def _joining(raw: bytes) -> Joining:
             Reason.MALFORMED,
             f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
         )
+    if not request.layout.tensors:
+        raise LayoutError("the layout has no tensors: send the model's, in JoinRequest.layout")
     return Joining(
         request.session_id,
         messages.text(request.worker_name, "worker_name", required=True),

@@ -258,7 +258,7 @@ class Sessions:
         difference = bound.first_difference(layout) or "the layouts differ"
         raise Refusal(
             Reason.LAYOUT_MISMATCH,
-            f"this worker's model is not the run's: {difference}. Start it with the run's model, or a new run",
+            f"this worker's model is not the run's (start it with the run's model, or a new run): {difference}",
             metadata={"difference": difference[:1024]},
         )
 
