@@ -23,6 +23,9 @@ _OFFSET, _DATA = 1, 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
+# The contract's messages have at most ten fields, and a later one's will not have many more. Without a limit 2 MiB of
+# empty fields would keep a receiver busy for seconds, and cost it a hundred times their size.
+MAX_FIELDS = 1000
 
 
 class FramingError(ValueError):
@@ -55,7 +58,7 @@ def split_chunk(message: bytes, field: int) -> tuple[bytes, int, memoryview | No
     """Take a message apart: the other fields, serialised; the chunk's offset; a view of the chunk's data.
 
     The data is None when the message has no chunk, and empty when the chunk is. Raises FramingError when the bytes are
-    not a protobuf message, or have more than one chunk.
+    not a protobuf message, have more than one chunk, or more than MAX_FIELDS fields.
     """
     view = memoryview(message)
     end = len(message)
@@ -63,6 +66,7 @@ def split_chunk(message: bytes, field: int) -> tuple[bytes, int, memoryview | No
     found: tuple[int, memoryview] | None = None
     position = 0
     while position < end:
+        _check_fields(len(rest))
         start = position
         number, wire, position = _tag(message, position, end)
         if wire == _LENGTH_DELIMITED and number == field:
@@ -84,15 +88,19 @@ def split_chunk(message: bytes, field: int) -> tuple[bytes, int, memoryview | No
 def count_fields(message: bytes, path: tuple[int, ...], limit: int) -> int:
     """Count the occurrences of the field at `path` (field numbers, outermost first), stopping above `limit`.
 
-    Lets a receiver refuse a message with absurdly many submessages before parsing makes objects of them.
+    Lets a receiver refuse a message with absurdly many submessages before parsing makes objects of them. Raises
+    FramingError when the bytes are not a protobuf message, or when it has more than MAX_FIELDS other fields.
     """
     return _count(message, 0, len(message), path, limit)
 
 
 def _count(message: bytes, position: int, end: int, path: tuple[int, ...], limit: int) -> int:
-    count = 0
+    count = others = 0
     while position < end and count <= limit:
+        _check_fields(others)
         number, wire, position = _tag(message, position, end)
+        if number != path[0] or len(path) > 1:
+            others += 1
         if number == path[0] and wire == _LENGTH_DELIMITED:
             length, position = _varint(message, position, end)
             if length > end - position:
@@ -108,9 +116,11 @@ def _count(message: bytes, position: int, end: int, path: tuple[int, ...], limit
 
 
 def _chunk(message: bytes, view: memoryview, position: int, end: int) -> tuple[int, memoryview]:
-    offset = 0
+    offset = fields = 0
     data = view[end:end]
     while position < end:
+        fields += 1
+        _check_fields(fields)
         number, wire, position = _tag(message, position, end)
         if number == _OFFSET and wire == _VARINT:
             offset, position = _varint(message, position, end)
@@ -123,6 +133,11 @@ def _chunk(message: bytes, view: memoryview, position: int, end: int) -> tuple[i
         else:
             position = _skip(message, wire, position, end)
     return offset, data
+
+
+def _check_fields(number: int) -> None:
+    if number > MAX_FIELDS:
+        raise FramingError(f"more than {MAX_FIELDS} fields")
 
 
 def _tag(message: bytes, position: int, end: int) -> tuple[int, int, int]:

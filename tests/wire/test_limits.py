@@ -1,14 +1,18 @@
 """Bounded memory: staging buffers in order, the waiting room before them, stalled holders, the size of a message."""
 
 import asyncio
+from itertools import product
+from pathlib import Path
 
 import grpc
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
 
+from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
-from tests.wire.refusals import PATIENCE, read_refusal
+from tests.wire.processes import PeakMeter, server_process
+from tests.wire.refusals import PATIENCE, read_refusal, refused
 from tests.wire.serving import Serving
 from tests.wire.transfer import MESSAGE_LIMIT, MIB
 from tests.wire.worker import CommitStream, RawWorker, all_of
@@ -228,13 +232,26 @@ async def test_request_above_the_limit_is_refused(serving: Serving, method: str)
         await expect_too_large(call.read() if method == "Pull" else call)
 
 
-async def test_2_mib_of_empty_submessages_in_a_commit_are_refused(serving: Serving) -> None:
-    (worker,) = await serving.training(1)
-    async with serving.unchanged(worker):
-        for field in (b"\x0a\x00", b"\x12\x00", b"\x1a\x00"):
-            stream = worker.commit_stream()
-            await stream.send(field * MIB)
-            await stream.refused("MALFORMED", "OUT_OF_ORDER", "BAD_CHUNK")
+async def test_2_mib_of_empty_submessages_are_refused_and_cost_nothing(tmp_path: Path) -> None:
+    """Parsed first, they cost a hundred times their size (DESIGN.md section 3)."""
+    async with server_process(tmp_path) as server:
+        (worker,) = await server.training(1)
+        before = server.anonymous_bytes()
+        with PeakMeter(server) as meter:
+            for method, field in product(
+                ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control"), range(1, 6)
+            ):
+                message = bytes([field << 3 | 2, 0]) * MIB
+                call = getattr(worker.stub, method)
+                if method in ("Commit", "Initialize"):
+                    stream = Stream(call())
+                    await stream.send(message)
+                    answer = stream.receive() if method == "Commit" else stream.answer()
+                else:
+                    answer = Stream(call(message)).receive() if method in ("Pull", "WatchStatus") else call(message)
+                await refused(answer, "MALFORMED", "OUT_OF_ORDER", "BAD_CHUNK", "INVALID_LAYOUT")
+        assert meter.peak - before < 32 * MIB, f"{(meter.peak - before) / MIB:.0f} MiB more"
+        await server.next_commit_works(worker)
 
 
 async def test_refusal_of_a_small_message_names_its_own_reason(serving: Serving) -> None:
