@@ -8,16 +8,19 @@ The long form (200 000 commits against 20 000) takes minutes:
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gemps.v1 import commit_pb2
 
 from tests.wire.calls import Stream
 from tests.wire.model import Model, Tensor
 from tests.wire.processes import ServerProcess, server_process
+from tests.wire.refusals import refused
 from tests.wire.transfer import MIB
 from tests.wire.worker import RawWorker
 
 TINY = Model((Tensor("weight", (500,)), Tensor("count", (), "buffer", "int64")))
+MEGABYTE = Model((Tensor("weight", (256 * 1024,)),))
 WORKERS = 4
 
 
@@ -58,6 +61,22 @@ async def test_memory_after_20_000_commits_is_that_after_4_000(tmp_path: Path) -
     async with server_process(tmp_path) as server:
         grown = await grown_bytes(server, 4_000, 20_000)
     assert grown < 5 * MIB, f"{grown / MIB:.1f} MiB more"
+
+
+async def test_refused_commits_leave_no_memory_behind(tmp_path: Path) -> None:
+    """Each one came with a megabyte that nobody needs any more."""
+    async with server_process(tmp_path) as server:
+        (worker,) = await server.training(1, MEGABYTE)
+        wrong = worker.delta(1)
+        wrong.parameters[-1] = np.nan
+        measured = []
+        for count in (20, 60):
+            for _ in range(count):
+                await refused(worker.commit_on_new_stream(worker.prepare(wrong)), "BAD_VALUE")
+            measured.append(server.anonymous_bytes())
+        await server.next_commit_works(worker)
+    grown = measured[1] - measured[0]
+    assert grown < 10 * MIB, f"{grown / MIB:.1f} MiB more"
 
 
 @pytest.mark.skipif("GEMPS_LONG_TESTS" not in os.environ, reason="takes minutes: set GEMPS_LONG_TESTS=1 to run it")

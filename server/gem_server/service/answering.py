@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -105,6 +106,9 @@ class Answering:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
                 logger.exception("a call failed")
+            # grpc.aio keeps what ended a call in a circle of references, so the frames that it passed through would
+            # keep the refused message (up to 2 MiB) until the garbage collector comes by.
+            traceback.clear_frames(error.__traceback__)
         finally:
             self._running.discard(call)
             attendance.close(refused=refusal is not None)
