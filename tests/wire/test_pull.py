@@ -1,5 +1,6 @@
 """Pull: versions, what is sent, what is remembered, and how a torn transfer goes on."""
 
+import asyncio
 import os
 from dataclasses import replace
 
@@ -8,10 +9,24 @@ import pytest
 from gemps.v1 import parameters_pb2, run_pb2, transfer_pb2
 
 from tests.wire.conftest import Serve
-from tests.wire.model import COPIED_WIRE_TYPES, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL, Values
-from tests.wire.refusals import Refusal, answered_or_refused, refused
+from tests.wire.model import (
+    COPIED_WIRE_TYPES,
+    FLOAT16,
+    FLOAT32,
+    INT8_BLOCK,
+    LARGE,
+    SHARED_MEMORY,
+    SMALL,
+    Model,
+    Tensor,
+    Values,
+)
+from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker
+
+# Far more than gRPC has under way for a client that does not read ahead.
+WIDE = Model((Tensor("weight", (500_000,)),))
 
 
 async def test_pull_before_initialize_is_refused(serving: Serving) -> None:
@@ -277,23 +292,28 @@ async def test_reader_sees_one_version_while_workers_commit(serve: Serve) -> Non
         assert bytes(payload) == seen[first.header.version.clock]
 
 
-async def test_readers_of_one_version_share_a_snapshot_and_later_ones_get_the_next(serve: Serve) -> None:
-    """Pulls without a session share one counted snapshot, two at most; a third version has to wait or come back."""
-    serving, worker, _ = await chunky(serve)
-    expected = {1: bytes(worker.held.payload)}
-    calls = []
+async def test_readers_of_one_version_share_a_snapshot_and_a_third_version_has_to_wait(serving: Serving) -> None:
+    """Pulls without a session share one counted snapshot, two at most: readers that do not read cost no more."""
+    worker, reader = await serving.training(2, WIDE, reads_ahead=False)
+    held = []
     for seed in range(2):
-        calls.append(serving.stub.Pull(parameters_pb2.PullRequest()))
-        calls.append(serving.stub.Pull(parameters_pb2.PullRequest()))
-        for call in calls[-2:]:
-            await call.read()
-        outcome = await worker.commit(worker.delta(seed))
-        expected[outcome.reply.clock] = bytes(outcome.reply.payload)
-    for call in calls:
+        for _ in range(3):
+            held.append(reader.stub.Pull(parameters_pb2.PullRequest()))
+            assert (await held[-1].read()).header.version.clock == 1 + seed
+        await worker.commit(worker.delta(seed))
+    refusal = await refused(serving.read(WIDE), "TOO_MANY")
+    assert refusal.retry_after is not None
+    # Two of the three readers of the first version do not set its snapshot free.
+    for call in held[:2]:
         call.cancel()
-    await serving.until_idle()
-    read = await serving.read(LARGE)
-    assert bytes(read.payload) == expected[read.clock]
+    await refused(serving.read(WIDE), "TOO_MANY")
+    held[2].cancel()
+    async with asyncio.timeout(PATIENCE):
+        while isinstance(answer := await answered_or_refused(serving.read(WIDE), "TOO_MANY"), Refusal):
+            pass
+    assert answer.clock == 3
+    for call in held:
+        call.cancel()
 
 
 async def test_delta_and_parameters_may_travel_in_different_types(serving: Serving) -> None:

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import grpc
+from gemps.framing import FramingError
 from google.protobuf.message import Message
 from grpc.aio import ServicerContext
 
+from gem_core import CoreError
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.service.status_codes import abort, as_refusal
@@ -106,9 +108,12 @@ class Answering:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
                 logger.exception("a call failed")
-            # grpc.aio keeps what ended a call in a circle of references, so the frames that it passed through would
-            # keep the refused message (up to 2 MiB) until the garbage collector comes by.
-            traceback.clear_frames(error.__traceback__)
+            if isinstance(error, CoreError | FramingError):
+                # grpc.aio keeps what ended a call in a circle of references, so the frames that it passed through would
+                # keep the refused message (up to 2 MiB) until the garbage collector comes by. Only for these, which are
+                # raised within this call: a refusal may come from the applying task, whose frame is alive, and clearing
+                # that would end the task.
+                traceback.clear_frames(error.__traceback__)
         finally:
             self._running.discard(call)
             attendance.close(refused=refusal is not None)
