@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 Status = Mapping[str, Any]
 
@@ -84,8 +86,8 @@ def plain_report(status: Status) -> str:
     """Return the run and each worker, a line each, for `gemps status` outside a terminal."""
     lines = [plain_line(status), *(f"{name}: {value}" for name, value in _facts(status))]
     for worker in status.get("workers", ()):
-        cells = (f"{heading} {cell}" for heading, cell in zip(_HEADINGS[1:], _cells(worker)[1:], strict=True))
-        lines.append(f"worker {worker['name']}: " + ", ".join(cells))
+        name, *cells = _cells(worker).items()
+        lines.append(f"worker {name[1]}: " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
     return "\n".join(lines)
 
 
@@ -94,21 +96,21 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
     return f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f} on {evaluation['samples']} samples"
 
 
-def report(status: Status, *, height: int | None = None) -> RenderableType:
+def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
     """Return the run's panel above the table of its workers, within `height` lines where one is given."""
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(status):
-        facts.add_row(f"[dim]{name}[/dim]", value)
+        facts.add_row(Text(name, "dim"), Text(value))
     rows = None if height is None else max(1, height - facts.row_count - 7)
-    return Group(summary_panel(status, facts), worker_table(status, rows=rows))
+    return Group(summary_panel(status, facts), worker_table(status, width=width, rows=rows))
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
     """Return `body` under a title with the run's state, version and speed."""
     run_state = state(status)
-    settings = status.get("settings", {})
+    rule = status.get("settings", {}).get("rule") or "gemps"
     title = (
-        f"[bold]{settings.get('rule') or 'gemps'}[/bold] · [{_STATES.get(run_state, 'white')}]{run_state.lower()}[/] · "
+        f"[bold]{escape(rule)}[/bold] · [{_STATES.get(run_state, 'white')}]{run_state.lower()}[/] · "
         f"version {clock(status)} · {number(status.get('commits_per_second'))} updates/s"
     )
     return Panel(body, title=title, title_align="left", border_style="dim")
@@ -133,51 +135,49 @@ def run_figures(status: Status) -> Table:
     return grid
 
 
-_HEADINGS = (
-    "worker",
-    "rank",
-    "state",
-    "device",
-    "commits",
-    "commits/s",
-    "loss",
-    "staleness",
-    "pi",
-    "blocked",
-    "wait ms",
-)
+_LEFT = ("worker", "state", "device")
+_ONLY_WHERE_WIDE = ("rank", "device", "wait ms")
+_WIDE = 105  # columns that the whole table needs
 
 
-def worker_table(status: Status, *, rows: int | None = None) -> Table:
+def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
     """Return a row for each worker, by rank; the first `rows` of them where a limit is given."""
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading in ("worker", "state", "device") else "right", no_wrap=True)
     workers = sorted(status.get("workers", ()), key=lambda worker: worker.get("rank", 0))
     shown = workers if rows is None or len(workers) <= rows else workers[: rows - 1]
+    headings = [name for name in _cells({}) if width >= _WIDE or name not in _ONLY_WHERE_WIDE]
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in headings:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     for worker in shown:
-        name, rank, worker_state, *rest = _cells(worker)
-        table.add_row(name, rank, f"[{_STATES.get(worker_state.upper(), 'red')}]{worker_state}[/]", *rest)
+        cells = _cells(worker)
+        style = _STATES.get(cells["state"].upper(), "red")
+        table.add_row(*(Text(cells[name], style if name == "state" else "") for name in headings))
     if len(shown) < len(workers):
-        table.add_row(f"[dim]and {len(workers) - len(shown)} more[/dim]")
+        table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
     return table
 
 
-def _cells(worker: Status) -> tuple[str, ...]:
+def _cells(worker: Status) -> dict[str, str]:
+    """Return what a table shows of a worker, by heading. Names come from the workers, so they may hold anything."""
     statistics = worker.get("statistics", {})
-    return (
-        str(worker.get("name", "")),
-        str(worker.get("rank", "")),
-        state(worker, "state").lower(),
-        str(worker.get("device", "")),
-        str(worker.get("commits", 0)),
-        number(worker.get("commits_per_second")),
-        number(worker.get("loss")),
-        number(worker.get("staleness_mean")),
-        number(statistics.get("mean_pi")),
-        _percent(statistics.get("blocked_fraction")),
-        number(1000 * float(worker.get("wait_mean_seconds", 0))),
-    )
+    return {
+        "worker": _printable(worker.get("name", "")),
+        "rank": str(worker.get("rank", "")),
+        "state": state(worker, "state").lower(),
+        "device": _printable(worker.get("device", "")),
+        "commits": str(worker.get("commits", 0)),
+        "commits/s": number(worker.get("commits_per_second")),
+        "loss": number(worker.get("loss")),
+        "staleness": number(worker.get("staleness_mean")),
+        "pi": number(statistics.get("mean_pi")),
+        "blocked": _percent(statistics.get("blocked_fraction")),
+        "wait ms": number(1000 * float(worker.get("wait_mean_seconds", 0))),
+    }
+
+
+def _printable(text: str, limit: int = 24) -> str:
+    shown = "".join(character if character.isprintable() else "?" for character in text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def _facts(status: Status) -> list[tuple[str, str]]:
@@ -215,4 +215,4 @@ def _percent(fraction: Any) -> str:
 
 
 def _mib(memory: Status, field: str) -> str:
-    return f"{memory.get(field, 0) / 2**20:,.0f} MiB"
+    return f"{number(memory.get(field, 0) / 2**20)} MiB"

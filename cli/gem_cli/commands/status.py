@@ -42,7 +42,7 @@ def status(
             console = Console()
             found = observer.get_status()
             if console.is_terminal:
-                console.print(status_view.report(found))
+                console.print(status_view.report(found, width=console.width))
             else:
                 print(status_view.plain_report(found))
     except ClientError as error:
@@ -64,4 +64,4 @@ def _watch(observer: Any, interval: float, *, as_json: bool) -> None:
 
 
 def _fitted(report: Status, console: Console) -> Any:
-    return status_view.report(report, height=console.height)
+    return status_view.report(report, width=console.width, height=console.height)

@@ -58,7 +58,8 @@ class LiveReporter(Reporter):
     def status(self, status: Status) -> None:
         """Renew the tables."""
         figures = status_view.summary_panel(status, status_view.run_figures(status))
-        self._live.update(Group(figures, status_view.worker_table(status, rows=max(4, self._console.height - 8))))
+        width, height = self._console.size
+        self._live.update(Group(figures, status_view.worker_table(status, width=width, rows=max(4, height - 8))))
 
 
 class PlainReporter(Reporter):

@@ -1,0 +1,93 @@
+"""A status in words and tables, for every terminal and whatever workers call themselves."""
+
+import copy
+from typing import Any
+
+import pytest
+from gem_cli import status_view
+from rich.console import Console
+
+WORKER: dict[str, Any] = {
+    "name": "worker-0", "rank": 0, "state": "WORKER_STATE_TRAINING", "device": "cuda:0", "commits": 120,
+    "commits_per_second": 61.5, "loss": 0.25, "staleness_mean": 2.5, "wait_mean_seconds": 0.002,
+    "statistics": {"mean_pi": 0.75, "blocked_fraction": 0.125},
+}  # fmt: skip
+STATUS: dict[str, Any] = {
+    "version": {"incarnation": 7, "clock": 241}, "run_state": "RUN_STATE_TRAINING", "run_seconds": 4.0, "commits": 240,
+    "commits_per_second": 61.5, "loss": 0.25, "staleness_mean": 2.5, "mean_pi": 0.75, "blocked_fraction": 0.125,
+    "jain_index": 0.999, "next_eta": 0.05, "parameter_count": 4810, "tensor_count": 4,
+    "settings": {"rule": "gem", "eta": 0.05, "min_workers": 2, "order": "SERVING_ORDER_ROUND_ROBIN",
+                 "budget": {"steps": 500, "epochs": 0.0, "commits": 0}, "rule_settings": {"momentum": 0.9}},
+    "workers": [WORKER],
+}  # fmt: skip
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(STATUS), **fields}
+
+
+def rendered(status: dict[str, Any], width: int, height: int | None = None) -> str:
+    console = Console(width=width, record=True, file=None, force_terminal=False, quiet=False)
+    with console.capture() as captured:
+        console.print(status_view.report(status, width=width, height=height))
+    return captured.get()
+
+
+def test_a_line_has_the_figures_to_watch() -> None:
+    line = status_view.plain_line(STATUS)
+    for text in (
+        "4.0 s",
+        "training",
+        "version 241",
+        "61.5 updates/s",
+        "loss 0.25",
+        "staleness 2.5",
+        "pi 0.75",
+        "12.5 %",
+    ):
+        assert text in line
+    assert "\n" not in line
+
+
+def test_a_waiting_run_says_whom_it_waits_for() -> None:
+    line = status_view.plain_line(changed(run_state="RUN_STATE_WAITING"))
+    assert line == "waiting: 1 of 2 workers have joined, version 241"
+
+
+def test_a_finished_run_has_the_figures_of_its_workers() -> None:
+    gone = {**WORKER, "state": "WORKER_STATE_LEFT", "loss": 0.75}
+    idle = {**WORKER, "commits": 0, "loss": 99.0}
+    finished = changed(run_state="RUN_STATE_FINISHED", loss=None, mean_pi=0.0, workers=[WORKER, gone, idle])
+    assert status_view.figures(finished) == {"loss": 0.5, "staleness": 2.5, "mean_pi": 0.75, "blocked": 0.125}
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_tables_fit_the_terminal_and_cut_no_figure(width: int) -> None:
+    text = rendered(STATUS, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    for cell in ("worker-0", "training", "120", "61.5", "12.5 %", "round-robin", "500 steps"):
+        assert cell in text
+    assert ("cuda:0" in text) == (width == 160)
+
+
+def test_more_workers_than_lines_are_counted() -> None:
+    many = [{**WORKER, "name": f"worker-{rank}", "rank": rank} for rank in range(100)]
+    text = rendered(changed(workers=many), 160, height=30)
+    assert len(text.splitlines()) <= 30
+    assert "worker-0" in text
+    assert "more" in text
+
+
+def test_a_workers_name_is_text_whatever_it_holds() -> None:
+    hostile = changed(workers=[{**WORKER, "name": "[/bold][red]x\x1b[2J", "device": "[link"}])
+    assert "[/bold][red]x?[2J" in rendered(hostile, 160)
+    assert "\x1b" not in status_view.plain_report(hostile)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0"), (0.12345, "0.123"), (12.345, "12.3"), (123456.7, "123457"), ("NaN", "nan")],
+)
+def test_numbers_are_short(value: Any, text: str) -> None:
+    assert status_view.number(value) == text
