@@ -121,6 +121,7 @@ class Server:
         )
         self._kernel_thread = kernel_thread
         self.checkpointer = self._make_checkpointer()
+        self._checkpoint_now = asyncio.Event()
         self._grpc: grpc.aio.Server | None = None
         self._health = health_aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,8 +147,9 @@ class Server:
         self._applying = asyncio.create_task(self.applier.serve_until_closed())
         self._applying.add_done_callback(self._on_applying_done)
         self._tasks.append(asyncio.create_task(self._tick()))
-        if self.checkpointer is not None and self.settings.checkpoint_interval:
-            self._tasks.append(asyncio.create_task(self.checkpointer.write_every(self.settings.checkpoint_interval)))
+        if self.checkpointer is not None:
+            writing = self.checkpointer.write_every(self.settings.checkpoint_interval, self._checkpoint_now)
+            self._tasks.append(asyncio.create_task(writing))
         self.gate.ready = True
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self.settings.ready_file is not None:
@@ -241,6 +243,7 @@ class Server:
             return
         if saved.state.get("seed") != self.settings.seed:
             logger.warning("the checkpoint was made with --seed %s", saved.state.get("seed"))
+        logger.info("resuming at clock %d", saved.clock)
         self.central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
         self.memory.bind(saved.layout)
         self.staging.prepare(saved.layout)
@@ -248,7 +251,6 @@ class Server:
             run_record.restore(saved.state, self.run, self.workers, self.ledger)
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
-        logger.info("resumed at clock %d, %d commits", saved.clock, self.run.commits)
 
     def _service(self) -> grpc.GenericRpcHandler:
         answering = self._answering
@@ -323,10 +325,12 @@ class Server:
         def run_changed() -> None:
             if self.run.state is RunState.TRAINING:
                 self._training_since = monotonic()
-                logger.info("training starts with %d workers", len(self.sessions))
+                logger.info("training starts, workers joined: %d", len(self.sessions))
             elif self.run.state is RunState.FINISHED:
                 self._finished_since = monotonic()
-                logger.info("finished: %s", self.run.finished_because)
+                self._checkpoint_now.set()
+                stays = "" if self.settings.exit_when_finished else "; serving pulls until it is stopped"
+                logger.info("finished: %s%s", self.run.finished_because, stays)
                 self.staging.refuse_waiting(
                     Refusal(
                         Reason.RUN_FINISHED, f"the run is finished ({self.run.finished_because}): leave, and exit 0"
@@ -373,7 +377,10 @@ class Server:
         ]
 
     def _run_seconds(self) -> float:
-        return 0.0 if self._training_since is None else monotonic() - self._training_since
+        """Seconds of training in this process: they stand still when the run is finished."""
+        if self._training_since is None:
+            return 0.0
+        return (monotonic() if self._finished_since is None else self._finished_since) - self._training_since
 
     async def _set_health(self, status: "health_pb2.HealthCheckResponse.ServingStatus") -> None:
         for name in ("", handlers.SERVICE):

@@ -33,9 +33,9 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
-    rule: str = Field(
+    rule: Literal["gem", "downpour", "adaptive-staleness"] = Field(
         "gem",
-        description="Update rule: gem, downpour or adaptive-staleness.",
+        description="Update rule: what the server makes of a worker's delta.",
         json_schema_extra={"panel": "Update rule"},
     )
     momentum: float = Field(
@@ -167,9 +167,10 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_interval: float = Field(
-        0.0,
+        60.0,
         ge=0,
-        description="Seconds between checkpoints while training; 0: only at the end.",
+        description="With --data-dir: seconds between checkpoints while training: what a crash can cost. There "
+        "is always one when the run is finished, and one at the end of the process; 0: only those.",
         json_schema_extra={"panel": "Durability"},
     )
     resume: bool = Field(
@@ -250,7 +251,7 @@ class ServerSettings(BaseSettings):
             raise ValueError("--eta-schedule cosine needs --eta-decay-commits, or a budget of --commits, or of --steps")
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
-        if (self.resume or self.checkpoint_interval) and self.data_dir is None:
+        if self.data_dir is None and (self.resume or "checkpoint_interval" in self.model_fields_set):
             raise ValueError("--resume and --checkpoint-interval need --data-dir DIRECTORY")
         return self
 

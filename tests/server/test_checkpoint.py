@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, exact, and loadable by name."""
 
+import asyncio
 import json
 import stat
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from gem_server.durability import checkpoint, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.errors import StartupError
+from gem_server.server import Server
+from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import Version
 from gem_server.state.ledger import Content, Ledger, Verdict, record
 from gem_server.state.run import Budget, RunState
@@ -170,3 +173,42 @@ def test_finished_run_stays_finished_unless_its_budget_was_raised(budget: Budget
     resumed = run(budget)
     run_record.restore(saved, resumed, Workers(10), Ledger(10))
     assert resumed.state.value == state
+
+
+async def test_checkpoints_are_written_after_each_interval_and_at_once_when_told(tmp_path: Path) -> None:
+    """Nothing new is not written again."""
+    server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=0.05))
+    await server.start()
+    try:
+        writer = server.checkpointer
+        assert writer is not None
+        server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
+        while writer.newest is None:
+            await asyncio.sleep(0.01)
+        first = writer.newest
+        await asyncio.sleep(0.2)
+        assert writer.newest == first
+        server.central.clock += 1
+        while writer.newest == first:
+            await asyncio.sleep(0.01)
+    finally:
+        await server.stop()
+
+
+async def test_finished_run_is_written_at_once_without_an_interval(tmp_path: Path) -> None:
+    server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=0))
+    await server.start()
+    try:
+        server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
+        server.run.finish("enough")
+        while (saved := checkpoint.read_latest(tmp_path)) is None:
+            await asyncio.sleep(0.01)
+        assert saved.state["finished_because"] == "enough"
+    finally:
+        await server.stop()
+
+
+def test_interval_needs_a_directory_only_when_it_was_asked_for() -> None:
+    assert ServerSettings().checkpoint_interval > 0
+    with pytest.raises(ValueError, match="--data-dir"):
+        ServerSettings(checkpoint_interval=5)

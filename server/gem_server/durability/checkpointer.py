@@ -1,10 +1,11 @@
-"""When checkpoints are written: every interval while training, when an operator asks, and at the end.
+"""When checkpoints are written: every interval while training, when the run is finished, when asked, and at the end.
 
 The state is taken by the applying task between two requests, so that parameters, ledger and budget are of one point;
 the files are written on another thread, so that commits go on.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -42,15 +43,20 @@ class Checkpointer:
         self.newest_version: Version | None = None
         self.written_at = 0.0
 
-    async def write_every(self, seconds: float) -> None:
-        """Write one every so many seconds, when there is something new. A failure is logged, and tried again."""
+    async def write_every(self, seconds: float, now: asyncio.Event) -> None:
+        """Write one every so many seconds (0: never), and as soon as `now` is set, when there is something new.
+
+        A failure is logged, and tried again.
+        """
         while True:
-            await asyncio.sleep(seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(now.wait(), seconds or None)
+            now.clear()
             if self._central.clock and self._central.version != self.newest_version:
                 try:
                     await self.write()
                 except Exception:
-                    logger.exception("the checkpoint failed; the one before it stands; next try in %g s", seconds)
+                    logger.exception("the checkpoint failed; the one before it stands")
 
     async def write(self) -> Path:
         """Write one now, while commits go on. Raises OSError, or TOO_MANY when two older versions are being read."""

@@ -16,7 +16,7 @@ from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluation, Evaluations
-from gem_server.state.run import Run
+from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import RateMeter, Worker, WorkerState
 
@@ -96,7 +96,10 @@ class Status:
         """The whole status as a message."""
         seen, now = self._observed, self._clock()
         live = {session.worker.name: session for session in seen.sessions.live()}
-        training = [session.worker for session in live.values() if session.worker.telemetry.measured]
+        workers = seen.sessions.workers.by_rank()
+        # Of those who train; when nobody does any more, of those who did.
+        measured = [worker for worker in workers if worker.telemetry.measured]
+        training = [worker for worker in measured if worker.name in live] or measured
         statistics = [worker.telemetry.statistics for worker in training if worker.telemetry.statistics]
         losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
         layout = seen.central.layout
@@ -108,13 +111,13 @@ class Status:
             run_seconds=seen.run_seconds(),
             uptime_seconds=seen.uptime(),
             commits=seen.run.commits,
-            commits_per_second=seen.rate.rate(now),
+            commits_per_second=self._rate(measured, now),
             next_eta=seen.run.next_eta,
             staleness_mean=_mean([float(worker.telemetry.staleness_last) for worker in training]),
             mean_pi=_mean([one.mean_pi for one in statistics]),
             blocked_fraction=_mean([one.blocked_fraction for one in statistics]),
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
-            workers=[_worker(worker, live.get(worker.name), now) for worker in seen.sessions.workers.by_rank()],
+            workers=[_worker(worker, live.get(worker.name), now) for worker in workers],
             queue=status_pb2.QueueStatus(
                 length=len(seen.queue),
                 staging_buffers=seen.staging.capacity,
@@ -141,6 +144,13 @@ class Status:
         if seen.evaluations.best is not None:
             report.best_evaluation.CopyFrom(_evaluation(seen.evaluations.best))
         return report
+
+    def _rate(self, measured: list[Worker], now: float) -> float:
+        """Commits a second: lately, or over the whole training (of this process) when the run is finished."""
+        seconds = self._observed.run_seconds()
+        if self._observed.run.state is RunState.FINISHED and seconds > 0:
+            return sum(worker.telemetry.measured for worker in measured) / seconds
+        return self._observed.rate.rate(now)
 
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
         writer = self._observed.checkpointer
