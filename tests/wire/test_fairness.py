@@ -72,11 +72,13 @@ async def index_of_a_shared_budget(serving: Serving) -> float:
     return status.jain_index
 
 
-async def test_workers_share_a_budget_fairly_in_fifo_order(serve: Serve) -> None:
-    assert await index_of_a_shared_budget(await serve(commits=BUDGET, min_workers=WORKERS)) >= FAIR
+@pytest.mark.parametrize("staging_buffers", [1, 4])
+async def test_workers_share_a_budget_fairly_in_fifo_order(serve: Serve, staging_buffers: int) -> None:
+    serving = await serve(commits=BUDGET, min_workers=WORKERS, staging_buffers=staging_buffers)
+    assert await index_of_a_shared_budget(serving) >= FAIR
 
 
 async def test_queue_that_prefers_low_ranks_fails_the_check_of_fairness(serve: Serve) -> None:
-    """The check can fail: with such a queue it does."""
-    serving = await serve(make_queue=LowRanksFirst, commits=BUDGET, min_workers=WORKERS)
+    """The check can fail: with such a queue it does, by far (about 0.4)."""
+    serving = await serve(make_queue=LowRanksFirst, commits=BUDGET, min_workers=WORKERS, staging_buffers=1)
     assert await index_of_a_shared_budget(serving) < FAIR

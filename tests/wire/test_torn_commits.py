@@ -107,7 +107,7 @@ async def test_commit_torn_by_the_death_of_its_client_does_not_exist(serve: Serv
     (worker,) = await serving.training(1, LARGE)
     client = client_process(serving.address, tmp_path / "messages", large_commit(worker), sent)
     async with serving.unchanged(worker), client as process:
-        assert (await serving.status()).queue.staging_buffers_in_use == 1
+        await serving.until(lambda status: status.queue.staging_buffers_in_use == 1)
         process.kill()
 
 
