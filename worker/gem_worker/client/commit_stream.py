@@ -15,6 +15,7 @@ from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, Torn
+from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import Verdict
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.rpc_status import failure
@@ -121,16 +122,19 @@ class CommitStream:
     def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
         self._feed = RequestFeed()
-        self._call = calls.commit(self._feed)
+        with interrupts_wait():
+            self._call = calls.commit(self._feed)
 
     def is_open(self) -> bool:
         """Whether the server still sees it; an open stream keeps the session alive."""
-        return self._call.is_active()
+        with interrupts_wait():
+            return self._call.is_active()
 
     def cancel(self) -> None:
         """End it at once."""
-        self._call.cancel()
-        self._feed.end()
+        with interrupts_wait():
+            self._call.cancel()
+            self._feed.end()
 
     def exchange(self, commit: OutgoingCommit, reply: CommitReply, *, header_only: bool) -> None:
         """Send a commit and receive everything up to the reply's footer.
@@ -138,7 +142,7 @@ class CommitStream:
         `header_only`: the commit is known to be applied, so its header alone brings the stored verdict.
         Raises Torn (`reply` says how far it got), ServerRefused, ServerMisbehavedError.
         """
-        with self._watchdog.watch(self._call.cancel) as watched:
+        with interrupts_wait(self._call.cancel), self._watchdog.watch(self._call.cancel) as watched:
             if commit.is_whole and not header_only:
                 watched.sequence = commit.sequence
                 self._feed.put(commit.whole_message())

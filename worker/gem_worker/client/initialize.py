@@ -8,6 +8,7 @@ from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.send import chunk_messages, count_chunks, payload_footer
 from gem_worker.client.session import LOST_SESSION, Session
@@ -51,7 +52,7 @@ def _upload(
     chunk_bytes = session.membership.chunk_bytes
     footer = payload_footer(format_, count_chunks(format_, chunk_bytes), checksum)
     # Stands in until the call exists: gRPC asks for the first message while it is being made.
-    with watchdog.watch(lambda: None) as watched:
+    with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
 
         def on_last() -> None:
             watched.waiting = True

@@ -17,6 +17,7 @@ from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address, open_channel
 from gem_worker.client.errors import MisuseError, ServerMisbehavedError, Torn
 from gem_worker.client.events import EventSink, log_event
+from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import RunState, Version, layout_of, to_wire_types, wire_type_of
 from gem_worker.client.pull import receive_pull
 from gem_worker.client.receive import ParametersReceiver
@@ -100,10 +101,15 @@ class Observer:
         while True:
             self._check_usable()
             self._watchdog.start()
-            call = self._calls.watch_status(request)
+            with interrupts_wait():
+                call = self._calls.watch_status(request)
             try:
                 with self._watchdog.watch(call.cancel) as watched:
-                    for response in call:
+                    while True:
+                        with interrupts_wait(call.cancel):
+                            response = next(call, None)
+                        if response is None:
+                            break
                         watched.progress()
                         self._patience.succeeded()
                         yield to_dict(response.status)
@@ -115,7 +121,8 @@ class Observer:
             else:
                 return
             finally:
-                call.cancel()
+                with interrupts_wait():
+                    call.cancel()
 
     def pull(
         self,

@@ -11,6 +11,7 @@ from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import NotInitialized, ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import Version
 from gem_worker.client.receive import ParametersReceiver, Receiver
 from gem_worker.client.rpc_status import failure
@@ -28,12 +29,13 @@ def receive_pull(
 
     Raises Torn when the stream breaks (`receiver` keeps what arrived, unless that is damaged), ServerRefused.
     """
-    call = calls.pull(request)
-    try:
-        with watchdog.watch(call.cancel) as watched:
-            return _receive(call, receiver, watched)
-    finally:
-        call.cancel()
+    with interrupts_wait():
+        call = calls.pull(request)
+        try:
+            with interrupts_wait(call.cancel), watchdog.watch(call.cancel) as watched:
+                return _receive(call, receiver, watched)
+        finally:
+            call.cancel()
 
 
 def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> parameters_pb2.NotModified | None:
