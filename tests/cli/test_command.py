@@ -139,3 +139,18 @@ def test_missing_data_files_are_one_line_with_the_fix(tmp_path: Path) -> None:
     assert done.returncode == FAILED
     assert done.stderr.strip().count("\n") == 0
     assert "--download" in done.stderr
+
+
+def test_an_address_without_a_port_is_one_line_with_the_fix() -> None:
+    ended = gemps("status", "nonsense")
+    assert ended.returncode == USAGE
+    assert ended.stderr.count("\n") == 1
+    assert "write HOST:PORT" in ended.stderr
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--task", "digit"), ("--rule", "gems")])
+def test_unknown_names_are_refused_before_anything_starts(flag: str, name: str, tmp_path: Path) -> None:
+    ended = gemps("train", flag, name, "--run-dir", str(tmp_path / "run"))
+    assert ended.returncode == USAGE
+    assert flag in ended.stderr
+    assert not (tmp_path / "run").exists()

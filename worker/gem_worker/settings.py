@@ -30,10 +30,10 @@ class WorkerSettings(BaseSettings):
         description="This worker's name, unique in the run. Its rank follows the name, also over a restart of the "
         "worker; two live workers of one name supersede each other. Empty: host name and process id.",
     )
-    task: str = Field(
+    task: Literal["digits", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images"] = Field(
         default="digits",
-        description="What to learn: digits (real handwritten digits, no download), mnist, fashion-mnist, cifar10, "
-        "imagefolder, or generated-images (random, for throughput).",
+        description="What to learn: digits are real handwritten digits that need no download, generated-images are "
+        "random, for throughput.",
     )
     model: str = Field(
         default="",

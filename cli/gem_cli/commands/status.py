@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from gem_cli import status_view
-from gem_cli.errors import refused
+from gem_cli.errors import USAGE, CommandError, refused
 from gem_cli.status_view import Status
 
 
@@ -30,9 +30,12 @@ def status(
 
       gemps status --json | jq .workers
     """
-    from gem_worker.client import ClientError, Observer
+    from gem_worker.client import AddressError, ClientError, Observer
 
-    observer = Observer(address)
+    try:
+        observer = Observer(address)
+    except AddressError as error:
+        raise CommandError(str(error), USAGE) from None
     try:
         if watch:
             _watch(observer, interval, as_json=as_json)

@@ -46,7 +46,7 @@ def draw(metrics: Metrics, title: str, path: Path) -> None:
 
     energy.plot(seconds, series("mean_pi"), color=_PURPLE, label="mean pi")
     energy.plot(seconds, series("blocked"), color=_RED, linestyle="--", label="blocked fraction")
-    energy.set_title("pi, the part of a delta that is applied")
+    energy.set_title("pi: by how much deltas are scaled")
     energy.set_ylim(bottom=0)
     energy.legend(frameon=False)
 
