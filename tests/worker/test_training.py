@@ -159,7 +159,6 @@ def test_a_worker_may_start_before_its_server(processes: Processes, tmp_path: Pa
     [
         (["--task=mnist", "--dataset-dir=/nowhere"], "--dataset-dir, or add --download"),
         (["--model=resnet18"], "use --model cnn or mlp"),
-        (["--task=digit"], "did you mean digits?"),
         (["--server=localhost"], "write HOST:PORT"),
     ],
 )
