@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from grpc.aio import ServicerContext
 
 from gem_core import CoreError
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
@@ -108,6 +108,8 @@ class Answering:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
                 logger.exception("a call failed")
+            elif refusal.reason.fault is Fault.CALLER and attendance.session is not None:
+                logger.warning("worker %s was refused: %s", attendance.session.worker.name, refusal.message)
             if isinstance(error, CoreError | FramingError):
                 # grpc.aio keeps what ended a call in a circle of references, so the frames that it passed through would
                 # keep the refused message (up to 2 MiB) until the garbage collector comes by. Only for these, which are

@@ -17,7 +17,6 @@ from gem_server.state.run import RunState
 # Everything but chunks and layouts is far smaller.
 MAX_SMALL_MESSAGE_BYTES = 8192
 MAX_TEXT_BYTES = 256
-MAX_U64 = 2**64 - 1
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
