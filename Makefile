@@ -4,11 +4,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+WORKERS ?= 4
+TORCH ?= torch torchvision
 
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto bench compare soak test-package install
+.PHONY: train test check proto bench compare soak test-package test-containers test-hosts test-docs wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -37,6 +39,17 @@ soak: $(INSTALLED)
 # The wheel, in a virtual environment of its own without PyTorch, outside the checkout.
 test-package: $(INSTALLED)
 	GEMPS_TEST_PACKAGE=1 $(BIN)/python -m pytest tests/package $(ARGS)
+
+# Images, a run of WORKERS workers under compose, crashes, a partition, a user's script. Needs Docker with Compose.
+test-containers: $(INSTALLED)
+	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) $(BIN)/python -m pytest tests/containers $(ARGS)
+
+# For images that are built where no package index can be reached: docker/wheels/README.md.
+wheels: $(INSTALLED)
+	$(BIN)/python docker/requirements.py digits > $(VENV)/requirements.txt
+	$(BIN)/python -m pip download --quiet --dest docker/wheels --only-binary :all: --constraint constraints.txt \
+	    --requirement $(VENV)/requirements.txt dumb-init hatchling
+	$(BIN)/python -m pip download --quiet --dest docker/wheels --only-binary :all: $(TORCH)
 
 install: $(INSTALLED)
 

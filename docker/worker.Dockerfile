@@ -1,0 +1,56 @@
+# A worker, with PyTorch. From the repository's root: docker build -f docker/worker.Dockerfile -t gemps-worker .
+#
+# BASE_IMAGE:  any Debian-like image with Python 3.11 or newer and its venv module.
+# TORCH:       what pip is asked for. On x86-64 Linux the ordinary index has PyTorch's CUDA build, which runs on CPUs, too.
+# TORCH_INDEX: another index for these packages alone, such as the one for CPUs that pytorch.org shows under "Get started": the
+#              image is then a fifth as large.
+ARG BASE_IMAGE=python:3.11-slim
+
+FROM ${BASE_IMAGE} AS tools
+RUN python3 -m venv /opt/pip
+COPY docker/install.sh docker/requirements.py /opt/pip/bin/
+
+FROM tools AS wheel
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY gem_core gem_core
+COPY server server
+COPY worker worker
+COPY cli cli
+COPY proto proto
+RUN --mount=type=bind,source=docker/wheels,target=/wheels \
+    if ls /wheels/*.whl >/dev/null 2>&1; then index="--no-index --find-links /wheels"; fi; \
+    /opt/pip/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /dist ${index:-} .
+
+FROM ${BASE_IMAGE}
+RUN groupadd --gid 10001 gemps \
+    && useradd --uid 10001 --gid gemps --no-create-home --home-dir /var/cache/gemps gemps \
+    && install --directory --owner gemps --group gemps /datasets /var/cache/gemps \
+    && python3 -m venv --without-pip /opt/gemps
+RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
+    --mount=type=bind,source=docker/wheels,target=/wheels \
+    --mount=type=bind,source=pyproject.toml,target=/source/pyproject.toml \
+    --mount=type=bind,source=constraints.txt,target=/source/constraints.txt \
+    cd /source \
+    && python3 /opt/pip/bin/requirements.py digits > /tmp/requirements.txt \
+    && /opt/pip/bin/install.sh --constraint constraints.txt --requirement /tmp/requirements.txt dumb-init \
+    && rm /tmp/requirements.txt
+ARG TORCH="torch torchvision"
+ARG TORCH_INDEX=
+RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
+    --mount=type=bind,source=docker/wheels,target=/wheels \
+    /opt/pip/bin/install.sh ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} ${TORCH}
+RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
+    --mount=type=bind,from=wheel,source=/dist,target=/dist \
+    /opt/pip/bin/install.sh --no-deps /dist/*.whl
+COPY docker/worker.sh /usr/local/bin/gemps-worker
+
+ENV PATH=/opt/gemps/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    GEMPS_SERVER=server:50051 \
+    GEMPS_DATASET_DIR=/datasets
+USER gemps
+WORKDIR /datasets
+# dumb-init passes signals on and buries orphans, whether or not the engine was told --init.
+ENTRYPOINT ["dumb-init", "--", "gemps-worker"]
+CMD ["gemps", "work"]
