@@ -42,7 +42,15 @@ test-package: $(INSTALLED)
 
 # Images, a run of WORKERS workers under compose, crashes, a partition, a user's script. Needs Docker with Compose.
 test-containers: $(INSTALLED)
-	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) $(BIN)/python -m pytest tests/containers $(ARGS)
+	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
+
+# Server and workers on hosts with addresses of their own: network namespaces, made by the scripts in the folder GEMPS_NETLAB.
+test-hosts: $(INSTALLED)
+	$(BIN)/python -m pytest tests/hosts $(ARGS)
+
+# Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes a quarter of an hour and 20 GB.
+test-docs: $(INSTALLED)
+	GEMPS_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)

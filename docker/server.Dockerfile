@@ -37,6 +37,8 @@ RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
     /opt/pip/bin/install.sh --no-deps /dist/*.whl
 COPY docker/healthy.sh /usr/local/bin/gemps-healthy
 
+LABEL org.opencontainers.image.title="gemps server" \
+    org.opencontainers.image.licenses="Apache-2.0"
 # Kernels are compiled when the server starts, before it serves, and kept here for its next start.
 ENV PATH=/opt/gemps/bin:$PATH \
     NUMBA_CACHE_DIR=/var/cache/gemps/kernels \
@@ -45,7 +47,8 @@ ENV PATH=/opt/gemps/bin:$PATH \
     GEMPS_DATA_DIR=/data \
     GEMPS_RESUME=true \
     GEMPS_READY_FILE=/run/gemps/ready.json
-USER gemps
+# A number, so that Kubernetes can see that it is not root.
+USER 10001:10001
 WORKDIR /data
 EXPOSE 50051
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s CMD ["gemps-healthy"]

@@ -45,11 +45,14 @@ RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
     /opt/pip/bin/install.sh --no-deps /dist/*.whl
 COPY docker/worker.sh /usr/local/bin/gemps-worker
 
+LABEL org.opencontainers.image.title="gemps worker" \
+    org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/gemps/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     GEMPS_SERVER=server:50051 \
     GEMPS_DATASET_DIR=/datasets
-USER gemps
+# A number, so that Kubernetes can see that it is not root.
+USER 10001:10001
 WORKDIR /datasets
 # dumb-init passes signals on and buries orphans, whether or not the engine was told --init.
 ENTRYPOINT ["dumb-init", "--", "gemps-worker"]
