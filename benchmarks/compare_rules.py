@@ -1,8 +1,9 @@
 """GEM against DOWNPOUR with many workers, in both serving orders (`make compare`).
 
-Four runs of the real command, one table. Under round-robin order every worker's delta is as stale as there are other
-workers, which is where DOWNPOUR breaks down; in FIFO order what it does depends on who comes when. Exits with 1 when,
-under round-robin, GEM stays below 0.95 or DOWNPOUR reaches 0.5.
+Four runs of the real command, one table, and with `--picture FILE` the picture of the README, from the runs' own
+metrics.jsonl. Under round-robin order every worker's delta is as stale as there are other workers, which is where
+DOWNPOUR breaks down; in FIFO order what it does depends on who comes when. Exits with 1 when, under round-robin, GEM
+stays below 0.95 or DOWNPOUR reaches 0.5.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rules_picture import draw
 
 RULES = ("gem", "downpour")
 ORDERS = ("round-robin", "fifo")
@@ -34,6 +36,7 @@ def train(rule: str, order: str, folder: Path, arguments: argparse.Namespace) ->
         "--task": "digits",
         "--model": "mlp",
         "--device": "cpu",
+        "--report-interval": 0.1,
         "--run-dir": folder,
     }
     command = [sys.executable, "-m", "gem_cli", "train", *(f"{flag}={value}" for flag, value in settings.items())]
@@ -73,13 +76,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="of each worker")
     parser.add_argument("--eta", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it as FILE.png, and FILE-dark.png beside it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gemps-compare-") as parent:
-        results = {
-            (rule, order): train(rule, order, Path(parent) / f"{rule}-{order}", arguments)
-            for order in ORDERS
-            for rule in RULES
-        }
+        folders = {(rule, order): Path(parent) / f"{rule}-{order}" for order in ORDERS for rule in RULES}
+        results = {key: train(*key, folder, arguments) for key, folder in folders.items()}
+        if arguments.picture is not None:
+            draw(folders, arguments.picture, arguments.workers, arguments.eta)
     show(results)
     gem, downpour = (results[rule, "round-robin"]["accuracy"] for rule in RULES)
     if gem < GEM_AT_LEAST or downpour >= DOWNPOUR_BELOW:

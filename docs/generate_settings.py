@@ -1,0 +1,181 @@
+"""Generate docs/settings.md from the settings classes (`python docs/generate_settings.py`).
+
+What a setting does, its default and what it may be, the classes say. This file adds the page around them, and the unit
+of every number. `--out FILE` writes elsewhere, for the freshness test.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from gem_cli.options import OptionGroup, flag, variable
+from gem_cli.training.settings import TrainSettings
+from gem_server.settings import ServerSettings
+from gem_worker.client.settings import ClientSettings
+from gem_worker.settings import WorkerSettings
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
+
+PAGE = Path(__file__).resolve().parent / "settings.md"
+
+INTRODUCTION = """\
+<!-- Written by docs/generate_settings.py from the settings classes: change those, and run it. -->
+# Settings
+
+Every setting of the server, the workers and `gemps train` is a flag, an environment variable and a key in the TOML
+file of `--config FILE` (or `GEMPS_CONFIG`), named alike: `--batch-size 128`, `GEMPS_BATCH_SIZE=128`,
+`batch_size = 128`. The flag beats the variable, the variable beats the file, the file beats the default. One file
+serves all commands.
+
+A switch is a flag without a value and has an opposite, as `--resume` and `--no-resume`; its variable and its key are
+`true` or `false`. A value that makes no sense is refused when the command starts, in one line that says where it came
+from.
+
+The server decides about update rule, learning rate, seed and budget and tells every worker, so no worker can differ.
+`gemps status --json` shows what a running server uses, `summary.json` in a run folder what a training used.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The settings of one class, and what to say before them."""
+
+    heading: str
+    about: str
+    settings: type[BaseSettings]
+    has_flags: bool = True
+
+
+GROUPS = (
+    Group(
+        "Server",
+        "Of `gemps serve`; and of `gemps train`, but for `--data-dir`, `--ready-file` and `--exit-when-finished`, "
+        "which it sets itself.",
+        ServerSettings,
+    ),
+    Group(
+        "Worker",
+        "Of `gemps work`; and of `gemps train`, but for `--server` and `--worker-name`, which it sets itself, and "
+        "`--log-format`. `gemps evaluate` takes those about data, model and device. A script with a `ParameterServer` "
+        "heeds `GEMPS_SERVER` and `GEMPS_WORKER_NAME`; the rest is its own business.",
+        WorkerSettings,
+    ),
+    Group("Training on one machine", "Of `gemps train`, beside those above.", TrainSettings),
+    Group(
+        "Client library",
+        "How patient a worker is with its network and its server, `gemps work` and a script with a `ParameterServer` "
+        "alike. Variables only; a script can also give `ParameterServer` a `ClientSettings` with these as fields.",
+        ClientSettings,
+        has_flags=False,
+    ),
+)
+
+# Of every number. "number": it has no unit.
+UNITS = {
+    "seconds": "exit_grace exit_linger checkpoint_interval session_timeout stall_timeout log_interval report_interval "
+    "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",
+    "bytes": "memory_limit chunk_bytes",
+    "commits": "eta_warmup eta_step_every eta_decay_commits commits staging_buffers",
+    "commits a worker": "steps",
+    "epochs a worker": "epochs",
+    "workers": "min_workers max_sessions workers",
+    "calls": "waiting_room",
+    "threads": "threads loader_threads cpu_threads",
+    "samples": "generated_samples batch_size",
+    "classes": "generated_classes",
+    "pixels": "image_size",
+    "number": "momentum kappa pi_min pi_max epsilon eta eta_step_factor eta_min seed",
+}
+_UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}
+
+
+def page() -> str:
+    """Return the page. Raises SystemExit naming a number whose unit this file does not know."""
+    parts = [INTRODUCTION]
+    for group in GROUPS:
+        parts.append(f"## {group.heading}\n\n{group.about}\n")
+        for panel, fields in groupby(in_order(group.settings), key=lambda named: panel_of(named[1])):
+            if panel:
+                parts.append(f"### {panel}\n")
+            parts.append("\n".join(table(group, fields)) + "\n")
+    return "\n".join(parts)
+
+
+def in_order(settings: type[BaseSettings]) -> list[tuple[str, FieldInfo]]:
+    """Return the fields, those of a panel together, panels in the order in which they first occur."""
+    fields = list(settings.model_fields.items())
+    panels = list(dict.fromkeys(panel_of(field) for _, field in fields))
+    return sorted(fields, key=lambda named: panels.index(panel_of(named[1])))
+
+
+def panel_of(field: FieldInfo) -> str:
+    """Return the heading under which help shows the field; "" where it has none of its own."""
+    return OptionGroup(BaseSettings, "").heading(field)
+
+
+def table(group: Group, fields: Iterable[tuple[str, FieldInfo]]) -> Iterator[str]:
+    """Yield the lines of a table with a row a setting."""
+    yield "| setting | value | default | what it does |"
+    yield "|---|---|---|---|"
+    for name, field in fields:
+        names = f"`{variable(group.settings, name)}`"
+        if group.has_flags:
+            names = f"`{flag(name)}`<br>{names}"
+        cells = (names, value(name, field), default(field), meaning(field))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def value(name: str, field: FieldInfo) -> str:
+    """Return what may be given: `a`, `b` for a choice; a unit and bounds for a number."""
+    kind = next((one for one in get_args(field.annotation) if one is not type(None)), field.annotation)
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{one}`" for one in get_args(field.annotation))
+    if kind is bool:
+        return "switch"
+    if kind not in (int, float):
+        return "path" if kind is Path else "text"
+    if name not in _UNIT:
+        sys.exit(f"docs/generate_settings.py: add {name} to UNITS, with its unit")
+    return ", ".join([_UNIT[name], *bounds(field)])
+
+
+def bounds(field: FieldInfo) -> Iterator[str]:
+    """Yield `≥ 0`, `< 1` from the field's constraints."""
+    for attribute, sign in (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤")):
+        for one in field.metadata:
+            if (limit := getattr(one, attribute, None)) is not None:
+                yield f"{sign} {number(limit)}"
+
+
+def default(field: FieldInfo) -> str:
+    """Return the default as one would write it; "-" where there is none."""
+    found = field.get_default(call_default_factory=True, validated_data={})
+    if found in (None, ""):
+        return "-"
+    if isinstance(found, bool):
+        return "on" if found else "off"
+    return f"`{number(found)}`" if isinstance(found, int | float) else f"`{found}`"
+
+
+def number(found: Any) -> str:
+    """Return 30.0 as `30`, 1 << 63 as `2^63`, and the rest as Python writes it."""
+    if found == 1 << 63:
+        return "2^63"
+    return str(int(found)) if isinstance(found, float) and found.is_integer() else str(found)
+
+
+def meaning(field: FieldInfo) -> str:
+    """Return the description: flags and variables in it as code, without the default, which has a column here."""
+    text = re.sub(r" \(default [^)]*\)", "", field.description or "")
+    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*[a-z]|GEMPS_[A-Z_]+)", r"`\1`", text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=PAGE)
+    parser.parse_args().out.write_text(page(), encoding="utf-8")
