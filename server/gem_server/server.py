@@ -1,9 +1,7 @@
 """The server: its parts put together, started, watched and stopped. `process.py` runs it as a process."""
 
 import asyncio
-import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +17,7 @@ from gem_core import RuleError, ThreadingError, create_rule
 from gem_core.threads import configure_threads
 from gem_server.durability import checkpoint, run_record
 from gem_server.durability.checkpointer import Checkpointer
+from gem_server.ending import reason_to_exit
 from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.flow.applying import Applier
 from gem_server.flow.committing import Committing
@@ -27,6 +26,7 @@ from gem_server.flow.pulling import Pulling
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQueue
 from gem_server.flow.staging import Purpose, StagingPool
 from gem_server.process_memory import default_limit
+from gem_server.ready_file import ReadyFile
 from gem_server.service import handlers, messages
 from gem_server.service.answering import Answering, Gate
 from gem_server.service.commit_stream import CommitStream
@@ -122,6 +122,7 @@ class Server:
         self._kernel_thread = kernel_thread
         self.checkpointer = self._make_checkpointer()
         self._checkpoint_now = asyncio.Event()
+        self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._grpc: grpc.aio.Server | None = None
         self._health = health_aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,6 +131,7 @@ class Server:
         self._started_at = 0.0
         self._training_since: float | None = None
         self._finished_since: float | None = None
+        self._last_join: float | None = None
         self._status: Status | None = None
         self.port = 0
 
@@ -137,7 +139,8 @@ class Server:
         """Bind, compile, recover, serve; returns the port. Raises StartupError with the fix in its message."""
         self._started_at = monotonic()
         self._failed = asyncio.get_running_loop().create_future()
-        self._listen_to_changes()
+        if self._ready_file is not None:
+            self._ready_file.prepare()
         await self._bind()
         try:
             await self._prepare()
@@ -150,27 +153,39 @@ class Server:
         if self.checkpointer is not None:
             writing = self.checkpointer.write_every(self.settings.checkpoint_interval, self._checkpoint_now)
             self._tasks.append(asyncio.create_task(writing))
+        self._listen_to_changes()
         self.gate.ready = True
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        if self.settings.ready_file is not None:
-            _write_ready_file(self.settings.ready_file, self.settings.host, self.port)
+        if self._ready_file is not None:
+            self._ready_file.announce(self.settings.host, self.port)
         logger.info("serving on %s:%d, rule %s", self.settings.host, self.port, self.settings.rule)
+        if self.run.state is RunState.FINISHED:
+            self._finished_since = monotonic()
+            logger.warning(
+                "the run in %s is finished already (%s), so workers are sent home: to train on, restart with a larger "
+                "budget (--steps, --epochs, --commits), or begin a new run in another --data-dir",
+                self.settings.data_dir,
+                self.run.finished_because,
+            )
         return self.port
 
     async def wait_until_done(self) -> None:
         """Return when the run is finished and `exit_when_finished` says so. Raises what broke the server."""
         if self._failed is None:
             raise RuntimeError("the server was not started")
-        while not self._exit_is_due():
+        while (reason := self._reason_to_exit()) is None:
             done, _ = await asyncio.wait([self._failed], timeout=MAX_TICK_SECONDS)
             if done:
                 await self._failed
+        logger.info("the run is finished, and %s: ending", reason)
 
     async def stop(self) -> None:
         """Drain: not serving, no new work, finish the queue, checkpoint, stop. Harmless a second time."""
         if self._grpc is None:
             return
         self.gate.draining = True
+        if self._ready_file is not None:
+            self._ready_file.withdraw()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         refusal = Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
         self.staging.refuse_waiting(refusal, tuple(Purpose))
@@ -318,6 +333,10 @@ class Server:
             self.queue.sessions_changed()
             self.staging.dispatch()
 
+        def session_joined(session: Session) -> None:
+            self._last_join = session.joined_at
+            look_again()
+
         def session_ended(session: Session) -> None:
             self.sessions.consider_finish()
             look_again()
@@ -339,7 +358,7 @@ class Server:
                 )
             look_again()
 
-        self.sessions.on_join.append(look_again)
+        self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
         self.run.on_change.append(run_changed)
 
@@ -353,13 +372,18 @@ class Server:
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
                 logger.warning("the upload of worker %s stalled: its buffer goes on", hold.session.worker.name)
 
-    def _exit_is_due(self) -> bool:
+    def _reason_to_exit(self) -> str | None:
         if not self.settings.exit_when_finished or self._finished_since is None:
-            return False
-        # Who watches the run is owed the report that says how it ended.
-        is_watched = self._status is not None and self._status.watchers > 0
-        everybody_left = not len(self.sessions) and not is_watched
-        return everybody_left or monotonic() - self._finished_since >= self.settings.exit_grace
+            return None
+        return reason_to_exit(
+            monotonic(),
+            finished_at=self._finished_since,
+            last_join=self._last_join,
+            sessions=len(self.sessions),
+            watchers=self._status.watchers if self._status is not None else 0,
+            linger=self.settings.exit_linger,
+            grace=self.settings.exit_grace,
+        )
 
     def _on_applying_done(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None and self._failed is not None:
@@ -408,10 +432,3 @@ def _queue_of(settings: ServerSettings) -> MakeQueue:
     if settings.order == "round-robin":
         return RoundRobinQueue
     return lambda _, started: FifoQueue(started)
-
-
-def _write_ready_file(path: Path, host: str, port: int) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    beside.write_text(json.dumps({"address": address, "port": port, "pid": os.getpid()}), encoding="utf-8")
-    beside.replace(path)

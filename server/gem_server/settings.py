@@ -135,12 +135,21 @@ class ServerSettings(BaseSettings):
     exit_when_finished: bool = Field(
         False,
         description="End the process, with a checkpoint and exit code 0, when the budget is spent and all workers have "
-        "left (or --exit-grace later).",
+        "left (or --exit-grace later). A finished run that is resumed waits for its workers first, and they are told.",
         json_schema_extra={"panel": "Budget"},
     )
     exit_grace: Seconds = Field(
         30.0,
-        description="Seconds to wait for workers that have not left a finished run.",
+        description="With --exit-when-finished: seconds to wait for workers that have not left a finished run, or "
+        "have not come to one that was resumed.",
+        json_schema_extra={"panel": "Budget"},
+    )
+    exit_linger: float = Field(
+        0.0,
+        ge=0,
+        description="With --exit-when-finished: seconds after the newest join in which a finished run waits for "
+        "further workers. One that comes after the server has ended finds nobody, and fails; so give it the time that "
+        "lies between the start of the first worker and that of the last.",
         json_schema_extra={"panel": "Budget"},
     )
 
@@ -224,7 +233,10 @@ class ServerSettings(BaseSettings):
     )
     ready_file: Path | None = Field(
         None,
-        description="Write a JSON file with address, port and pid here once the server serves (for supervisors).",
+        description="A JSON file (address, port, pid) that is there while the server serves: removed at the start, "
+        "written when kernels are compiled and recovery is done, touched every 5 s, removed when draining begins. So a "
+        "health check opens no port: find FILE -newermt '-30 seconds' | grep -q . fails for a server that is not "
+        "ready, goes, or hangs.",
         json_schema_extra={"panel": "Network"},
     )
 

@@ -1,0 +1,102 @@
+"""The ready file, on an event loop of the test's own: what supervisors and health checks see of a server."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from gem_server import ready_file
+from gem_server.errors import StartupError
+from gem_server.ready_file import ReadyFile
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_file, "RENEW_SECONDS", 0.01)
+
+
+async def until_there(path: Path) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not path.exists():
+            await asyncio.sleep(0)
+
+
+def test_what_a_killed_server_left_is_removed_before_this_one_serves(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("left by a killed server", encoding="utf-8")
+    ReadyFile(path).prepare()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_it_holds_address_port_and_process(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    for host, address in (("10.0.0.1", "10.0.0.1:50051"), ("::1", "[::1]:50051")):
+        file = ReadyFile(path)
+        file.prepare()
+        file.announce(host, 50051)
+        await until_there(path)
+        assert json.loads(path.read_text(encoding="utf-8")) == {"address": address, "port": 50051, "pid": os.getpid()}
+        file.withdraw()
+
+
+async def test_it_is_renewed_while_the_event_loop_runs(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    file = ReadyFile(path)
+    file.announce("127.0.0.1", 1)
+    await until_there(path)
+    for _ in range(3):
+        os.utime(path, (0, 0))
+        async with asyncio.timeout(PATIENCE):
+            while path.stat().st_mtime == 0:
+                await asyncio.sleep(0)
+    file.withdraw()
+
+
+async def test_it_is_written_again_when_somebody_removed_it(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    file = ReadyFile(path)
+    file.announce("127.0.0.1", 1)
+    await until_there(path)
+    before = path.read_text(encoding="utf-8")
+    path.unlink()
+    await until_there(path)
+    assert path.read_text(encoding="utf-8") == before
+    file.withdraw()
+
+
+async def test_withdrawn_it_stays_away(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    file = ReadyFile(path)
+    file.announce("127.0.0.1", 1)
+    await until_there(path)
+    await asyncio.sleep(2 * ready_file.RENEW_SECONDS)
+    file.withdraw()
+    file.withdraw()
+    await asyncio.sleep(10 * ready_file.RENEW_SECONDS)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_file_that_cannot_be_renewed_is_told_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = ReadyFile(folder / "ready.json")
+    file.prepare()
+    folder.rmdir()
+    file.announce("127.0.0.1", 1)
+    await asyncio.sleep(5 * ready_file.RENEW_SECONDS)
+    folder.mkdir()
+    await until_there(folder / "ready.json")
+    file.withdraw()
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("place", ["missing/ready.json", "folder"])
+def test_a_place_where_it_cannot_be_is_told_at_the_start(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StartupError, match="--ready-file"):
+        ReadyFile(tmp_path / place).prepare()
