@@ -1,5 +1,7 @@
 """Join: what it answers, what it refuses, and what it must not touch."""
 
+import re
+
 import pytest
 from gemps.v1 import run_pb2
 
@@ -54,6 +56,19 @@ async def test_ranks_count_up_and_host_ranks_count_by_host(serving: Serving) -> 
     answers = [await serving.worker(host_id=host).join() for host in hosts]
     assert [answer.rank for answer in answers] == [0, 1, 2, 3, 4]
     assert [answer.host_rank for answer in answers] == [0, 0, 1, 2, 1]
+
+
+@pytest.mark.parametrize(("bind", "address"), [("127.0.0.1:0", r"127\.0\.0\.1"), ("[::1]:0", r"\[::1\]")])
+async def test_log_says_where_a_worker_joined_from(
+    serve: Serve, caplog: pytest.LogCaptureFixture, bind: str, address: str
+) -> None:
+    caplog.set_level("INFO")
+    serving = await serve(bind=bind)
+    serving.address = f"{bind.rpartition(':')[0]}:{serving.server.port}"
+    await serving.joined(name="ada")
+    told = [text for text in caplog.messages if "joined from" in text]
+    assert len(told) == 1
+    assert re.fullmatch(rf"worker ada joined from {address}:\d+, rank 0, on its machine 0", told[0])
 
 
 async def test_rank_follows_the_name(serving: Serving) -> None:

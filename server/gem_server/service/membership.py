@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from urllib.parse import unquote
 
 from gemps.framing import count_fields
 from gemps.v1 import run_pb2, session_pb2
@@ -47,7 +48,7 @@ class Membership:
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Become a worker of the run, or find out where an own session stands."""
-        return await self._answering.unary(context, lambda _: self._join(raw))
+        return await self._answering.unary(context, lambda _: self._join(raw, _address_of(context)))
 
     async def heartbeat(self, raw: bytes, context: Context) -> bytes:
         """Keep a session alive, and say what was applied."""
@@ -57,12 +58,13 @@ class Membership:
         """End a session. A complete commit of it is still applied."""
         return await self._answering.unary(context, lambda attendance: self._leave(raw, attendance))
 
-    async def _join(self, raw: bytes) -> session_pb2.JoinResponse:
+    async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
         self._answering.gate.check_not_draining()
         session = self._sessions.join(_joining(raw), self._clock())
         worker, joining = session.worker, session.joining
         if session.joined_at == session.last_call:
-            logger.info("worker %s joined from %s, rank %d", worker.name, joining.host_id or "?", worker.rank)
+            ranks = (worker.rank, worker.host_rank)
+            logger.info("worker %s joined from %s, rank %d, on its machine %d", worker.name, address, *ranks)
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,
             settings=self._run_settings,
@@ -98,6 +100,11 @@ class Membership:
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,
         )
+
+
+def _address_of(context: Context) -> str:
+    """Where a call comes from, as people write it: gRPC says ipv4:10.0.0.2:4242, or ipv6:%5B::1%5D:4242."""
+    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 def _joining(raw: bytes) -> Joining:

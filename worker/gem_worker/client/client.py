@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import socket
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -14,6 +13,7 @@ from gem_worker.client.channel import Calls, check_address, open_channel
 from gem_worker.client.commit import Committer
 from gem_worker.client.errors import MisuseError
 from gem_worker.client.events import EventSink, log_event
+from gem_worker.client.host import this_host
 from gem_worker.client.initialize import initialize
 from gem_worker.client.messages import CommitOutcome, Membership, RunState, Version
 from gem_worker.client.pull import Puller
@@ -45,7 +45,8 @@ class Client:
         worker_name: 1 to 256 bytes; unique in the run. The rank follows it: a worker that comes back under its name
             gets its rank again, and ends the older session.
         layout: the model's.
-        host_id: ranks on a host are counted by it; default: the machine's host name.
+        host_id: ranks on a host are counted by it; default: the same for all processes of a machine, also in its
+            containers (host.py).
         device: for the server's status only.
         steps_per_epoch: steps of one pass over this worker's data; needed for a budget in epochs. 0: unknown.
         delta_wire_types, parameter_wire_types: what this worker can send and take, best first; the server chooses.
@@ -83,7 +84,7 @@ class Client:
             on_event,
             layout=layout,
             worker_name=worker_name,
-            host_id=host_id if host_id is not None else socket.gethostname(),
+            host_id=host_id if host_id is not None else this_host(),
             device=device,
             steps_per_epoch=steps_per_epoch,
             delta_wire_types=delta_wire_types,
