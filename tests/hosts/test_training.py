@@ -56,8 +56,8 @@ def test_workers_that_come_early_or_are_far_away_or_lose_packets_train_by_the_re
             f"{found[host]['staleness_mean']:.1f}, waited {1000 * found[host]['wait_mean_seconds']:.3f} ms in the queue"
         )
     figures(
-        f"{budget} commits in {watch.newest['run_seconds']:.1f} s, fairness (Jain) {watch.newest['jain_index']:.3f}; w2 is "
-        f"{1000 * DELAY:.0f} ms away, and w3 lost {lost[0]} packets on the way to it and {lost[1]} on the way from it"
+        f"{budget} commits in {watch.newest['run_seconds']:.1f} s, fairness (Jain) {watch.newest['jain_index']:.3f}; "
+        f"w2 is {1000 * DELAY:.0f} ms away, w3 lost {lost[0]} packets on the way to it and {lost[1]} on the way from it"
     )
 
     # The links were as bad as they were meant to be.
