@@ -35,3 +35,19 @@ def test_rate_counts_the_last_seconds_only() -> None:
         meter.add(tenth / 10)
     assert meter.rate(10.0) == pytest.approx(10.0, rel=0.15)
     assert meter.rate(100.0) == 0.0
+
+
+@pytest.mark.parametrize("events", [2, 3, 5, 50, 95, 100])
+def test_rate_is_right_from_the_second_event_on(events: int) -> None:
+    """While training is young the figure must not look as if it were slow."""
+    meter = RateMeter()
+    assert meter.rate(7.3) == 0.0
+    for tenth in range(events):
+        meter.add(7.3 + tenth / 10)
+    assert meter.rate(7.3 + (events - 1) / 10) == pytest.approx(10.0, rel=0.02)
+
+
+def test_one_event_has_no_rate() -> None:
+    meter = RateMeter()
+    meter.add(7.3)
+    assert meter.rate(7.3) == meter.rate(7.5) == 0.0

@@ -121,10 +121,27 @@ def test_json_lines_are_one_object_a_line_and_end_with_the_split_of_the_time(pro
     lines = [json.loads(line) for line in worker.output.splitlines()]
     assert [lines[0]["event"], lines[1]["event"], lines[-1]["event"]] == ["joined", "training", "ended"]
     assert {line["worker"] for line in lines} == {"w0"}
-    assert lines[1].keys() >= {"step", "epoch", "loss", "eta", "steps_per_second", "staleness", "mean_pi"}
+    assert lines[2].keys() >= {"step", "epoch", "loss", "eta", "steps_per_second", "staleness", "mean_pi"}
     end = lines[-1]
     assert (end["steps"], end["skipped"], end["dropped"]) == (30, 0, 0)
     assert sum(end[f"{part}_percent"] for part in ("compute", "copy", "exchange")) == pytest.approx(100, abs=0.2)
+
+
+def test_json_lines_of_every_step_account_for_every_commit(processes: Processes) -> None:
+    """Together the workers' logs name each version once: nothing was applied twice, and nothing is missing."""
+    server, address = processes.serve("--steps=30", "--min-workers=2")
+    both = workers(processes, address, 2, "--log-format=json", "--log-interval=0")
+    all_finish(both)
+    assert server.wait() == 0, server.output
+    made = []
+    for worker in both:
+        steps = [line for line in map(json.loads, worker.output.splitlines()) if line["event"] == "training"]
+        assert [step["sequence"] for step in steps] == [step["step"] for step in steps] == list(range(1, 31))
+        assert all(step["applied"] and not step["duplicate"] for step in steps)
+        assert "steps_per_second" not in steps[0]  # it waited for the other worker
+        made += [(step["incarnation"], step["clock"]) for step in steps]
+    incarnation = made[0][0]
+    assert sorted(made) == [(incarnation, clock) for clock in range(2, 62)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from gem_worker.parameter_server import StepReport
 class Progress:
     """Writes to `out`; counts steps and adds up where their time went.
 
-    A change (joined, an event of the connection, the end) is told at once, training every `interval` seconds.
+    A change (joined, an event of the connection, the end) is told at once, training every `interval` seconds; 0: each
+    step. As JSON a step has what the server said of its commit, so that the logs of all workers together show what
+    became of each one.
     """
 
     def __init__(
@@ -23,7 +25,7 @@ class Progress:
         self._is_json = log_format == "json"
         self._out = out or sys.stdout
         self._started = self._told = time.monotonic()  # until the worker has joined
-        self._told_steps = 0
+        self._counted_from: tuple[float, int] | None = None
         self.applied = 0
         self.skipped = 0
         self.dropped = 0
@@ -54,15 +56,35 @@ class Progress:
         self._was_skipped = report.skipped
         now = time.monotonic()
         if now - self._told >= self._interval:
-            rate = (self.applied - self._told_steps) / (now - self._told)
-            self._told, self._told_steps = now, self.applied
-            fields: dict[str, object] = {"step": self.applied, "epoch": epoch, "steps_per_second": round(rate, 2)}
-            if report.loss is not None:
-                fields["loss"] = round(report.loss, 5)
+            self._told = now
+            self._tell_step(report, epoch, self._rate(now))
+        elif self._counted_from is None:
+            self._rate(now)
+
+    def _rate(self, now: float) -> float | None:
+        """Steps a second since this was asked last. The first step only starts the count: it waited for others."""
+        before, self._counted_from = self._counted_from, (now, self.applied)
+        if before is None or now <= before[0]:
+            return None
+        return (self.applied - before[1]) / (now - before[0])
+
+    def _tell_step(self, report: StepReport, epoch: int, rate: float | None) -> None:
+        fields: dict[str, object] = {"step": self.applied, "epoch": epoch}
+        if rate is not None:
+            fields["steps_per_second"] = round(rate, 2)
+        if report.loss is not None:
+            fields["loss"] = round(report.loss, 5)
+        if report.verdict is not None:
+            fields["staleness"] = report.verdict.staleness
+            fields["mean_pi"] = round(report.verdict.statistics.mean_pi, 4)
+        if self._is_json:
+            fields["applied"] = report.applied
             if report.verdict is not None:
-                fields["staleness"] = report.verdict.staleness
-                fields["mean_pi"] = round(report.verdict.statistics.mean_pi, 4)
-            self.tell("training", "", eta=report.eta, **fields)
+                fields["sequence"] = report.verdict.sequence
+                fields["incarnation"] = report.verdict.version.incarnation
+                fields["clock"] = report.verdict.version.clock
+                fields["duplicate"] = report.verdict.duplicate
+        self.tell("training", "", eta=report.eta, **fields)
 
     def summary(self, why: str) -> None:
         """The end: how much was done, and the split of the time."""

@@ -87,8 +87,9 @@ class WorkerSettings(BaseSettings):
     parameter_wire: WireName = Field(default="float32", description="Type in which fresh parameters travel back.")
     log_interval: float = Field(
         default=5.0,
-        gt=0,
-        description="Seconds between two lines about the training's progress; changes are told at once.",
+        ge=0,
+        description="Seconds between two lines about the training's progress; 0: a line for every step. Changes are "
+        "told at once.",
     )
     log_format: Literal["plain", "json"] = Field(
         default="plain", description="plain: lines for people; json: one JSON object a line, for programs."

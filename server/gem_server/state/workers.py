@@ -41,11 +41,14 @@ class RateMeter:
         self.buckets[self.second % RATE_WINDOW_SECONDS] += 1
 
     def rate(self, now: float) -> float:
-        """Events a second, over the window or the time since the first event if that is shorter."""
-        if self.first is None:
+        """Events a second, over the window, or since the first event (which only starts the count) if that is later."""
+        if self.first is None or now <= self.first:
             return 0.0
         self._advance(now)
-        return sum(self.buckets) / max(1.0, min(RATE_WINDOW_SECONDS - 1 + now % 1, now - self.first))
+        window = RATE_WINDOW_SECONDS - 1 + now % 1
+        if now - self.first < window:
+            return (sum(self.buckets) - 1) / (now - self.first)
+        return sum(self.buckets) / window
 
     def _advance(self, now: float) -> None:
         second = int(now)
