@@ -1,0 +1,62 @@
+"""Container tests need an engine and build images, so they run only when asked: `make test-containers WORKERS=4`.
+
+They build the images from this checkout with `docker compose build`, in whatever way its environment says (BASE_IMAGE,
+TORCH, TORCH_INDEX, wheels in docker/wheels), and remove the containers and volumes that they made, not the images.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .project import ROOT, Project, docker
+
+FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[FIGURES]:
+        terminalreporter.section("container figures")
+        for line in config.stash[FIGURES]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def figures(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Takes a line that the summary shall show."""
+    return pytestconfig.stash[FIGURES].append
+
+
+@pytest.fixture(scope="session")
+def workers() -> int:
+    """How many workers the whole run has (WORKERS)."""
+    return int(os.environ.get("WORKERS", "4"))
+
+
+@pytest.fixture(scope="session")
+def images(figures: Callable[[str], None]) -> None:
+    """Both images, built from this checkout."""
+    if os.environ.get("GEMPS_TEST_CONTAINERS") != "1":
+        pytest.skip("builds images and runs containers: run `make test-containers`")
+    began = time.monotonic()
+    docker("compose", "--project-directory", str(ROOT), "build", timeout=1800)
+    figures(f"images built in {time.monotonic() - began:.0f} s")
+    for image in (os.environ.get("SERVER_IMAGE", "gemps-server"), os.environ.get("WORKER_IMAGE", "gemps-worker")):
+        size = int(docker("image", "inspect", "--format", "{{.Size}}", image))
+        figures(f"{image}: {size / 1e6:.0f} MB")
+
+
+@pytest.fixture
+def project(images: None, request: pytest.FixtureRequest) -> Iterator[Project]:
+    """A compose project of this test's own, removed with its volumes afterwards."""
+    name = f"gemps-{request.node.name.replace('_', '-')[:40].lower()}-{os.getpid()}"
+    made = Project(name)
+    try:
+        yield made
+    finally:
+        made.remove()

@@ -1,0 +1,118 @@
+"""The compose files are valid, the overrides included, and let every setting through (no engine needed)."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gem_server.settings import ServerSettings
+from gem_worker.client import ClientSettings
+from gem_worker.settings import WorkerSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the compose file itself decides, and what only the container can know.
+FIXED_SERVER = {"bind", "insecure", "data_dir", "resume", "ready_file", "exit_when_finished"}
+FIXED_WORKER = {"server", "worker_name", "dataset_dir"}
+
+
+def has_compose() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not has_compose(), reason="there is no docker compose here")
+
+
+def config(*files: str, **env: str) -> dict[str, Any]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GEMPS_", "COMPOSE_"))}
+    arguments = [argument for file in files for argument in ("--file", file)]
+    done = subprocess.run(
+        ["docker", "compose", *arguments, "config", "--format", "json"],
+        cwd=ROOT,
+        env=clean | env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_workers_have_neither_a_port_of_the_host_nor_a_name_that_stands_in_the_way_of_scaling() -> None:
+    worker = config("docker-compose.yml")["services"]["worker"]
+    assert "ports" not in worker
+    assert "container_name" not in worker
+    assert worker["depends_on"]["server"]["condition"] == "service_healthy"
+
+
+def test_the_servers_port_is_open_to_this_machine_only() -> None:
+    (port,) = config("docker-compose.yml")["services"]["server"]["ports"]
+    assert port["host_ip"] == "127.0.0.1"
+    (other,) = config("docker-compose.yml", GEMPS_PORT="6000")["services"]["server"]["ports"]
+    assert other["published"] == "6000"
+
+
+@pytest.mark.parametrize("service", ["server", "worker"])
+def test_a_crash_is_followed_by_a_restart_but_not_for_ever(service: str) -> None:
+    found = config("docker-compose.yml")["services"][service]
+    assert found["restart"].startswith("on-failure:")
+    assert found["stop_grace_period"]
+
+
+def test_every_setting_can_be_given_in_the_environment_of_compose() -> None:
+    services = config("docker-compose.yml")["services"]
+    server = {f"GEMPS_{name.upper()}" for name in ServerSettings.model_fields}
+    worker = {f"GEMPS_{name.upper()}" for name in WorkerSettings.model_fields}
+    client = {f"GEMPS_CLIENT_{name.upper()}" for name in ClientSettings.model_fields}
+    fixed = {f"GEMPS_{name.upper()}" for name in FIXED_WORKER}
+    assert {name for name in services["server"]["environment"] if name.startswith("GEMPS_")} == server
+    assert {name for name in services["worker"]["environment"] if name.startswith("GEMPS_")} - fixed == (
+        (worker | client) - fixed
+    )
+
+
+def test_a_setting_of_the_environment_arrives() -> None:
+    services = config("docker-compose.yml", GEMPS_KAPPA="2", GEMPS_COMMITS="7", GEMPS_TASK="cifar10")["services"]
+    assert services["server"]["environment"]["GEMPS_KAPPA"] == "2"
+    assert services["server"]["environment"]["GEMPS_COMMITS"] == "7"
+    assert services["worker"]["environment"]["GEMPS_TASK"] == "cifar10"
+    assert services["worker"]["environment"]["GEMPS_MODEL"] is None
+
+
+def test_the_gpu_override_reserves_gpus_for_the_workers_alone() -> None:
+    services = config("docker-compose.yml", "docker/compose.gpu.yml")["services"]
+    (device,) = services["worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia"
+    assert device["capabilities"] == ["gpu"]
+    assert device["count"] == -1  # all
+    assert services["worker"]["environment"]["GEMPS_DEVICE"] == "cuda"
+    assert services["worker"]["deploy"]["replicas"] == 4
+    assert "deploy" not in services["server"]
+
+
+def test_the_script_override_mounts_the_folder_and_runs_the_file() -> None:
+    files = ("docker-compose.yml", "docker/compose.script.yml")
+    worker = config(*files, SCRIPT_DIR="examples", SCRIPT="custom_training.py")["services"]["worker"]
+    assert worker["command"] == ["python", "/script/custom_training.py"]
+    (mount,) = [volume for volume in worker["volumes"] if volume["target"] == "/script"]
+    assert mount["source"] == str(ROOT / "examples")
+    assert mount["read_only"]
+
+
+def test_the_script_override_says_what_is_missing() -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in ("SCRIPT", "SCRIPT_DIR")}
+    command = [
+        "docker",
+        "compose",
+        "--file=docker-compose.yml",
+        "--file=docker/compose.script.yml",
+        "config",
+        "--quiet",
+    ]
+    done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "set SCRIPT" in done.stderr

@@ -1,0 +1,63 @@
+"""One worker is cut off from the network, another is paused: the others go on, and both resume."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .project import Project, docker, host_name, inspect, logs, wait_until
+from .test_crashes import TRAINING, applied
+
+SECONDS = 30.0  # the length of the partition and of the pause
+COMMITS = 15_000
+
+
+@pytest.mark.timeout(1800)
+def test_the_others_go_on_while_one_is_cut_off_and_one_is_paused_and_both_resume(
+    project: Project, figures: Callable[[str], None], tmp_path: Path
+) -> None:
+    with project.up("--scale", "worker=4", **{**TRAINING, "GEMPS_COMMITS": COMMITS}) as up:
+        wait_until(lambda: len(project.containers("worker")) == 4, "four containers", up)
+        (server,) = project.containers("server")
+        workers = project.containers("worker")
+        wait_until(lambda: "training starts" in logs(server), "training has started", up)
+        names = {one: host_name(one) for one in workers}
+        wait_until(lambda: min(applied(project, names)) >= 20, "all train", up)
+
+        cut, paused, *others = workers
+        (network,) = inspect(cut)["NetworkSettings"]["Networks"]
+        docker("network", "disconnect", network, cut)
+        docker("pause", paused)
+        time.sleep(1)  # what had been sent arrives
+        before = dict(zip(workers, applied(project, names), strict=True))
+        time.sleep(SECONDS)
+        after = dict(zip(workers, applied(project, names), strict=True))
+        docker("unpause", paused)
+        docker("network", "connect", network, cut)
+        back = time.monotonic()
+        assert all(after[one] > before[one] + 50 for one in others)
+        assert [after[one] - before[one] for one in (cut, paused)] == [0, 0]
+
+        resumed: dict[str, float] = {}
+
+        def both_resumed() -> bool:
+            now = dict(zip(workers, applied(project, names), strict=True))
+            for one in (cut, paused):
+                if now[one] > after[one] + 5:
+                    resumed.setdefault(one, time.monotonic() - back)
+            return len(resumed) == 2
+
+        wait_until(both_resumed, "both train again", up)
+        up.wait(900)
+
+    assert up.returncode == 0
+    assert set(project.exit_codes().values()) == {0}
+    assert all(inspect(one)["RestartCount"] == 0 for one in workers)
+    state, _ = project.state(tmp_path)
+    assert sum(worker["commits"] for worker in state["workers"]) == COMMITS
+    figures(
+        f"partition and pause of {SECONDS:.0f} s: meanwhile the others applied "
+        f"{[after[one] - before[one] for one in others]}; the cut-off worker trained again {resumed[cut]:.0f} s after "
+        f"it was connected, the paused one {resumed[paused]:.0f} s after it went on"
+    )
