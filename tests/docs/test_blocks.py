@@ -23,12 +23,14 @@ def test_a_block_knows_its_language_text_and_line() -> None:
 
 def test_without_attributes_a_block_is_typed_here_and_awaited() -> None:
     block = only("```sh\nls\n```\n")
-    assert (block.on, block.background, block.needs, block.show) == ("here", False, frozenset(), False)
+    assert (block.on, block.background, block.show) == ("here", False, False)
+    assert not block.needs
 
 
 def test_attributes_follow_the_language() -> None:
     block = only("```sh on=worker-2 background needs=gpu,systemd\ngemps work\n```\n")
-    assert (block.on, block.background, block.needs) == ("worker-2", True, {"gpu", "systemd"})
+    assert (block.on, block.background) == ("worker-2", True)
+    assert block.needs == {"gpu", "systemd"}
 
 
 def test_what_is_shown_is_not_run() -> None:

@@ -1,0 +1,77 @@
+"""What the real command line says to a `gemps ...` line, without running it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from gem_cli.commands.known import KNOWN
+from gem_cli.main import app
+from gem_cli.options import variable
+from typer.main import get_command
+
+_COMMANDS: Any = get_command(app)  # click's classes, or the copy of them that newer versions of typer bring
+# Variables that no settings class has: for the command itself, for compose files, and for the tests.
+_OTHER_VARIABLES = frozenset({"GEMPS_CONFIG", "GEMPS_PORT"})
+
+
+def flags() -> frozenset[str]:
+    """Every flag of every command."""
+    commands = [_COMMANDS, *_COMMANDS.commands.values()]
+    found = [option for command in commands for parameter in command.params for option in parameter.opts]
+    return frozenset(found) | {"--help"} | {f"--no-{name[2:]}" for name in found}
+
+
+def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Return what is wrong with `gemps ARGUMENTS`, with these variables set; empty when nothing is.
+
+    Without arguments the variables alone are judged.
+    """
+    if not arguments:
+        return refused_settings({}, variables)
+    name, *rest = arguments
+    if name.startswith("-"):
+        return "" if name in ("--version", "--help", "-h") else f"gemps has no option {name}"
+    if name not in _COMMANDS.commands:
+        return f"gemps has no command {name}"
+    if "--help" in rest:
+        return ""
+    try:
+        given: dict[str, Any] = _COMMANDS.commands[name].make_context(name, rest).params
+    except Exception as error:
+        return f"gemps {name}: {error}"
+    own = {"data_dir": "a folder of the run"} if name == "train" else {}
+    return refused_settings({**given, **own}, variables)
+
+
+def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Return what the settings classes say to flags (by field) and variables together; empty when nothing."""
+    wrong = _unknown_variable(variables)
+    if wrong:
+        return wrong
+    with pytest.MonkeyPatch.context() as environment:
+        for settings in KNOWN:
+            for name in settings.model_fields:
+                environment.delenv(variable(settings, name), raising=False)
+        for name, value in variables.items():
+            environment.setenv(name, value)
+        for settings in KNOWN:
+            values = {
+                name: value for name, value in given.items() if name in settings.model_fields and value is not None
+            }
+            try:
+                settings(**values)
+            except ValueError as error:
+                return str(error)
+    return ""
+
+
+def refused_keys(values: Mapping[str, Any]) -> str:
+    """Return what is wrong with these keys of a TOML file and their values; empty when nothing is."""
+    unknown = [name for name in values if not any(name in settings.model_fields for settings in KNOWN)]
+    return f"no setting is called {', '.join(unknown)}" if unknown else refused_settings(values, {})
+
+
+def _unknown_variable(variables: Mapping[str, str]) -> str:
+    known = {variable(settings, name) for settings in KNOWN for name in settings.model_fields} | _OTHER_VARIABLES
+    unknown = [name for name in variables if name.startswith("GEMPS_") and name not in known]
+    return f"nothing reads {', '.join(unknown)}" if unknown else ""
