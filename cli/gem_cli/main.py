@@ -2,6 +2,8 @@
 
 import os
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -25,6 +27,28 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gemps {metadata.version('gemps')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version of gemps; gemps version prints those of the packages that matter, too.",
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
 
 for command in (train, serve, work, evaluate, status, version):
     app.command(help=help_text(command))(command)

@@ -16,6 +16,7 @@ Status = Mapping[str, Any]
 
 _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
 LIVE = ("JOINED", "TRAINING", "FINISHED")  # of a worker: it has a session
+SILENT_AFTER = 10.0  # seconds without a word after which a live worker is shown as silent: many steps of most models
 
 
 def state(status: Status, field: str = "run_state") -> str:
@@ -31,6 +32,11 @@ def clock(status: Status) -> int:
 def live_workers(status: Status) -> int:
     """Return how many workers have a session."""
     return sum(state(worker, "state") in LIVE for worker in status.get("workers", ()))
+
+
+def is_silent(worker: Status) -> bool:
+    """Return whether a worker that has a session has not been heard of for long: it computes, hangs or is cut off."""
+    return state(worker, "state") in LIVE and worker.get("seconds_since_last_call", 0) > SILENT_AFTER
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -150,7 +156,7 @@ def worker_table(status: Status, *, width: int, rows: int | None = None) -> Tabl
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     for worker in shown:
         cells = _cells(worker)
-        style = _STATES.get(cells["state"].upper(), "red")
+        style = "yellow" if is_silent(worker) else _STATES.get(state(worker, "state"), "red")
         table.add_row(*(Text(cells[name], style if name == "state" else "") for name in headings))
     if len(shown) < len(workers):
         table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
@@ -163,7 +169,7 @@ def _cells(worker: Status) -> dict[str, str]:
     return {
         "worker": _printable(worker.get("name", "")),
         "rank": str(worker.get("rank", "")),
-        "state": state(worker, "state").lower(),
+        "state": _worker_state(worker),
         "device": _printable(worker.get("device", "")),
         "commits": str(worker.get("commits", 0)),
         "commits/s": number(worker.get("commits_per_second")),
@@ -173,6 +179,12 @@ def _cells(worker: Status) -> dict[str, str]:
         "blocked": _percent(statistics.get("blocked_fraction")),
         "wait ms": number(1000 * float(worker.get("wait_mean_seconds", 0))),
     }
+
+
+def _worker_state(worker: Status) -> str:
+    if is_silent(worker):
+        return f"silent {worker['seconds_since_last_call']:.0f} s"
+    return state(worker, "state").lower()
 
 
 def _printable(text: str, limit: int = 24) -> str:

@@ -55,6 +55,10 @@ def test_version_names_gemps_and_the_packages_that_matter() -> None:
     assert any(line.strip().startswith("grpcio ") for line in lines)
 
 
+def test_version_is_also_an_option() -> None:
+    assert gemps("--version").stdout == gemps("version").stdout.splitlines()[0] + "\n"
+
+
 def test_the_server_runs_where_torch_is_not_installed(tmp_path: Path) -> None:
     ready, log = tmp_path / "ready.json", tmp_path / "log"
     serve = [sys.executable, "-c", BLOCKED, "serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready)]

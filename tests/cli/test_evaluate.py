@@ -48,3 +48,17 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_a_file_and_a_server_together_are_refused() -> None:
     assert gemps("evaluate", "model.safetensors", "--server", "127.0.0.1:9").returncode == USAGE
+
+
+def test_neither_a_file_nor_a_server_says_what_to_give() -> None:
+    done = gemps("evaluate")
+    assert done.returncode == USAGE
+    assert done.stderr.count("\n") == 1
+    for text in ("MODEL_FILE", "--server"):
+        assert text in done.stderr
+
+
+def test_the_environments_server_is_one_to_evaluate() -> None:
+    done = gemps("evaluate", env={"GEMPS_SERVER": "127.0.0.1:9"})
+    assert done.returncode == FAILED
+    assert "127.0.0.1:9" in done.stderr

@@ -71,6 +71,20 @@ def test_tables_fit_the_terminal_and_cut_no_figure(width: int) -> None:
     assert ("cuda:0" in text) == (width == 160)
 
 
+@pytest.mark.parametrize("state", ["JOINED", "TRAINING"])
+def test_a_worker_that_was_not_heard_of_for_long_is_shown_as_silent(state: str) -> None:
+    worker = {**WORKER, "state": f"WORKER_STATE_{state}", "seconds_since_last_call": 45.4}
+    assert "silent 45 s" in rendered(changed(workers=[worker]), 80)
+    assert "state silent 45 s" in status_view.plain_report(changed(workers=[worker]))
+    worker["seconds_since_last_call"] = 10
+    assert f"state {state.lower()}" in status_view.plain_report(changed(workers=[worker]))
+
+
+def test_a_worker_that_has_left_is_not_silent() -> None:
+    gone = {**WORKER, "state": "WORKER_STATE_LEFT", "seconds_since_last_call": 999.0}
+    assert "state left" in status_view.plain_report(changed(workers=[gone]))
+
+
 def test_more_workers_than_lines_are_counted() -> None:
     many = [{**WORKER, "name": f"worker-{rank}", "rank": rank} for rank in range(100)]
     text = rendered(changed(workers=many), 160, height=30)

@@ -61,6 +61,8 @@ def test_training_ends_well(run: Run) -> None:
     assert run.done.returncode == 0, run.done.stderr
     summary = run.summary()
     assert summary["exit_codes"] == {"server": 0, "worker-0": 0, "worker-1": 0}
+    assert summary["server"] == json_lines(run.done.stdout)[0]["server"]
+    assert not summary["server"].endswith(":0")
     assert summary["commits"] == 2 * 40
     assert summary["version"] == 2 * 40 + 1
     assert summary["accuracy"] > 0.8

@@ -109,6 +109,24 @@ async def test_what_became_of_each_worker(serve: Serve) -> None:
     assert status.workers[0].sessions == 2
 
 
+async def test_worker_is_silent_between_two_commits_though_its_stream_is_open(serving: Serving) -> None:
+    """One that computes, hangs, or was cut off from the network, which TCP does not notice for long."""
+    (worker,) = await serving.training(1)
+    for seed in range(2):
+        await worker.commit(worker.delta(seed))
+        await serving.until(lambda status: status.workers[0].seconds_since_last_call > 0.05)
+
+
+async def test_worker_that_waits_for_the_server_is_not_silent(serve: Serve) -> None:
+    serving = await serve(staging_buffers=1)
+    first, second = await serving.training(2, LARGE)
+    uploading, waiting = first.commit_stream(), second.commit_stream()
+    await uploading.send_opening(first.prepare(first.delta(1)))
+    await waiting.send(second.prepare(second.delta(1)).opening())
+    await serving.until_waiting(1)
+    assert [worker.seconds_since_last_call for worker in (await serving.status()).workers] == [0, 0]
+
+
 async def test_session_ids_appear_nowhere(serve: Serve) -> None:
     """Not in status, not in what is watched, not in a refusal."""
     serving = await serve(session_timeout=0.5)

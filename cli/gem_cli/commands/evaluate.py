@@ -46,6 +46,10 @@ def evaluate(
     if model_file is not None and (report or given.has_flag(WorkerSettings, "server")):
         raise CommandError("give either a MODEL_FILE or --server (with or without --report), not both", USAGE)
     settings = given.load(WorkerSettings, fallback={} if model_file is None else _of_the_run(model_file))
+    if model_file is None and "server" not in settings.model_fields_set:
+        raise CommandError(
+            "nothing to evaluate: give a MODEL_FILE, as runs/FOLDER/model.safetensors, or --server HOST:PORT", USAGE
+        )
     try:
         from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
     except ModuleNotFoundError as error:

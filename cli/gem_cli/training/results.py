@@ -49,6 +49,7 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
     return {
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "server": outcome.address,
         "interrupted": outcome.interrupted_by is not None,
         "exit_codes": outcome.exit_codes,
         "accuracy": None,

@@ -45,6 +45,7 @@ class Outcome:
     """How it went."""
 
     interrupted_by: signal.Signals | None = None
+    address: str | None = None  # of the server; None when it was interrupted before it served
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     first_status: Status | None = None
     last_status: Status | None = None
@@ -130,6 +131,7 @@ class Training:
                 return None
             time.sleep(0.02)
         address = str(json.loads(self._folder.ready_file.read_text(encoding="utf-8"))["address"])
+        self._outcome.address = address
         self._reporter.event(
             "started",
             f"server {address}, {self._plan.workers} workers, run folder {self._folder.path}",

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import grpc
 from gemps.framing import FramingError
@@ -66,6 +66,19 @@ class Attendance:
         elif self.session is not session:
             raise Refusal(Reason.MALFORMED, "the session_id changed within a stream: open a stream for each session")
         return session
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Around waiting for the worker's next word: the call runs, but nothing says that the worker does."""
+        if self.session is None:
+            yield
+            return
+        self.session.last_call = self.session.worker.last_call = self._clock()
+        self.session.idle_calls += 1
+        try:
+            yield
+        finally:
+            self.session.idle_calls -= 1
 
     def close(self, refused: bool) -> None:
         """The call is over."""

@@ -41,7 +41,7 @@ class CommitStream:
         """One stream, until the worker ends it. An end in the midst of a commit discards that commit."""
         async with self._answering.stream(context) as (call, attendance):
             try:
-                while (part := await _read(context)) is not None:
+                while (part := await _read_next(context, attendance)) is not None:
                     await self._one_commit(context, call, attendance, part)
                     # A drain ends idle streams; this one was in the midst of a commit, and would be idle from here on.
                     self._answering.gate.check_not_draining()
@@ -116,6 +116,11 @@ class CommitStream:
         telemetry.bytes_sent += sent
         if not applied.verdict.duplicate:
             telemetry.bytes_received += self._committing.format(session.joining.delta_wire_type).byte_count
+
+
+async def _read_next(context: Context, attendance: Attendance) -> _Part | None:
+    with attendance.idle():
+        return await _read(context)
 
 
 async def _read(context: Context) -> _Part | None:

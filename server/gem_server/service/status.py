@@ -170,6 +170,7 @@ def _mean(values: list[float]) -> float:
 
 def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.WorkerStatus:
     seen = worker.telemetry
+    is_busy = session is not None and session.open_calls > session.idle_calls
     status = status_pb2.WorkerStatus(
         name=worker.name,
         host_id=worker.host_id,
@@ -190,7 +191,7 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
         wait_max_seconds=seen.wait_max,
         bytes_received=seen.bytes_received,
         bytes_sent=seen.bytes_sent,
-        seconds_since_last_call=0.0 if session and session.open_calls else max(0.0, now - worker.last_call),
+        seconds_since_last_call=0.0 if is_busy else max(0.0, now - worker.last_call),
     )
     if seen.loss is not None:
         status.loss = seen.loss

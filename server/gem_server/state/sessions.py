@@ -58,8 +58,9 @@ class Session:
     """One worker's membership.
 
     `snapshot` is what the worker holds (None until its first completed pull), written by the applying task alone.
-    `commit_call` is its running Commit stream, `reader` whoever streams `snapshot` at this moment. `queued_sequence`
-    is that of its complete commit in the queue (0: none), and `queued_commit` resolves when that was applied.
+    `open_calls` are running; `idle_calls` of them have nothing to do until the worker says more. `commit_call` is its
+    running Commit stream, `reader` whoever streams `snapshot` at this moment. `queued_sequence` is that of its complete
+    commit in the queue (0: none), and `queued_commit` resolves when that was applied.
     """
 
     joining: Joining
@@ -68,6 +69,7 @@ class Session:
     joined_at: float
     last_call: float
     open_calls: int = 0
+    idle_calls: int = 0
     ended: Refusal | None = None
     snapshot: Snapshot | None = None
     commit_call: Endable | None = None
