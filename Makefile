@@ -10,7 +10,7 @@ TORCH ?= torch torchvision
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto bench compare soak test-package test-containers test-hosts test-docs wheels install
+.PHONY: train test check proto settings bench compare soak test-package test-containers test-hosts test-docs wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -18,12 +18,15 @@ train: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)
 
-# What CI runs: linter, formatter, types, protos, tests, and a short training.
+# What CI runs: linter, formatter, types, protos, tests, a short training, several hosts and containers where a machine can.
 check:
 	PYTHON=$(PYTHON) VENV=$(VENV) .ci/run
 
 proto: $(INSTALLED)
 	$(BIN)/python proto/generate.py
+
+settings: $(INSTALLED)
+	$(BIN)/python docs/generate_settings.py
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/exchange.py $(ARGS)
