@@ -146,9 +146,15 @@ class Cluster:
         return sum(int(line.split()[0]) for line in rules if "DROP" in line.split())
 
     def kill_programs(self) -> None:
-        """End everything that was started here."""
+        """End everything that was started here, and what it has left on the hosts."""
         for program in reversed(self._programs):
             program.kill()
+        in_place = ["nsenter", "--target", str(self._holder), "--mount"]
+        left = 'for name in $(ip netns list | cut -d" " -f1); do ip netns pids "$name"; done'
+        found = subprocess.run([*in_place, "sh", "-c", left], capture_output=True, text=True, check=True)
+        for pid in found.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     def _hosts(self, *arguments: str) -> None:
         done = self._start("hub", "hosts.sh", *arguments)
