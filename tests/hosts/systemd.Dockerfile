@@ -1,0 +1,15 @@
+# A machine that runs systemd, with gemps installed in /opt/gemps: the worker's image, booted.
+ARG WORKER_IMAGE=gemps-worker
+FROM ${WORKER_IMAGE}
+USER root
+# The packages come from the folder that the test fills for an image without sources of its own, or else from these.
+RUN --mount=type=bind,source=packages,target=/packages \
+    if ls /packages/*.deb >/dev/null 2>&1; then set -- /packages/*.deb; else apt-get update; set -- systemd; fi; \
+    apt-get install --yes --no-install-recommends "$@"
+# The image's own user goes, as the page that is tested makes one; and these two would change the engine's machine.
+RUN userdel gemps && systemctl mask systemd-sysctl.service systemd-modules-load.service
+COPY deploy /root/gemps/deploy
+WORKDIR /root/gemps
+STOPSIGNAL SIGRTMIN+3
+ENTRYPOINT []
+CMD ["/lib/systemd/systemd"]
