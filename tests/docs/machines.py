@@ -23,8 +23,8 @@ BASE_IMAGE = os.environ.get("BASE_IMAGE", "python:3.11-slim")
 PACKAGES = ("make", "systemd", "systemd-sysv", "dbus", "sudo")
 ADDRESSES = {"here": "10.77.0.10", "server": "10.77.0.1"} | {f"worker-{n}": f"10.77.0.{10 + n}" for n in (1, 2, 3)}
 SUBNET, GATEWAY = "10.77.0.0/24", "10.77.0.254"
-# Of all that is made: the network, the images, the label of the containers, the checkout and so compose's project.
-NAME = "gemps-docs"
+NAME = "gemps-docs"  # of the network, the images, the containers and their label
+CHECKOUT = f"{NAME}-checkout"  # the folder, and so compose's project
 IMAGE = f"{NAME}-machine"
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / NAME
@@ -60,7 +60,7 @@ class Container:
 
     @property
     def checkout(self) -> Path:
-        return self.folder / NAME
+        return self.folder / CHECKOUT
 
     def on(self, *words: str) -> list[str]:
         return ["docker", "exec", "--workdir", str(self.checkout), self.id, *words]
@@ -76,8 +76,8 @@ class Place:
             run("docker", "rm", "--force", "--volumes", found)
         folder = FOLDER / name
         remove_folder(folder)
-        checkout(folder / NAME)
-        options = [*self._docker(folder / NAME)] if name == "here" else [*self._installed(name)]
+        checkout(folder / CHECKOUT)
+        options = [*self._docker(folder / CHECKOUT)] if name == "here" else [*self._installed(name)]
         made = run(
             *("docker", "run", "--detach", "--label", NAME, "--name", f"{NAME}-{name}", "--hostname", name),
             *("--network", NAME, "--ip", ADDRESSES[name], "--shm-size", "2g"),
@@ -113,7 +113,7 @@ class Place:
         kind = name.partition("-")[0]
         folder = FOLDER / "installed" / kind
         if not folder.exists():
-            source = FOLDER / "installed" / f"{kind}-{NAME}"
+            source = FOLDER / "installed" / f"{kind}-{CHECKOUT}"
             checkout(source)
             what = "." if kind == "server" else ".[worker]"
             install = f"python3 -m venv '{folder}' && '{folder}/bin/pip' install --quiet '{what}'"
@@ -152,7 +152,7 @@ def place() -> Iterator[Place]:
 
 def remove() -> None:
     """Machines, whatever they started with Docker, the network, images and folders."""
-    ours = (f"label={NAME}", f"label=com.docker.compose.project={NAME}")
+    ours = (f"label={NAME}", f"label=com.docker.compose.project={CHECKOUT}")
     for one in ours:
         remove_all("docker", "rm", "--force", "--volumes", found=("ps", "--all", "--filter", one))
         remove_all("docker", "volume", "rm", found=("volume", "ls", "--filter", one))

@@ -76,7 +76,7 @@ class Reader:
         left_out: Mapping[str, str] | None = None,
         tell: Callable[[str], None] = lambda line: None,
         grace: float = 30.0,
-        quiet: float = 5.0,
+        quiet: float = 2.0,
     ) -> None:
         self._things = things
         self._left_out = left_out or {}
@@ -98,7 +98,7 @@ class Reader:
             typed: list[_Typed] = []
             try:
                 for block in section:
-                    typed.extend(self._type(block, machine) for machine in _where(block, machines))
+                    typed += self._type(block, _where(block, machines))
                 self._end(one for one in typed if one.running)
             finally:
                 for one in typed:
@@ -106,21 +106,25 @@ class Reader:
             outcomes += [outcome for one in typed for outcome in one.outcomes()]
         return outcomes
 
-    def _type(self, block: Block, machine: Machine) -> "_Typed":
-        self._number += 1
-        typed = _Typed(block, machine, f"{self._number:03}", self._left_out)
-        missing = block.needs - self._things
-        if missing:
-            typed.skip(f"no {' and no '.join(sorted(missing))} here")
-            self._tell(f"{block.where} on {machine.name}: {typed.skipped}")
-            return typed
-        self._tell(f"{block.where} on {machine.name}: {' && '.join(one_line(one.text) for one in block.commands)}")
-        typed.start(self._last.get(machine))
-        if block.background:
-            typed.settle(self._quiet)
-        else:
-            typed.wait(PATIENCE)
-            self._last[machine] = typed
+    def _type(self, block: Block, machines: Iterable[Machine]) -> "list[_Typed]":
+        """Type a block on each of the machines, and wait for it, or until it has begun if it is for the background."""
+        typed = []
+        for machine in machines:
+            self._number += 1
+            one = _Typed(block, machine, f"{self._number:03}", self._left_out)
+            typed.append(one)
+            missing = block.needs - self._things
+            if missing:
+                one.skip(f"no {' and no '.join(sorted(missing))} here")
+            self._tell(f"{block.where} on {machine.name}: {one.skipped or one.summary}")
+            if not missing:
+                one.start(self._last.get(machine))
+                if not block.background:
+                    one.wait(PATIENCE)
+                    self._last[machine] = one
+        for one in typed:
+            if one.running:
+                one.settle(self._quiet)
         return typed
 
     def _end(self, running: Iterable["_Typed"]) -> None:
@@ -155,6 +159,10 @@ class _Typed:
 
     def skip(self, why: str) -> None:
         self.skipped = SKIPPED + why
+
+    @property
+    def summary(self) -> str:
+        return " && ".join(one_line(command.text) for command in self.block.commands)
 
     def file(self, ending: str) -> Path:
         return self._base.with_name(f"{self._base.name}.{ending}")
