@@ -22,6 +22,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         remark = f"  [{one.remark}]" if one.remark else ""
         where = f"{one.page}:{one.line}"
         terminalreporter.write_line(f"{where:16} {one.machine:9} {seconds:>9} {code:>4}  {one.command}{remark}")
+    skipped = sum(one.skipped for one in outcomes)
+    failed = sum(one.failed for one in outcomes)
+    terminalreporter.write_line(f"{len(outcomes) - skipped - failed} as printed, {failed} failed, {skipped} left out")
 
 
 @pytest.fixture(scope="session")

@@ -46,8 +46,12 @@ class Outcome:
     log: Path  # all that its block printed
 
     @property
+    def skipped(self) -> bool:
+        return self.remark.startswith(SKIPPED)
+
+    @property
     def failed(self) -> bool:
-        return self.code != 0 and not self.remark.startswith(SKIPPED)
+        return self.code != 0 and not self.skipped
 
     def last_words(self, lines: int = 40) -> str:
         """The end of what its block printed."""
