@@ -53,7 +53,13 @@ def test_the_servers_port_is_open_to_this_machine_only() -> None:
     (port,) = config("docker-compose.yml")["services"]["server"]["ports"]
     assert port["host_ip"] == "127.0.0.1"
     (other,) = config("docker-compose.yml", GEMPS_PORT="6000")["services"]["server"]["ports"]
-    assert other["published"] == "6000"
+    assert (other["host_ip"], other["published"]) == ("127.0.0.1", "6000")
+
+
+def test_server_and_workers_can_be_on_different_machines_when_they_are_told_so() -> None:
+    services = config("docker-compose.yml", GEMPS_ADDRESS="10.77.0.1", GEMPS_SERVER="10.77.0.1:50051")["services"]
+    assert services["server"]["ports"][0]["host_ip"] == "10.77.0.1"
+    assert services["worker"]["environment"]["GEMPS_SERVER"] == "10.77.0.1:50051"
 
 
 @pytest.mark.parametrize("service", ["server", "worker"])

@@ -1,6 +1,8 @@
 """What the real command line says to a `gemps ...` line, without running it."""
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,7 @@ from gem_cli.options import variable
 from typer.main import get_command
 
 _COMMANDS: Any = get_command(app)  # click's classes, or the copy of them that newer versions of typer bring
-# Variables that no settings class has: for the command itself, for compose files, and for the tests.
-_OTHER_VARIABLES = frozenset({"GEMPS_CONFIG", "GEMPS_PORT"})
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def flags() -> frozenset[str]:
@@ -72,6 +73,8 @@ def refused_keys(values: Mapping[str, Any]) -> str:
 
 
 def _unknown_variable(variables: Mapping[str, str]) -> str:
-    known = {variable(settings, name) for settings in KNOWN for name in settings.model_fields} | _OTHER_VARIABLES
+    settings_of_gemps = {variable(settings, name) for settings in KNOWN for name in settings.model_fields}
+    of_compose = re.findall(r"\$\{(GEMPS_\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    known = {"GEMPS_CONFIG", *settings_of_gemps, *of_compose}
     unknown = [name for name in variables if name.startswith("GEMPS_") and name not in known]
     return f"nothing reads {', '.join(unknown)}" if unknown else ""
