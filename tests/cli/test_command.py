@@ -10,6 +10,7 @@ import pytest
 from gem_cli.errors import FAILED, USAGE
 
 from tests.cli.processes import PATIENCE, gemps, in_terminal, json_lines, served, started, stop, wait_for
+from tests.client.test_connecting import web_server
 
 # `python -c BLOCKED gemps ARGUMENTS`: the command, in an environment whose imports of these packages fail.
 BLOCKED = """
@@ -104,6 +105,27 @@ def test_a_server_of_another_kind_is_one_line_with_the_fix() -> None:
     assert done.returncode == FAILED
     assert done.stderr.strip().count("\n") == 0
     assert "version" in done.stderr
+
+
+def test_a_web_server_in_its_place_is_one_line_with_the_fix() -> None:
+    with web_server() as address:
+        for command in (("status", address), ("work", address)):
+            done = gemps(*command)
+            assert done.returncode == FAILED
+            assert done.stderr.strip().count("\n") == 0
+            assert "gemps serve" in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_a_name_that_does_not_resolve_is_one_line_with_the_fix() -> None:
+    done = gemps("status", "no-such-host.invalid:50051")
+    assert done.returncode == FAILED
+    assert done.stderr.strip().count("\n") == 0
+    assert "no-such-host.invalid" in done.stderr
+    waiting = gemps("work", "no-such-host.invalid:50051", env={"GEMPS_CLIENT_CONNECT_TIMEOUT": "0.2"})
+    assert waiting.returncode == FAILED
+    assert waiting.stderr.strip().count("\n") == 0
+    assert waiting.stdout.count("waiting-for-server") == 1
 
 
 def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:

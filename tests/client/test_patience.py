@@ -1,7 +1,15 @@
 """The pauses between attempts, and the end of patience, on a clock of the test's own."""
 
 import pytest
-from gem_worker.client import ClientEvent, ClientSettings, EventKind, ServerRefused, ServerUnavailable
+from gem_worker.client import (
+    ClientEvent,
+    ClientSettings,
+    EventKind,
+    ServerMisbehavedError,
+    ServerRefused,
+    ServerUnavailable,
+)
+from gem_worker.client.errors import Torn
 from gem_worker.client.retry import Patience
 
 
@@ -14,11 +22,13 @@ class World:
         self.ranges: set[tuple[float, float]] = set()
         self.jitter = jitter
         self.events: list[ClientEvent] = []
+        self.renewed = 0
         self.patience = Patience(
             "server:1",
             ClientSettings(connect_timeout=10, backoff_first=0.1, backoff_limit=2.0),
             self.events.append,
             limit=limit,
+            renew=self.renew,
             clock=lambda: self.now,
             sleep=self.sleep,
             uniform=self.uniform,
@@ -27,6 +37,9 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.pauses.append(round(seconds, 3))
         self.now += seconds
+
+    def renew(self) -> None:
+        self.renewed += 1
 
     def uniform(self, low: float, high: float) -> float:
         self.ranges.add((low, high))
@@ -100,6 +113,66 @@ def test_each_trouble_is_reported_once_when_it_begins_and_once_when_it_is_over()
         EventKind.CONNECTION_BACK,
     ]
     assert "after 0.7 s" in world.events[3].message
+
+
+def test_another_reason_for_trouble_that_lasts_is_told_and_each_only_once() -> None:
+    """A server that is restarted is refused, unknown and starting in turn: a line a change, not a line an attempt."""
+    world = World(limit=60)
+    for _ in range(3):
+        world.patience.failed("refused")
+    world.patience.failed("passing")  # within the first seconds: it may be over at once
+    while world.now < 1005:
+        world.patience.failed("refused")
+    for why in ("unknown", "unknown", "refused", "unknown"):
+        world.patience.failed(why)
+    world.patience.succeeded()
+    assert world.kinds() == [
+        EventKind.WAITING_FOR_SERVER,
+        EventKind.WAITING_FOR_SERVER,
+        EventKind.CONNECTION_BACK,
+    ]
+    assert "(refused)" in world.events[0].message
+    assert "still" in world.events[1].message
+    assert "(unknown)" in world.events[1].message
+
+
+def test_server_that_answers_between_two_losses_is_not_waited_for_anew() -> None:
+    world = World()
+    for _ in range(4):
+        world.patience.failed("refused")
+        world.patience.wait_as_asked(ServerRefused("WAITING_ROOM", "full", retry_after=1.0))
+    assert world.kinds() == [EventKind.WAITING_FOR_SERVER, EventKind.SERVER_BUSY]
+
+
+def test_broken_call_is_repeated_on_a_new_connection_unless_the_server_itself_broke_it() -> None:
+    world = World()
+    world.patience.torn(Torn("reset"))
+    assert (world.renewed, world.pauses) == (1, [0.1])
+    world.patience.torn(Torn("STARTING", by_server=True))
+    assert (world.renewed, world.pauses) == (1, [0.1, 0.2])
+
+
+def test_known_cause_is_told_with_its_fix_at_the_start_and_at_the_end() -> None:
+    world = World()
+    world.patience.torn(Torn("unknown name", fix="check the spelling"))
+    world.sleep(10)
+    with pytest.raises(ServerUnavailable, match=r"for 10 s \(unknown name\): check the spelling$"):
+        world.patience.torn(Torn("unknown name", fix="check the spelling"))
+    assert [event.message for event in world.events] == [
+        "waiting for a gemps server at server:1 for up to 10 s (unknown name: check the spelling)"
+    ]
+
+
+def test_stranger_is_not_waited_for_but_a_server_that_was_there_is() -> None:
+    """What answers in its place for a while may be a proxy whose server is being restarted."""
+    stranger = Torn("it speaks HTTP", fix="try another port", by_stranger=True)
+    world = World()
+    with pytest.raises(ServerMisbehavedError, match="server:1: it speaks HTTP; try another port"):
+        world.patience.torn(stranger)
+    assert world.pauses == []
+    world.patience.succeeded()
+    world.patience.torn(stranger)
+    assert world.kinds() == [EventKind.CONNECTION_LOST]
 
 
 def test_server_that_asks_to_wait_is_given_its_time_and_a_little_more() -> None:

@@ -46,6 +46,18 @@ def test_silent_stream_of_a_silent_server_is_ended_and_repeated(point: str, scri
     assert "no progress for 0.2 s" in connected.events[0].message
 
 
+def test_server_that_has_the_next_word_is_asked_after_the_heartbeat_interval(script: Script, connect: Connect) -> None:
+    """Nothing moves on a path that was cut while others compute: waiting must find out sooner than uploading."""
+    server = script(SMALL)
+    connected = connect(server.address, SMALL, progress_timeout=60, heartbeat_interval=SHORT)
+    connected.client.join()
+    connected.client.pull(buffer(SMALL))
+    server.at("commit", server.hang)
+    server.at("heartbeat", refuse(grpc.StatusCode.UNAVAILABLE, None))
+    assert connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
+    assert "no progress for 0.2 s, and no heartbeat either" in connected.events[0].message
+
+
 @pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["whole", "chunked"])
 def test_commit_that_waits_for_its_turn_is_waited_for_while_heartbeats_are_answered(
     layout: Layout, script: Script, connect: Connect

@@ -57,9 +57,17 @@ def status(
 def _watch(observer: Any, interval: float, *, as_json: bool) -> None:
     console = Console()
     reports = observer.watch_status(interval)
-    if as_json or not console.is_terminal:
+    if as_json:
         for report in reports:
-            print(json.dumps(report) if as_json else status_view.plain_line(report), flush=True)
+            print(json.dumps(report), flush=True)
+        return
+    if not console.is_terminal:
+        last = ""
+        for report in reports:
+            line = status_view.plain_line(report)
+            if line != last:  # a run that waits has nothing new to say
+                print(line, flush=True)
+            last = line
         return
     with Live(console=console, screen=False, auto_refresh=False) as live:
         for report in reports:

@@ -68,13 +68,15 @@ class PlainReporter(Reporter):
     def __init__(self) -> None:
         self._last_key: tuple[str, int] | None = None
         self._last_time = 0.0
-        self._unsaid: Status | None = None
+        self._last_line = ""
+        self._unsaid = ""
 
     def close(self) -> None:
         """Say the last report, if it was not."""
-        if self._unsaid is not None:
-            print(status_view.plain_line(self._unsaid), flush=True)
-            self._unsaid = None
+        if self._unsaid not in ("", self._last_line):
+            print(self._unsaid, flush=True)
+            self._last_line = self._unsaid
+        self._unsaid = ""
 
     def event(self, name: str, text: str, **_: Any) -> None:
         """Print the text; failures go to stderr."""
@@ -83,7 +85,7 @@ class PlainReporter(Reporter):
     def status(self, status: Status) -> None:
         """Print a line where it says something new."""
         key = (status_view.state(status), status_view.live_workers(status))
-        self._unsaid = status
+        self._unsaid = status_view.plain_line(status)
         if key != self._last_key or time.monotonic() - self._last_time >= PLAIN_INTERVAL:
             self._last_key, self._last_time = key, time.monotonic()
             self.close()

@@ -1,4 +1,4 @@
-"""The connection: address, channel options, and one typed callable for each RPC.
+"""The connection: address, channel options, one typed callable for each RPC, and starting over when it breaks.
 
 TLS and tokens will come in at `open_channel`, and nowhere else: `grpc.secure_channel` with the credentials in place of
 `grpc.insecure_channel`, the bearer token as call credentials composed into them.
@@ -6,11 +6,13 @@ TLS and tokens will come in at `open_channel`, and nowhere else: `grpc.secure_ch
 
 import ipaddress
 import re
+import threading
 
 import grpc
 from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
 
 from gem_worker.client.errors import AddressError
+from gem_worker.client.interrupts import interrupts_wait
 
 MIB = 1 << 20
 # Largest message of the contract (parameter_server.proto): a chunk of 2 MiB and 64 KiB for the rest.
@@ -24,8 +26,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own pauses between connection attempts grow to 2 min, and it asks DNS every 30 s only: a server that is
-    # back, perhaps under a new IP, was noticed after 32 s.
+    # For a channel that loses its connection between two calls; one whose call broke is replaced (Calls.renew). gRPC's
+    # own pauses between connection attempts grow to 2 min, and it asks DNS every 30 s only: a server that was back was
+    # noticed after 32 s.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
@@ -79,9 +82,38 @@ def open_channel(address: str) -> grpc.Channel:
 
 
 class Calls:
-    """The RPCs of a channel. Those that carry chunks take and give raw bytes (gemps.framing), the others messages."""
+    """The RPCs of a server. Those that carry chunks take and give raw bytes (gemps.framing), the others messages.
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    Take the attributes anew for each call: `renew` replaces them. It is for one thread; any may call, and `close`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._closed = False
+        self._open()
+
+    def renew(self) -> None:
+        """Give the connection up, with the calls on it; the next call makes a new one, and asks DNS again.
+
+        A channel that did not find a name asks again after pauses that grow to 2 min, whatever its options say: a
+        server whose name was gone for 90 s, and that came back under another address, was found after 33 s by the old
+        channel and after 2 s by a new one (grpcio 1.85.1). And a connection whose path has vanished keeps every call on
+        it waiting until a time-out.
+        """
+        with interrupts_wait(), self._lock:
+            if not self._closed:
+                self._channel.close()
+                self._open()
+
+    def close(self) -> None:
+        """Release the connection, for good; running calls end."""
+        with self._lock:
+            self._closed = True
+            self._channel.close()
+
+    def _open(self) -> None:
+        self._channel = channel = open_channel(self._address)
         self.join: grpc.UnaryUnaryMultiCallable[session_pb2.JoinRequest, session_pb2.JoinResponse] = (
             channel.unary_unary(
                 f"{_SERVICE}Join",

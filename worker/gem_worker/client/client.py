@@ -9,7 +9,7 @@ from typing import Self
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
-from gem_worker.client.channel import Calls, check_address, open_channel
+from gem_worker.client.channel import Calls, check_address
 from gem_worker.client.commit import Committer
 from gem_worker.client.errors import MisuseError
 from gem_worker.client.events import EventSink, log_event
@@ -74,13 +74,12 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._layout = layout
-        self._channel = open_channel(self.address)
-        calls = Calls(self._channel)
+        calls = Calls(self.address)
         self._calls = calls
         self._session = Session(
             calls,
             settings,
-            Patience(self.address, settings, on_event),
+            Patience(self.address, settings, on_event, renew=calls.renew),
             on_event,
             layout=layout,
             worker_name=worker_name,
@@ -198,7 +197,7 @@ class Client:
         atexit.unregister(self.close)
         self._session.end_membership()
         self._committer.drop_stream()
-        self._channel.close()
+        self._calls.close()
         self._watchdog.stop()
 
     def __enter__(self) -> Self:

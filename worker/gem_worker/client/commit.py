@@ -99,7 +99,7 @@ class Committer:
                 return self._applied(reply)
             except Torn as torn:
                 self.drop_stream()
-                session.patience.failed(str(torn))
+                session.patience.torn(torn)
                 if reply.verdict is not None:
                     return self._applied(reply, torn_in=payload)
                 why = str(torn)

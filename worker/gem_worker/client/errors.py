@@ -69,4 +69,14 @@ class NotInitialized(ServerRefused):
 
 
 class Torn(Exception):  # noqa: N818 - an event
-    """A call or stream broke before its end. Internal: the client repeats or resumes, it never reaches the caller."""
+    """A call or stream broke before its end. Internal: the client repeats or resumes, it never reaches the caller.
+
+    `fix`: what the user may have to do about it, where the cause is known. `by_server`: a gemps server said so, over a
+    sound connection. `by_stranger`: what answers there is none, nor will it become one.
+    """
+
+    def __init__(self, why: str, *, fix: str = "", by_server: bool = False, by_stranger: bool = False) -> None:
+        super().__init__(why)
+        self.fix = fix
+        self.by_server = by_server
+        self.by_stranger = by_stranger

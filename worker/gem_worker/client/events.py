@@ -11,7 +11,7 @@ _log = logging.getLogger("gem_worker.client")
 class EventKind(Enum):
     """What happened. The values are for programs that read a worker's log."""
 
-    # No server there yet, or it cannot take this worker yet.
+    # No server there yet, or it cannot take this worker yet; or it is still away, now for another reason.
     WAITING_FOR_SERVER = "waiting-for-server"
     CONNECTION_LOST = "connection-lost"
     CONNECTION_BACK = "connection-back"

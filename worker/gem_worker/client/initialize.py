@@ -26,7 +26,7 @@ def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memo
         try:
             response = _upload(calls, watchdog, session, payload, format_, checksum)
         except Torn as torn:
-            session.patience.failed(str(torn))
+            session.patience.torn(torn)
         except Superseded as refusal:
             session.confirm_superseded(refusal)
             session.patience.failed(str(refusal))

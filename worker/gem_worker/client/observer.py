@@ -14,7 +14,7 @@ from gem_core.errors import LayoutError
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
-from gem_worker.client.channel import Calls, check_address, open_channel
+from gem_worker.client.channel import Calls, check_address
 from gem_worker.client.errors import MisuseError, ServerMisbehavedError, Torn
 from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.interrupts import interrupts_wait
@@ -77,10 +77,13 @@ class Observer:
         self.address = check_address(address)
         self._pid = os.getpid()
         self._closed = False
-        self._channel = open_channel(self.address)
-        self._calls = Calls(self._channel)
+        self._calls = Calls(self.address)
         self._patience = Patience(
-            self.address, self._settings, on_event if on_event is not None else log_event, limit=wait
+            self.address,
+            self._settings,
+            on_event if on_event is not None else log_event,
+            limit=wait,
+            renew=self._calls.renew,
         )
         self._watchdog = Watchdog(self._probe, lambda: None, self._settings)
         atexit.register(self.close)  # as Client does
@@ -117,7 +120,7 @@ class Observer:
                 reason = failure(error)
                 if not isinstance(reason, Torn):
                     raise reason from None
-                self._patience.failed(str(reason))
+                self._patience.torn(reason)
             else:
                 return
             finally:
@@ -174,7 +177,7 @@ class Observer:
         if os.getpid() == self._pid and not self._closed:
             self._closed = True
             atexit.unregister(self.close)
-            self._channel.close()
+            self._calls.close()
             self._watchdog.stop()
 
     def __enter__(self) -> Self:
@@ -194,9 +197,9 @@ class Observer:
                 reason = failure(error)
                 if not isinstance(reason, Torn):
                     raise reason from None
-                self._patience.failed(str(reason))
+                self._patience.torn(reason)
             except Torn as torn:
-                self._patience.failed(str(torn))
+                self._patience.torn(torn)
             else:
                 self._patience.succeeded()
                 return result

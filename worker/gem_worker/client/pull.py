@@ -93,7 +93,7 @@ class Puller:
             except Torn as torn:
                 if receiver.received > before:
                     session.patience.moved_on()
-                session.patience.failed(str(torn))
+                session.patience.torn(torn)
             except Superseded as refusal:
                 session.confirm_superseded(refusal)
                 session.patience.failed(str(refusal))

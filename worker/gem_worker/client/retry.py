@@ -4,16 +4,21 @@ import random
 import time
 from collections.abc import Callable
 
-from gem_worker.client.errors import ServerRefused, ServerUnavailable
+from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, ServerUnavailable, Torn
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
+
+# Seconds of trouble after which another reason for it is worth a line: a server that is restarted goes through several.
+_TELL_CHANGES_AFTER = 5.0
+_ANY_FIX = "check that it runs there (gemps serve), and that this machine can reach the port"
 
 
 class Patience:
     """Sleeps between the attempts of a call, and gives up when it has failed for too long without a success between.
 
-    Reports one event when trouble begins and one when it is over. Not thread-safe: it belongs to the thread that makes
-    the calls. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
+    Reports one event when trouble begins and one when it is over; and when it lasts, each further reason once. Not
+    thread-safe: it belongs to the thread that makes the calls. `renew` gives the connection up, so that the next
+    attempt makes another. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
     """
 
     def __init__(
@@ -23,6 +28,7 @@ class Patience:
         on_event: EventSink,
         *,
         limit: float | None = None,
+        renew: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -31,6 +37,7 @@ class Patience:
         self._settings = settings
         self._limit = settings.connect_timeout if limit is None else limit
         self._on_event = on_event
+        self._renew = renew
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
@@ -38,24 +45,36 @@ class Patience:
         self._failing_since: float | None = None
         self._busy_since: float | None = None
         self._pause = settings.backoff_first
+        self._told: set[str] = set()
 
-    def failed(self, why: str, *, report: bool = True) -> None:
+    def torn(self, torn: Torn) -> None:
+        """An attempt failed because the call broke: as `failed`, and the next one is made on a new connection.
+
+        Raises ServerMisbehavedError when somebody else answers there, and no gemps server ever did.
+        """
+        if torn.by_stranger and not self._connected:
+            raise ServerMisbehavedError(f"no gemps server at {self._address}: {torn}; {torn.fix}")
+        if not torn.by_server:
+            self._renew()
+        self.failed(str(torn), fix=torn.fix)
+
+    def failed(self, why: str, *, fix: str = "", report: bool = True) -> None:
         """An attempt failed: sleep before the next, or raise ServerUnavailable when this has gone on for too long.
 
-        `report` False: the caller has told the event sink itself what happened.
+        `fix`: what to do about it, where that is known. `report` False: the caller has told the event sink itself what
+        happened.
         """
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = now
-            if report and self._limit > 0:
-                self._report_trouble(why)
         elapsed = now - self._failing_since
         if elapsed >= self._limit:
             waited = f" for {elapsed:.0f} s" if elapsed >= 1 else ""
             raise ServerUnavailable(
-                f"no answer from a gemps server at {self._address}{waited} ({why}): check that it runs there "
-                f"(gemps serve), and that this machine can reach the port"
+                f"no answer from a gemps server at {self._address}{waited} ({why}): {fix or _ANY_FIX}"
             )
+        if report:
+            self._report_trouble(f"{why}: {fix}" if fix else why, elapsed)
         self._sleep(min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
         self._pause = min(2 * self._pause, self._settings.backoff_limit)
 
@@ -96,12 +115,20 @@ class Patience:
         if self._failing_since is not None or self._busy_since is not None:
             self._report_relief()
             self._failing_since = self._busy_since = None
+            self._told.clear()
             self._pause = self._settings.backoff_first
         self._connected = True
 
-    def _report_trouble(self, why: str) -> None:
+    def _report_trouble(self, why: str, elapsed: float) -> None:
+        if why in self._told or (self._told and elapsed < _TELL_CHANGES_AFTER):
+            return
+        is_first = not self._told
+        self._told.add(why)
         until = f"for up to {self._limit:g} s"
-        if self._connected:
+        if not is_first:
+            text = f"still no answer from {self._address}, after {elapsed:.0f} s ({why})"
+            self._on_event(ClientEvent(EventKind.WAITING_FOR_SERVER, text))
+        elif self._connected:
             text = f"connection to {self._address} lost ({why}): trying again {until}"
             self._on_event(ClientEvent(EventKind.CONNECTION_LOST, text))
         else:

@@ -1,5 +1,9 @@
 """gRPC's status in, this package's exceptions out: the one place that reads codes and `grpc-status-details-bin`."""
 
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
 import grpc
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
@@ -28,6 +32,56 @@ _FIX: dict[str, str] = {
 }
 
 
+class _Cause(NamedTuple):
+    """Why no connection came about: how gRPC words it, how we do, and what to do about it."""
+
+    pattern: re.Pattern[str]
+    why: str  # {peer}: the address that was tried; {name}: the name that was looked up
+    fix: str
+    by_stranger: bool = False
+
+
+# The wording is grpcio 1.85.1's. What none of these fits is told as gRPC has it.
+_CAUSES = (
+    _Cause(
+        re.compile("Domain name not found"),
+        "the name {name} is not known here",
+        "check how it is spelt, and that DNS or the hosts file of this machine has it",
+    ),
+    _Cause(
+        re.compile("address lookup failed"),
+        "DNS did not say where {name} is",
+        "check this machine's network and DNS, or give the server's IP address",
+    ),
+    _Cause(
+        re.compile("Expected SETTINGS frame as the first frame|http1"),
+        "what answers at {peer} does not speak gRPC",
+        "give the port that gemps serve listens on",
+        by_stranger=True,
+    ),
+    _Cause(
+        re.compile("connect to all addresses.*(Socket closed|Connection reset)"),
+        "what listens at {peer} hangs up at once",
+        "check that gemps serve runs behind that port (a forwarded port without a server does this), and without TLS",
+    ),
+    _Cause(
+        re.compile("Connection refused"),
+        "connection refused by {peer}",
+        "check that gemps serve runs there, on this port (on another machine: with --bind 0.0.0.0:PORT --insecure)",
+    ),
+    _Cause(
+        re.compile("No route to host|Network is unreachable"),
+        "{peer} cannot be reached from here",
+        "check the address, this machine's network, and firewalls on the way",
+    ),
+    _Cause(
+        re.compile("tcp handshaker shutdown|before receiving SETTINGS frame"),
+        "{peer} does not answer",
+        "check the address and port, and firewalls on the way",
+    ),
+)
+
+
 def failure(error: grpc.RpcError) -> Torn | ServerRefused:
     """What a failed call means: Torn when it may be repeated or resumed at once, else the server's refusal."""
     code = error.code()
@@ -35,16 +89,26 @@ def failure(error: grpc.RpcError) -> Torn | ServerRefused:
     info, retry_after = _details(error)
     if info is None:
         if code in _TRANSPORT_CODES:
-            return Torn(f"{code.name}: {message}")
+            return _torn(f"{code.name}: {message}")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             message = f"what answers there does not offer this call of gemps.v1; is it a gemps server? {message}"
         return ServerRefused(code.name, message)
     if info.reason in _PASSING_REASONS:
-        return Torn(f"{info.reason}: {message}")
+        return Torn(f"{info.reason}: {message}", by_server=True)
     if info.reason in _FIX:
         message = f"{message}: {_FIX[info.reason]}"
     kind = _OWN_CLASS.get(info.reason, ServerRefused)
     return kind(info.reason, message, retry_after=retry_after, metadata=dict(info.metadata))
+
+
+def _torn(message: str) -> Torn:
+    cause = next((one for one in _CAUSES if one.pattern.search(message)), None)
+    if cause is None:
+        return Torn(message)
+    peer = re.search(r"ipv[46]:([\d.]+:\d+|\[.+?\]:\d+)", unquote(message))
+    name = re.search(r"address lookup failed for (\S+?)(:\d+)?:", message)
+    why = cause.why.format(peer=peer[1] if peer else "that address", name=name[1] if name else "it")
+    return Torn(why, fix=cause.fix, by_stranger=cause.by_stranger)
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:

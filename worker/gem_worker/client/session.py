@@ -242,7 +242,7 @@ class Session:
             except grpc.RpcError as error:
                 reason = failure(error)
                 if isinstance(reason, Torn):
-                    self.patience.failed(str(reason))
+                    self.patience.torn(reason)
                 else:
                     self.patience.wait_as_asked(reason, bounded=bounded)
 

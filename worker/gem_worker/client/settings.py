@@ -27,14 +27,15 @@ class ClientSettings(BaseSettings):
         default=60.0,
         description="Seconds (default 60) without a single message moving before a call is examined. While "
         "chunks are under way it is then ended and repeated; while the server has the next word (a commit may wait "
-        "for others), a heartbeat decides: an answering server is waited for, however long. Shorter notices a dead "
-        "path sooner; below the time that one chunk needs on a slow network, nothing gets through.",
+        "for others), a heartbeat decides, after heartbeat_interval if that is shorter: an answering server is waited "
+        "for, however long. Shorter notices a dead path sooner; below the time that one chunk needs on a slow network, "
+        "nothing gets through.",
     )
     heartbeat_interval: Seconds = Field(
         default=30.0,
-        description="Seconds (default 30) without any call after which the client tells the server that it is "
-        "alive. Must be well below the server's session_timeout (120 s or more), or sessions of slow workers "
-        "expire and lose their moment.",
+        description="Seconds (default 30) without any call, or without a word from a server that has the next "
+        "one, after which the client tells the server that it is alive, and learns whether the server is. Must be well "
+        "below the server's session_timeout (120 s or more), or sessions of slow workers expire and lose their moment.",
     )
     backoff_first: Seconds = Field(
         default=0.1,

@@ -2,9 +2,9 @@
 
 A call is in one of two stages. While bytes are under way, a pause of `progress_timeout` ends the call. While the server
 has the next word (a staging buffer, the verdict, a turn in round-robin order) a pause may be legitimate for as long as
-other workers take, so the server is asked by a heartbeat: only one that does not answer, or no longer knows the
-session, is treated as dead. A server that says it has applied the commit, and still sends no verdict by the next
-examination, has lost the stream.
+other workers take, so after `heartbeat_interval`, or `progress_timeout` if that is shorter, the server is asked by a
+heartbeat: only one that does not answer, or no longer knows the session, is treated as dead. A server that says it has
+applied the commit, and still sends no verdict by the next examination, has lost the stream.
 """
 
 import threading
@@ -89,21 +89,26 @@ class Watchdog:
         self._last_call = time.monotonic()
 
     def _run(self) -> None:
-        shortest = min(self._settings.progress_timeout, self._settings.heartbeat_interval)
-        tick = min(_LARGEST_TICK, shortest / 4)
+        tick = min(_LARGEST_TICK, self._patience_with_silence / 4)
         while not self._stopped.wait(tick):
             now = time.monotonic()
             watched = self._watched
             if watched is not None:
-                if now - watched.progressed_at >= self._settings.progress_timeout:
-                    self._examine(watched)
+                limit = self._patience_with_silence if watched.waiting else self._settings.progress_timeout
+                if now - watched.progressed_at >= limit:
+                    self._examine(watched, limit)
             elif now - self._last_call >= self._settings.heartbeat_interval:
                 self.note_call()
                 self._beat()
 
-    def _examine(self, watched: Watched) -> None:
+    @property
+    def _patience_with_silence(self) -> float:
+        """Seconds for which a server that has the next word is not asked whether it is there."""
+        return min(self._settings.progress_timeout, self._settings.heartbeat_interval)
+
+    def _examine(self, watched: Watched, limit: float) -> None:
         seen = watched.progressed_at
-        pause = f"no progress for {self._settings.progress_timeout:g} s"
+        pause = f"no progress for {limit:g} s"
         if watched.waiting:
             answer = self._probe()
             if isinstance(answer, str):
