@@ -27,6 +27,16 @@ def test_training_starts_with_parameters_and_enough_workers() -> None:
     assert the_run.state is RunState.TRAINING  # once started, a worker that goes does not stop it
 
 
+def test_finished_run_does_not_start_and_end_again_when_workers_come_back() -> None:
+    the_run = run()
+    the_run.finish("1 commits")
+    heard: list[RunState] = []
+    the_run.on_change.append(lambda: heard.append(the_run.state))
+    the_run.consider_start(True, 1)
+    assert heard == []
+    assert the_run.state is RunState.FINISHED
+
+
 def test_total_budget_is_spent_by_exactly_so_many_commits() -> None:
     the_run, worker = run(Budget(commits=3)), Worker("a", 0)
     for _ in range(3):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
+from gemps.v1 import run_pb2
 
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE
@@ -51,6 +52,22 @@ async def test_finished_run_that_is_resumed_sends_its_workers_home_before_it_end
     worker = await serving.joined()
     await worker.leave()
     await ending
+
+
+@pytest.mark.parametrize("order", ["fifo", "round-robin"])
+async def test_finished_run_that_is_resumed_lets_each_worker_pull_though_fewer_than_the_run_wants_came(
+    serve: Serve, tmp_path: Path, order: str
+) -> None:
+    await finished_run(serve, tmp_path)
+    serving = await serve(commits=1, data_dir=tmp_path, resume=True, min_workers=2, order=order)
+    since = serving.server._finished_since
+    worker = await serving.joined()
+    assert worker.membership.run_state == run_pb2.RUN_STATE_FINISHED
+    await worker.pull()
+    await refused(worker.commit(worker.delta(1)), "RUN_FINISHED")
+    second = await serving.joined()
+    await second.pull()
+    assert serving.server._finished_since == since
 
 
 async def test_finished_run_that_is_resumed_ends_when_nobody_comes(serve: Serve, tmp_path: Path) -> None:

@@ -74,8 +74,11 @@ class Run:
         return self.schedule.at(self.commits)
 
     def consider_start(self, has_parameters: bool, workers: int) -> None:
-        """Begin training once there are parameters and enough workers (live ones, and any that are done already)."""
-        if not self.started and has_parameters and workers >= self.min_workers:
+        """Begin training once there are parameters and enough workers (live ones, and any that are done already).
+
+        A run that was finished before this process stays as it is, however many come.
+        """
+        if not self.started and self.finished_because is None and has_parameters and workers >= self.min_workers:
             self.started = True
             self._changed()
 
