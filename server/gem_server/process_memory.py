@@ -18,8 +18,28 @@ def anonymous_bytes() -> int:
 
 
 def default_limit() -> int:
-    """80 % of the memory of the machine, or of the control group if that is smaller."""
-    total = int(psutil.virtual_memory().total)
-    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit ("max")
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return int(total * DEFAULT_SHARE)
+    """80 % of the memory of the machine, or of the control group (container, systemd unit) if that has less."""
+    return int(min(psutil.virtual_memory().total, *group_limits(Path("/"))) * DEFAULT_SHARE)
+
+
+def group_limits(root: Path) -> list[int]:
+    """The limits of this process's control groups and of the groups around them, in bytes (version 1 and 2).
+
+    A container may see its own group at the root of the mount, whatever path it has outside, so every group on the way
+    to the root is asked. A group without a limit says "max" (version 2) or a number beyond any machine's memory.
+    """
+    files = []
+    with contextlib.suppress(OSError):  # not Linux
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            group = Path(path.lstrip("/"))
+            if not controllers:
+                files += [root / "sys/fs/cgroup" / one / "memory.max" for one in (group, *group.parents)]
+            elif "memory" in controllers.split(","):
+                mount = root / "sys/fs/cgroup/memory"
+                files += [mount / one / "memory.limit_in_bytes" for one in (group, *group.parents)]
+    limits = []
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):  # not there, or no limit
+            limits.append(int(file.read_text(encoding="ascii")))
+    return limits

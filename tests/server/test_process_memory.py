@@ -1,0 +1,51 @@
+"""What the server takes for its memory: the machine's, or its control group's."""
+
+from pathlib import Path
+
+import psutil
+from gem_server.process_memory import DEFAULT_SHARE, default_limit, group_limits
+
+GIB = 1024**3
+
+
+def made(root: Path, group: str, **limits: str) -> Path:
+    """A file system in which this process is in `group`, and groups have limits (`a__b` is the file a/b)."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(group)
+    for name, limit in limits.items():
+        file = root / "sys/fs/cgroup" / name.replace("__", "/").replace("max", "memory.max")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(limit + "\n")
+    return root
+
+
+def test_a_systemd_unit_has_the_limit_of_its_group(tmp_path: Path) -> None:
+    root = made(tmp_path, "0::/system.slice/gemps-server.service\n", system__max="max")
+    unit = root / "sys/fs/cgroup/system.slice/gemps-server.service"
+    unit.mkdir(parents=True)
+    (unit / "memory.max").write_text("2147483648\n")
+    assert group_limits(root) == [2 * GIB]
+
+
+def test_a_limit_of_a_group_around_it_holds_as_well(tmp_path: Path) -> None:
+    root = made(tmp_path, "0::/a/b\n", a__max=str(GIB), a__b__max=str(2 * GIB))
+    assert min(group_limits(root)) == GIB
+
+
+def test_a_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
+    assert group_limits(made(tmp_path, "0::/\n", max=str(GIB))) == [GIB]
+
+
+def test_a_container_of_control_groups_version_1_too(tmp_path: Path) -> None:
+    root = made(tmp_path, "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n")
+    (root / "sys/fs/cgroup/memory").mkdir(parents=True)
+    (root / "sys/fs/cgroup/memory/memory.limit_in_bytes").write_text(f"{GIB}\n")
+    assert group_limits(root) == [GIB]
+
+
+def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
+    assert group_limits(tmp_path) == []
+
+
+def test_the_default_is_a_share_of_what_there_is() -> None:
+    assert 0 < default_limit() <= DEFAULT_SHARE * psutil.virtual_memory().total
