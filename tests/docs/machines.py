@@ -71,6 +71,9 @@ class Place:
 
     def start(self, name: str) -> Container:
         """A fresh machine of this name, in the place of an older one."""
+        if name == "here":
+            taken = run("docker", "ps", "--filter", "publish=50051", "--format", "{{.Names}}")
+            assert not taken, f"the engine's port 50051, which the pages' lines publish, is taken by {taken}"
         found = run("docker", "ps", "--all", "--quiet", "--filter", f"name=^{NAME}-{name}$")
         if found:
             run("docker", "rm", "--force", "--volumes", found)
