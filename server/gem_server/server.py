@@ -17,6 +17,7 @@ from gem_core import RuleError, ThreadingError, create_rule
 from gem_core.threads import configure_threads
 from gem_server.durability import checkpoint, run_record
 from gem_server.durability.checkpointer import Checkpointer
+from gem_server.durability.lock import DirectoryLock
 from gem_server.ending import reason_to_exit
 from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.flow.applying import Applier
@@ -122,6 +123,7 @@ class Server:
         self._kernel_thread = kernel_thread
         self.checkpointer = self._make_checkpointer()
         self._checkpoint_now = asyncio.Event()
+        self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._grpc: grpc.aio.Server | None = None
         self._health = health_aio.HealthServicer()
@@ -146,6 +148,7 @@ class Server:
             await self._prepare()
         except BaseException:
             await self._close_grpc(None)
+            self._unlock()
             raise
         self._applying = asyncio.create_task(self.applier.serve_until_closed())
         self._applying.add_done_callback(self._on_applying_done)
@@ -204,6 +207,7 @@ class Server:
                 await self.checkpointer.write_last()
         finally:
             self._kernel_thread.shutdown()
+            self._unlock()
         logger.info("stopped at clock %d", self.central.clock)
 
     # --- starting
@@ -243,8 +247,10 @@ class Server:
     async def _recover(self, data_dir: Path) -> None:
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
+            if self._lock is not None:
+                self._lock.acquire()
         except OSError as error:
-            raise StartupError(f"--data-dir {data_dir} cannot be made: {error.strerror}") from error
+            raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
         if not self.settings.resume:
             if (data_dir / checkpoint.LATEST).exists():
                 raise StartupError(
@@ -409,6 +415,10 @@ class Server:
     async def _set_health(self, status: "health_pb2.HealthCheckResponse.ServingStatus") -> None:
         for name in ("", handlers.SERVICE):
             await self._health.set(name, status)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     async def _close_grpc(self, grace: float | None) -> None:
         if self._grpc is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gem_server.errors import StartupError
 from gemps.v1 import operations_pb2, run_pb2
 from safetensors.numpy import load_file
 
@@ -246,3 +247,14 @@ async def test_resumed_run_waits_for_its_workers_again(serve: Serve, tmp_path: P
     assert first.membership.run_state == run_pb2.RUN_STATE_WAITING
     second = await serving.joined(name="worker-1")
     assert second.membership.run_state == run_pb2.RUN_STATE_TRAINING
+
+
+async def test_second_server_on_the_same_directory_is_refused_and_harms_nothing(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    with pytest.raises(StartupError, match="in use by another server"):
+        await serve(data_dir=tmp_path, resume=True)
+    await serving.next_commit_works(worker)
+    serving = await restart(serve, serving, tmp_path)
+    assert (await serving.status()).commits == 2

@@ -1,0 +1,57 @@
+"""One data directory, one server: an advisory lock on DATA_DIR/lock, held for as long as the process lives.
+
+The system lets go of it when the process ends, in whatever way, so there is nothing to clean up after a crash. The file
+stays; its text, the pid of who has the lock, is only for people.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from gem_server.errors import StartupError
+
+FILE = "lock"
+
+
+class DirectoryLock:
+    """The lock on one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / FILE
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take it. Raises StartupError when another server has it, naming that one; OSError."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _lock(descriptor):
+                holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
+                raise StartupError(
+                    f"{self.path.parent} is in use by another server ({holder or 'which has just started'}): stop that "
+                    "one, or choose another --data-dir"
+                )
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let go of it; harmless when it is not held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether it could be locked. Where a system has no flock (Windows), nothing keeps two servers apart."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
