@@ -80,7 +80,7 @@ UNITS = {
     "seconds": "exit_grace exit_linger checkpoint_interval session_timeout stall_timeout log_interval report_interval "
     "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",
     "bytes": "memory_limit chunk_bytes",
-    "commits": "eta_warmup eta_step_every eta_decay_commits commits staging_buffers",
+    "commits": "eta_warmup eta_step_every eta_decay_commits commits checkpoint_commits staging_buffers",
     "commits a worker": "steps",
     "epochs a worker": "epochs",
     "workers": "min_workers max_sessions workers",

@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 
+from gem_server.durability.files import StorageFailure
 from gem_server.errors import StartupError
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
@@ -53,7 +54,7 @@ async def _serve(settings: ServerSettings) -> int:
     stopping.cancel()
     try:
         await server.stop()
-    except OSError as error:
+    except (OSError, StorageFailure) as error:
         logger.critical("the last checkpoint could not be written: %s", error)
         code = EXIT_FAILED
     return code

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -17,6 +17,7 @@ from gem_core import RuleError, ThreadingError, create_rule
 from gem_core.threads import configure_threads
 from gem_server.durability import checkpoint, run_record
 from gem_server.durability.checkpointer import Checkpointer
+from gem_server.durability.files import Files, StorageFailure
 from gem_server.durability.lock import DirectoryLock
 from gem_server.ending import reason_to_exit
 from gem_server.errors import Reason, Refusal, StartupError
@@ -78,11 +79,15 @@ class Server:
     """One parameter server. `start`, then `wait_until_done` or whatever else, then `stop`; all on one event loop.
 
     `make_queue(ring, started)` puts another order of serving in (`ring()`: live sessions that have budget left;
-    `started()`: whether training has started); by default it is the one of `settings.order`.
+    `started()`: whether training has started); by default it is the one of `settings.order`. `files` puts another disk
+    under the data directory.
     """
 
-    def __init__(self, settings: ServerSettings, make_queue: MakeQueue | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, make_queue: MakeQueue | None = None, files: Files | None = None
+    ) -> None:
         self.settings = settings
+        self._files = files or Files()
         try:
             self.rule = create_rule(settings.rule, **settings.rule_settings())
         except RuleError as error:
@@ -122,7 +127,6 @@ class Server:
         )
         self._kernel_thread = kernel_thread
         self.checkpointer = self._make_checkpointer()
-        self._checkpoint_now = asyncio.Event()
         self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._grpc: grpc.aio.Server | None = None
@@ -154,7 +158,9 @@ class Server:
         self._applying.add_done_callback(self._on_applying_done)
         self._tasks.append(asyncio.create_task(self._tick()))
         if self.checkpointer is not None:
-            writing = self.checkpointer.write_every(self.settings.checkpoint_interval, self._checkpoint_now)
+            level = self.settings.durability_level
+            seconds = 0.0 if level == "none" else self.settings.checkpoint_interval
+            writing = self.checkpointer.write_whenever_due(seconds)
             self._tasks.append(asyncio.create_task(writing))
         self._listen_to_changes()
         self.gate.ready = True
@@ -278,7 +284,11 @@ class Server:
         chunk_bytes = self.settings.chunk_bytes
         run_settings = messages.run_settings_to(self.settings, dict(self.rule.settings))
         initializing = Initializing(
-            central=self.central, sessions=self.sessions, staging=self.staging, applier=self.applier
+            central=self.central,
+            sessions=self.sessions,
+            staging=self.staging,
+            applier=self.applier,
+            stored=self._promises_first(),
         )
         pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier)
         committing = Committing(
@@ -298,6 +308,7 @@ class Server:
             self.evaluations,
             self.applier.rate,
             self.checkpointer,
+            self.settings.durability_level,
             run_settings,
             self._run_seconds,
             lambda: monotonic() - self._started_at,
@@ -320,15 +331,27 @@ class Server:
         )
 
     def _make_checkpointer(self) -> Checkpointer | None:
-        if self.settings.data_dir is None:
+        settings = self.settings
+        if settings.data_dir is None:
             return None
-        return Checkpointer(
-            data_dir=self.settings.data_dir,
+        writer = Checkpointer(
+            data_dir=settings.data_dir,
+            files=self._files,
             central=self.central,
             applier=self.applier,
-            describe=lambda: run_record.describe(self.run, self.workers, self.ledger, self.settings.seed),
+            describe=lambda: run_record.describe(self.run, self.workers, self.ledger, settings.seed),
             clock=monotonic,
+            on_failure=self._break,
         )
+        if settings.checkpoint_commits and settings.durability_level != "none":
+            self.applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
+        return writer
+
+    def _promises_first(self) -> Callable[[], Awaitable[None]] | None:
+        """What an Initialize waits for before it is acknowledged."""
+        if self.checkpointer is None or self.settings.durability_level == "none":
+            return None
+        return self.checkpointer.first_is_written
 
     # --- while it runs
 
@@ -353,7 +376,8 @@ class Server:
                 logger.info("training starts, workers joined: %d", len(self.sessions))
             elif self.run.state is RunState.FINISHED:
                 self._finished_since = monotonic()
-                self._checkpoint_now.set()
+                if self.checkpointer is not None:
+                    self.checkpointer.soon()
                 stays = "" if self.settings.exit_when_finished else "; serving pulls until it is stopped"
                 logger.info("finished: %s%s", self.run.finished_because, stays)
                 self.staging.refuse_waiting(
@@ -391,10 +415,17 @@ class Server:
             grace=self.settings.exit_grace,
         )
 
+    def _break(self, failure: StorageFailure) -> None:
+        """The disk fails: end the process, and acknowledge nothing any more."""
+        if self._failed is not None and not self._failed.done():
+            logger.critical("%s: the server stops, because it could not keep what it promises; check the disk", failure)
+            self._failed.set_exception(failure)
+
     def _on_applying_done(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None and self._failed is not None:
             logger.critical("the applying task failed; the server stops", exc_info=error)
-            self._failed.set_exception(error)
+            if not self._failed.done():
+                self._failed.set_exception(error)
 
     def _ring(self) -> Sequence[Session]:
         if self.run.state is RunState.FINISHED:

@@ -175,11 +175,25 @@ class ServerSettings(BaseSettings):
         description="Directory of the checkpoints. Without one nothing is written, and a stopped run is gone.",
         json_schema_extra={"panel": "Durability"},
     )
+    durability: Literal["none", "interval"] = Field(
+        "interval",
+        description="With --data-dir: what a crash may cost. interval: what was applied since the last checkpoint. "
+        "none: as much as that, but nothing is written before the run is finished or the process ends. Without "
+        "--data-dir it is none.",
+        json_schema_extra={"panel": "Durability"},
+    )
     checkpoint_interval: float = Field(
         60.0,
         ge=0,
-        description="With --data-dir: seconds between checkpoints while training: what a crash can cost. There "
-        "is always one when the run is finished, and one at the end of the process; 0: only those.",
+        description="Seconds between checkpoints while training, unless --durability is none. There is always one when "
+        "the run is finished, and one at the end of the process; 0: only those.",
+        json_schema_extra={"panel": "Durability"},
+    )
+    checkpoint_commits: int = Field(
+        0,
+        ge=0,
+        description="Applied commits after which a checkpoint is written, whatever the time, unless --durability is "
+        "none; 0: no such rule.",
         json_schema_extra={"panel": "Durability"},
     )
     resume: bool = Field(
@@ -263,14 +277,21 @@ class ServerSettings(BaseSettings):
             raise ValueError("--eta-schedule cosine needs --eta-decay-commits, or a budget of --commits, or of --steps")
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
-        if self.data_dir is None and (self.resume or "checkpoint_interval" in self.model_fields_set):
-            raise ValueError("--resume and --checkpoint-interval need --data-dir DIRECTORY")
+        if self.data_dir is None and (
+            self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
+        ):
+            raise ValueError("--resume, --checkpoint-interval and --checkpoint-commits need --data-dir DIRECTORY")
         return self
 
     @property
     def host(self) -> str:
         """The host part of `bind`, without brackets."""
         return self.bind.rpartition(":")[0].strip("[]")
+
+    @property
+    def durability_level(self) -> Literal["none", "interval"]:
+        """`durability`, or none where there is no directory."""
+        return self.durability if self.data_dir is not None else "none"
 
     @property
     def cosine_commits(self) -> int:

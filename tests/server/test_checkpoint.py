@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gem_server.durability import checkpoint, run_record
 from gem_server.durability.checkpoint import Checkpoint
+from gem_server.durability.files import Files
 from gem_server.errors import StartupError
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
@@ -100,17 +101,15 @@ def test_latest_points_to_the_newest_and_the_one_before_is_kept(tmp_path: Path) 
     )
 
 
-def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(tmp_path: Path) -> None:
     old = checkpoint.write(tmp_path, sample(1))
 
-    def full(_: Path) -> None:
-        raise OSError(28, "No space left on device")
+    class Full(Files):
+        def sync(self, path: Path) -> None:
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_sync", full)
     with pytest.raises(OSError, match="space"):
-        checkpoint.write(tmp_path, sample(2))
+        checkpoint.write(tmp_path, sample(2), Full())
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [old.name]
     back = checkpoint.read_latest(tmp_path)
     assert back is not None
@@ -121,24 +120,48 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
     assert checkpoint.read_latest(tmp_path) is None
 
 
-@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "float32.safetensors"])
-@pytest.mark.parametrize("damage", ["missing", "empty", "cut"])
+@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "float32.safetensors", "checksums.json"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "longer"])
 def test_damaged_checkpoint_is_refused_with_its_place(tmp_path: Path, file: str, damage: str) -> None:
     place = checkpoint.write(tmp_path, sample())
     victim = place / file
     if damage == "missing":
         victim.unlink()
     else:
-        victim.write_bytes(b"" if damage == "empty" else victim.read_bytes()[:-3])
+        whole = victim.read_bytes()
+        victim.write_bytes({"empty": b"", "cut": whole[:-3], "longer": whole + b"0"}[damage])
     with pytest.raises(StartupError, match=place.name):
         checkpoint.read_latest(tmp_path)
 
 
-def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_bit_flipped_anywhere_is_refused_with_file_and_offset(tmp_path: Path) -> None:
+    """Every byte of every file, one bit each."""
     place = checkpoint.write(tmp_path, sample())
-    document = json.loads((place / "state.json").read_text())
-    (place / "state.json").write_text(json.dumps(document | {"format": "gemps-checkpoint-99"}))
-    with pytest.raises(StartupError, match="gemps-checkpoint-1"):
+    for file in sorted(place.iterdir()):
+        whole = file.read_bytes()
+        for at in range(len(whole)):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+            with pytest.raises(StartupError, match=rf"{file.name} is damaged in the 1024 KiB from offset 0"):
+                checkpoint.read_latest(tmp_path)
+        file.write_bytes(whole)
+    assert checkpoint.read_latest(tmp_path) is not None
+
+
+def test_offset_of_the_damage_is_that_of_its_mebibyte(tmp_path: Path) -> None:
+    layout = Layout([TensorSpec("w", (600_000,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+    place = checkpoint.write(tmp_path, Checkpoint(layout, 1, np.zeros(600_000, np.float32), b"", b"", {}))
+    file = place / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:2_000_000] + b"\1" + whole[2_000_001:])
+    with pytest.raises(StartupError, match="offset 1048576"):
+        checkpoint.read_latest(tmp_path)
+
+
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT", "gemps-checkpoint-99")
+    checkpoint.write(tmp_path, sample())
+    monkeypatch.undo()
+    with pytest.raises(StartupError, match="gemps-checkpoint-2"):
         checkpoint.read_latest(tmp_path)
 
 

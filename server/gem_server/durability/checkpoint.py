@@ -4,6 +4,7 @@
         model.safetensors      every name of the model's state_dict, in the model's own types
         float32.safetensors    only with 16-bit parameters: the float32 values that the server holds of them
         state.json             version, layout, budget, schedule, workers, ledger
+        checksums.json         CRC32C of each MiB of these files, so that damage is noticed, and told with its place
     DATA_DIR/latest -> checkpoints/000000001000-0
 
 It is written beside its place, synced, renamed, and its parent synced; `latest` is replaced in one step. Files are
@@ -14,7 +15,7 @@ event loop.
 import json
 import os
 import re
-import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,14 @@ from safetensors import SafetensorError, deserialize, serialize_file
 from safetensors import TensorSpec as FileTensor
 
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.checksum import crc32c
+from gem_server.durability.files import Files
 from gem_server.errors import StartupError
 
-FORMAT = "gemps-checkpoint-1"
+FORMAT = "gemps-checkpoint-2"
 MODEL_FILE, EXACT_FILE, STATE_FILE = "model.safetensors", "float32.safetensors", "state.json"
+CHECKSUMS_FILE = "checksums.json"
+CHECKED_BLOCK = 1024 * 1024
 LATEST = "latest"
 # The newest, and the one before it in case a reader has just opened that.
 KEPT = 2
@@ -64,29 +69,33 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def write(data_dir: Path, checkpoint: Checkpoint) -> Path:
+def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
     """Write a checkpoint and make it the latest; returns its directory. Raises OSError; the older one then stands."""
+    files = files or Files()
     parent = data_dir / "checkpoints"
-    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not parent.exists():
+        files.make_directory(parent)
+        files.sync(data_dir)
     place = _unused_place(parent, checkpoint.clock)
     unfinished = parent / f".unfinished-{os.getpid()}"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(mode=0o700)
+    files.remove(unfinished)
+    files.make_directory(unfinished)
     try:
         _write_tensors(unfinished, checkpoint)
         document = {"format": FORMAT, "clock": checkpoint.clock, "layout": _describe(checkpoint.layout)}
         (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state, indent=1), encoding="utf-8")
+        _write_checksums(unfinished)
         for file in unfinished.iterdir():
             file.chmod(0o600)
-            _sync(file)
-        _sync(unfinished)
-        unfinished.rename(place)
-        _sync(parent)
-        _point_latest(data_dir, place)
+            files.sync(file)
+        files.sync(unfinished)
+        files.rename(unfinished, place)
+        files.sync(parent)
+        _point_latest(files, data_dir, place)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        files.remove(unfinished)
         raise
-    _remove_old(parent, keep=place)
+    _remove_old(files, parent, keep=place)
     return place
 
 
@@ -96,6 +105,7 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
     if not place.is_symlink() and not place.exists():
         return None
     try:
+        _check(place.resolve(strict=True))
         document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
         if document.pop("format", None) != FORMAT:
             raise StartupError(f"{place / STATE_FILE}: not a checkpoint of this version of gemps ({FORMAT})")
@@ -135,9 +145,56 @@ def _write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
             model[name] = tensor(spec, spec.element_type, data)
     # One entry only: safetensors writes several in an order that changes from process to process, and the files of two
     # runs that did the same must be the same bytes. The clock is in the state file.
-    serialize_file(model, directory / MODEL_FILE, {"format": "pt"})
+    _serialize(model, directory / MODEL_FILE, {"format": "pt"})
     if exact:
-        serialize_file(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
+        _serialize(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
+
+
+def _serialize(tensors: dict[str, FileTensor], file: Path, metadata: dict[str, str]) -> None:
+    try:
+        serialize_file(tensors, file, metadata)
+    except SafetensorError as error:
+        # It tells what the system said in its text alone: "... No space left on device (os error 28) ...".
+        told = re.search(r"os error (\d+)", str(error))
+        if told is None:
+            raise
+        raise OSError(int(told[1]), os.strerror(int(told[1])), str(file)) from error
+
+
+def _write_checksums(directory: Path) -> None:
+    sums = {file.name: [crc32c(block) for block in _blocks(file)] for file in sorted(directory.iterdir())}
+    text = json.dumps(sums)
+    own = crc32c(text.encode())
+    (directory / CHECKSUMS_FILE).write_text(f"{text}\n{own:08x}\n", encoding="utf-8")
+
+
+def _check(directory: Path) -> None:
+    """Raise StartupError, with file and offset, for the first block that is not as it was written; OSError."""
+    file = directory / CHECKSUMS_FILE
+    text, _, own = file.read_bytes().partition(b"\n")
+    if own != f"{crc32c(text):08x}\n".encode():
+        raise _damaged(file, 0)
+    for name, expected in json.loads(text).items():
+        found = [crc32c(block) for block in _blocks(directory / name)]
+        for number, wanted in enumerate(expected):
+            if number >= len(found) or found[number] != wanted:
+                raise _damaged(directory / name, number * CHECKED_BLOCK)
+        if len(found) > len(expected):
+            raise _damaged(directory / name, len(expected) * CHECKED_BLOCK)
+
+
+def _damaged(file: Path, offset: int) -> StartupError:
+    return StartupError(
+        f"{file} is damaged in the {CHECKED_BLOCK // 1024} KiB from offset {offset}: bring this checkpoint back from "
+        "a backup, point `latest` to the one before it in checkpoints/ (and lose what came after that), or begin a new "
+        "run in another --data-dir"
+    )
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while block := stream.read(CHECKED_BLOCK):
+            yield block
 
 
 def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32], bytes]:
@@ -212,24 +269,16 @@ def _unused_place(parent: Path, clock: int) -> Path:
     return place
 
 
-def _point_latest(data_dir: Path, place: Path) -> None:
+def _point_latest(files: Files, data_dir: Path, place: Path) -> None:
     fresh = data_dir / f".{LATEST}-{os.getpid()}"
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(place.relative_to(data_dir), target_is_directory=True)
-    fresh.replace(data_dir / LATEST)
-    _sync(data_dir)
+    files.remove(fresh)
+    files.link(fresh, place.relative_to(data_dir))
+    files.rename(fresh, data_dir / LATEST)
+    files.sync(data_dir)
 
 
-def _remove_old(parent: Path, keep: Path) -> None:
+def _remove_old(files: Files, parent: Path, keep: Path) -> None:
     others = [path for path in parent.iterdir() if path != keep and re.fullmatch(r"\d+-\d+", path.name)]
     others.sort(key=lambda path: path.stat().st_mtime)
     for path in others[: max(0, len(others) - (KEPT - 1))]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.remove(path)

@@ -13,10 +13,15 @@ from typing import Any
 
 from gem_server.durability import checkpoint
 from gem_server.durability.checkpoint import Checkpoint
+from gem_server.durability.files import Files, StorageFailure, is_full, storage_full
+from gem_server.errors import Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import CutRequest
 from gem_server.state.central_variable import CentralVariable, Version
+
+# How soon a checkpoint that found no room is tried again, at the latest.
+RETRY_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -28,38 +33,72 @@ class Checkpointer:
         self,
         *,
         data_dir: Path,
+        files: Files,
         central: CentralVariable,
         applier: Applier,
         describe: Callable[[], dict[str, Any]],
         clock: Callable[[], float],
+        on_failure: Callable[[StorageFailure], None],
     ) -> None:
         self._data_dir = data_dir
+        self._files = files
         self._central = central
         self._applier = applier
         self._describe = describe
         self._clock = clock
+        self._on_failure = on_failure
         self._one_at_a_time = asyncio.Lock()
+        self._due = asyncio.Event()
+        self._first: list[asyncio.Future[None]] = []
+        self._commits = 0
         self.newest: Path | None = None
         self.newest_version: Version | None = None
         self.written_at = 0.0
 
-    async def write_every(self, seconds: float, now: asyncio.Event) -> None:
-        """Write one every so many seconds (0: never), and as soon as `now` is set, when there is something new.
+    def soon(self) -> None:
+        """Let `write_whenever_due` write one as soon as it can, if there is something new."""
+        self._due.set()
 
-        A failure is logged, and tried again.
+    def count_commit(self, limit: int) -> None:
+        """A commit was applied; after `limit` of them since the last checkpoint one is due."""
+        self._commits += 1
+        if self._commits >= limit:
+            self._due.set()
+
+    async def first_is_written(self) -> None:
+        """Return when the run has a checkpoint. Raises STORAGE_FULL when there is no room for it."""
+        if self.newest_version is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._first.append(future)
+            self.soon()
+            await future
+
+    async def write_whenever_due(self, seconds: float) -> None:
+        """Write one every so many seconds (0: never), and as soon as it is due, when there is something new.
+
+        What has no room is tried again. Ends when the disk fails.
         """
+        patience = seconds
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(now.wait(), seconds or None)
-            now.clear()
+                await asyncio.wait_for(self._due.wait(), patience or None)
+            self._due.clear()
+            patience = seconds
             if self._central.clock and self._central.version != self.newest_version:
                 try:
                     await self.write()
-                except Exception:
-                    logger.exception("the checkpoint failed; the one before it stands")
+                except StorageFailure:
+                    return
+                except (OSError, Refusal) as error:
+                    logger.warning("no checkpoint (%s); the one before it stands, and this one is tried again", error)
+                    patience = min(RETRY_SECONDS, seconds or RETRY_SECONDS)
+                    self._tell_first(error)
 
     async def write(self) -> Path:
-        """Write one now, while commits go on. Raises OSError, or TOO_MANY when two older versions are being read."""
+        """Write one now, while commits go on.
+
+        Raises OSError when there is no room, TOO_MANY when two older versions are being read, StorageFailure.
+        """
         async with self._one_at_a_time:
             call = Call()
             async with call.ending():
@@ -81,14 +120,34 @@ class Checkpointer:
         layout = self._central.layout
         if layout is None:
             raise AssertionError("there are no parameters to write")
+        self._commits = 0
         whole = Checkpoint(layout, version.clock, parameters, buffers, self._central.constants, state)
-        job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write, self._data_dir, whole))
+        job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write, self._data_dir, whole, self._files))
         try:
             self.newest = await asyncio.shield(job)
         except asyncio.CancelledError:
             await asyncio.wait([job])  # the thread cannot be stopped, and the next one must not write beside it
             raise
+        except OSError as error:
+            if is_full(error):
+                raise
+            failure = StorageFailure(f"a checkpoint could not be written: {error}")
+            self._on_failure(failure)
+            raise failure from error
         self.newest_version = version
         self.written_at = self._clock()
+        self._tell_first(None)
         logger.info("checkpoint of clock %d: %s", version.clock, self.newest)
         return self.newest
+
+    def _tell_first(self, error: Exception | None) -> None:
+        waiting, self._first = self._first, []
+        for future in waiting:
+            if future.done():
+                continue
+            if isinstance(error, OSError):
+                future.set_exception(storage_full("there is no room for the first checkpoint", error))
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(None)

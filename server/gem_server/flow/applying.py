@@ -68,6 +68,7 @@ class Applier:
         self._clock = clock
         self._shared = SharedSnapshots(central)
         self.rate = RateMeter()
+        self.on_commit: list[Callable[[], None]] = []
 
     def submit(self, request: AnyRequest) -> None:
         """Put a complete request into the queue."""
@@ -145,6 +146,8 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
+        for listener in self.on_commit:
+            listener()
         if not request.done.done():
             reader = None if session.ended is not None else self._open_reader(session, snapshot, request.call)
             request.resolve(Applied(verdict, reader))

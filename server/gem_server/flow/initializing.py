@@ -1,5 +1,7 @@
 """The first parameters: the first complete, valid upload wins, and everybody else is told at once."""
 
+from collections.abc import Awaitable, Callable
+
 import numpy as np
 
 from gem_core import WireType
@@ -22,11 +24,20 @@ class AlreadyInitializedError(Exception):
 class Initializing:
     """Takes uploads of first parameters in, on behalf of all Initialize streams."""
 
-    def __init__(self, *, central: CentralVariable, sessions: Sessions, staging: StagingPool, applier: Applier) -> None:
+    def __init__(
+        self,
+        *,
+        central: CentralVariable,
+        sessions: Sessions,
+        staging: StagingPool,
+        applier: Applier,
+        stored: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         self._central = central
         self._sessions = sessions
         self._staging = staging
         self._applier = applier
+        self._stored = stored
 
     def check_open(self, session: Session) -> None:
         """Raise AlreadyInitializedError when there are parameters (LAYOUT_MISMATCH when they are another model's)."""
@@ -67,6 +78,11 @@ class Initializing:
         for session in self._sessions.live():
             if session is not upload.session and session.initialize_call is not None:
                 session.initialize_call.end(AlreadyInitializedError())
+
+    async def stored(self) -> None:
+        """Return when the first parameters are stored, where that was promised. Raises STORAGE_FULL."""
+        if self._stored is not None:
+            await self._stored()
 
     def close(self, upload: "Upload") -> None:
         """The upload is over, in whatever way."""

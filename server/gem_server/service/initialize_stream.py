@@ -45,10 +45,11 @@ class InitializeStream:
                     upload.add(offset, data)
                 if message.HasField("footer"):
                     await upload.complete(messages.footer_from(message.footer))
-                    return
+                    break
                 message, offset, data = await _read(context)
                 if message.HasField("header"):
                     raise Refusal(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
+        await self._initializing.stored()
 
 
 async def _read(context: Context) -> tuple[parameters_pb2.InitializeRequest, int, memoryview | None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gemps.v1 import operations_pb2
 
+from gem_server.durability.files import storage_full
 from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
@@ -87,4 +88,4 @@ class Operations:
         try:
             return await self._write_checkpoint()
         except OSError as error:
-            raise Refusal(Reason.STORAGE_FULL, f"the checkpoint could not be written: {error.strerror}") from error
+            raise storage_full("there is no room for the checkpoint", error) from error

@@ -47,6 +47,7 @@ class Observed:
     evaluations: Evaluations
     rate: RateMeter
     checkpointer: Checkpointer | None
+    durability: str
     run_settings: run_pb2.RunSettings
     run_seconds: Callable[[], float]
     uptime: Callable[[], float]
@@ -154,9 +155,9 @@ class Status:
 
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
         writer = self._observed.checkpointer
+        status = status_pb2.CheckpointStatus(durability=self._observed.durability)
         if writer is None:
-            return status_pb2.CheckpointStatus(durability="none")
-        status = status_pb2.CheckpointStatus(durability="interval")
+            return status
         if writer.newest is not None and writer.newest_version is not None:
             status.path = str(writer.newest)
             status.version.CopyFrom(messages.version_to(writer.newest_version))
