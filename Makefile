@@ -10,7 +10,7 @@ TORCH ?= torch torchvision
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto settings bench compare soak test-package test-containers test-hosts test-docs wheels install
+.PHONY: train test check proto settings bench compare soak test-package test-containers test-hosts test-docs test-faults wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -54,6 +54,10 @@ test-hosts: $(INSTALLED)
 # Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes a quarter of an hour and 20 GB.
 test-docs: $(INSTALLED)
 	GEMPS_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs $(ARGS)
+
+# What is lost, applied twice or refused when processes and disks fail: each fault as often as docs/reliability.md says.
+test-faults: $(INSTALLED)
+	GEMPS_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)

@@ -15,10 +15,12 @@ from grpc_reflection.v1alpha import reflection
 
 from gem_core import RuleError, ThreadingError, create_rule
 from gem_core.threads import configure_threads
-from gem_server.durability import checkpoint, run_record
+from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import Files, StorageFailure
 from gem_server.durability.lock import DirectoryLock
+from gem_server.durability.log import Log
+from gem_server.durability.log_format import NO_LOG
 from gem_server.ending import reason_to_exit
 from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.flow.applying import Applier
@@ -114,7 +116,10 @@ class Server:
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue.pick, monotonic)
         self.evaluations = Evaluations()
         self.gate = Gate()
-        self._answering = Answering(self.gate, self.sessions, monotonic)
+        self._log = self._make_log()
+        self._answering = Answering(
+            self.gate, self.sessions, monotonic, self._all_is_synced if self._log is not None else None
+        )
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -124,6 +129,7 @@ class Server:
             queue=self.queue,
             kernel_thread=(kernel_thread := ThreadPoolExecutor(1, "gem-kernel")),
             clock=monotonic,
+            log=self._log,
         )
         self._kernel_thread = kernel_thread
         self.checkpointer = self._make_checkpointer()
@@ -152,6 +158,8 @@ class Server:
             await self._prepare()
         except BaseException:
             await self._close_grpc(None)
+            if self._log is not None:
+                await self._log.close()
             self._unlock()
             raise
         self._applying = asyncio.create_task(self.applier.serve_until_closed())
@@ -203,17 +211,22 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
-        broken = self._failed is not None and self._failed.done()
+        was_broken = self._is_broken()
         if self._applying is not None:
             await asyncio.wait([self._applying])
+        if self._log is not None:
+            await self._log.close()
+        broken = self._is_broken()
         self._answering.end_idle(refusal)
-        await self._close_grpc(STOP_GRACE_SECONDS)
+        await self._close_grpc(None if broken else STOP_GRACE_SECONDS)
         try:
             if self.checkpointer is not None and self.central.layout is not None and not broken:
                 await self.checkpointer.write_last()
         finally:
             self._kernel_thread.shutdown()
             self._unlock()
+        if broken and not was_broken and self._failed is not None:
+            await self._failed
         logger.info("stopped at clock %d", self.central.clock)
 
     # --- starting
@@ -263,14 +276,19 @@ class Server:
                     f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
                     "another --data-dir"
                 )
+            if self._log is not None:
+                self._log.start(0, NO_LOG)
             return
-        saved = await asyncio.to_thread(checkpoint.read_latest, data_dir)
-        if saved is None:
+        recovered = await asyncio.to_thread(recovery.recover, data_dir)
+        if self._log is not None:
+            self._log.start(*((recovered.last_number, recovered.last_id) if recovered else (0, NO_LOG)))
+        if recovered is None:
             logger.info("nothing to resume in %s: starting anew", data_dir)
             return
+        saved = recovered.whole
         if saved.state.get("seed") != self.settings.seed:
             logger.warning("the checkpoint was made with --seed %s", saved.state.get("seed"))
-        logger.info("resuming at clock %d", saved.clock)
+        logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed)
         self.central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
         self.memory.bind(saved.layout)
         self.staging.prepare(saved.layout)
@@ -278,6 +296,15 @@ class Server:
             run_record.restore(saved.state, self.run, self.workers, self.ledger)
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
+        if self.checkpointer is not None and (self._log is not None or recovered.replayed):
+            try:
+                await self.checkpointer.write_recovered()
+            except OSError as error:
+                raise StartupError(
+                    f"there is no room in {data_dir} to begin with ({error.strerror}): free some; nothing is lost"
+                ) from error
+            except StorageFailure as error:
+                raise StartupError(f"{error}: check the disk") from error
 
     def _service(self) -> grpc.GenericRpcHandler:
         answering = self._answering
@@ -290,7 +317,7 @@ class Server:
             applier=self.applier,
             stored=self._promises_first(),
         )
-        pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier)
+        pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier, log=self._log)
         committing = Committing(
             central=self.central,
             run=self.run,
@@ -298,6 +325,7 @@ class Server:
             staging=self.staging,
             applier=self.applier,
             draining=lambda: self.gate.draining,
+            log=self._log,
         )
         observed = Observed(
             self.central,
@@ -341,11 +369,27 @@ class Server:
             applier=self.applier,
             describe=lambda: run_record.describe(self.run, self.workers, self.ledger, settings.seed),
             clock=monotonic,
+            log=self._log,
             on_failure=self._break,
         )
         if settings.checkpoint_commits and settings.durability_level != "none":
             self.applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
         return writer
+
+    def _make_log(self) -> Log | None:
+        if self.settings.data_dir is None or self.settings.durability_level != "commit":
+            return None
+        return Log(
+            directory=self.settings.data_dir / recovery.LOG,
+            files=self._files,
+            staging_buffers=self.settings.staging_buffers,
+            on_large=lambda: self.checkpointer.soon() if self.checkpointer is not None else None,
+            on_failure=self._break,
+        )
+
+    async def _all_is_synced(self) -> None:
+        if self._log is not None:
+            await self._log.until(self.central.clock)
 
     def _promises_first(self) -> Callable[[], Awaitable[None]] | None:
         """What an Initialize waits for before it is acknowledged."""
@@ -414,6 +458,9 @@ class Server:
             linger=self.settings.exit_linger,
             grace=self.settings.exit_grace,
         )
+
+    def _is_broken(self) -> bool:
+        return self._failed is not None and self._failed.done()
 
     def _break(self, failure: StorageFailure) -> None:
         """The disk fails: end the process, and acknowledge nothing any more."""

@@ -175,11 +175,12 @@ class ServerSettings(BaseSettings):
         description="Directory of the checkpoints. Without one nothing is written, and a stopped run is gone.",
         json_schema_extra={"panel": "Durability"},
     )
-    durability: Literal["none", "interval"] = Field(
+    durability: Literal["none", "interval", "commit"] = Field(
         "interval",
-        description="With --data-dir: what a crash may cost. interval: what was applied since the last checkpoint. "
-        "none: as much as that, but nothing is written before the run is finished or the process ends. Without "
-        "--data-dir it is none.",
+        description="With --data-dir: what a crash may cost. commit: nothing that was acknowledged, because each "
+        "commit is in a log on the disk before anybody is told. interval: what was applied since the last checkpoint. "
+        "none: as much as that, but none is written before the run is finished or the process ends. Without --data-dir "
+        "it is none.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_interval: float = Field(
@@ -281,6 +282,8 @@ class ServerSettings(BaseSettings):
             self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
         ):
             raise ValueError("--resume, --checkpoint-interval and --checkpoint-commits need --data-dir DIRECTORY")
+        if self.data_dir is None and self.durability == "commit":
+            raise ValueError("--durability commit needs --data-dir DIRECTORY, where the log goes")
         return self
 
     @property
@@ -289,7 +292,7 @@ class ServerSettings(BaseSettings):
         return self.bind.rpartition(":")[0].strip("[]")
 
     @property
-    def durability_level(self) -> Literal["none", "interval"]:
+    def durability_level(self) -> Literal["none", "interval", "commit"]:
         """`durability`, or none where there is no directory."""
         return self.durability if self.data_dir is not None else "none"
 

@@ -1,15 +1,17 @@
 """What each level of durability promises, as long as disks do what they should."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gem_server.durability import checkpoint
+from gem_server.durability import checkpoint, recovery
 from gem_server.settings import ServerSettings
-from gemps.v1 import run_pb2
+from gemps.v1 import operations_pb2, run_pb2
 
 from tests.wire.conftest import Serve
+from tests.wire.model import SMALL
 
 
 async def clock_on_disk(data_dir: Path) -> int:
@@ -17,7 +19,7 @@ async def clock_on_disk(data_dir: Path) -> int:
     return saved.clock if saved else 0
 
 
-@pytest.mark.parametrize(("level", "clock"), [("none", 0), ("interval", 1)])
+@pytest.mark.parametrize(("level", "clock"), [("none", 0), ("interval", 1), ("commit", 1)])
 async def test_initialize_is_acknowledged_after_a_checkpoint(
     serve: Serve, tmp_path: Path, level: str, clock: int
 ) -> None:
@@ -52,7 +54,7 @@ async def test_level_none_writes_when_the_run_is_finished(serve: Serve, tmp_path
     assert json.loads((tmp_path / "latest" / "state.json").read_text())["commits"] == 2
 
 
-@pytest.mark.parametrize("level", ["none", "interval"])
+@pytest.mark.parametrize("level", ["none", "interval", "commit"])
 async def test_status_tells_the_level(serve: Serve, tmp_path: Path, level: str) -> None:
     serving = await serve(data_dir=tmp_path, durability=level)
     assert (await serving.status()).checkpoint.durability == level
@@ -63,3 +65,80 @@ async def test_without_a_directory_the_level_is_none(serve: Serve) -> None:
     assert (await serving.status()).checkpoint.durability == "none"
     with pytest.raises(ValueError, match="--checkpoint-commits need --data-dir"):
         ServerSettings(checkpoint_commits=5)
+    with pytest.raises(ValueError, match="--durability commit needs --data-dir"):
+        ServerSettings(durability="commit")
+
+
+async def test_commit_is_acknowledged_after_it_is_in_the_log(serve: Serve, tmp_path: Path) -> None:
+    """What the directory holds at the moment of the reply is enough to come back to it."""
+    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
+    workers = await serving.training(3)
+    for seed in range(4):
+        for worker in workers:
+            outcome = await worker.commit(worker.delta(seed))
+            recovered = recovery.recover(tmp_path)
+            assert recovered is not None
+            assert recovered.whole.clock == outcome.verdict.version.clock
+            assert recovered.whole.parameters.tobytes() + recovered.whole.buffers == bytes(outcome.reply.payload)
+
+
+async def test_run_goes_on_from_the_log_with_its_budget_ranks_and_eta(serve: Serve, tmp_path: Path) -> None:
+    settings = {"commits": 6, "eta": 0.8, "eta_schedule": "step", "eta_step_every": 2, "eta_step_factor": 0.5}
+    settings |= {"durability": "commit", "checkpoint_interval": 0}
+    serving = await serve(data_dir=tmp_path, **settings)
+    first, second = await serving.training(2)
+    for seed in range(3):
+        await second.commit(second.delta(seed))
+    last = await first.commit(first.delta(9))
+    copy = tmp_path.parent / f"{tmp_path.name}-as-after-kill"
+    shutil.copytree(tmp_path, copy, symlinks=True)
+
+    serving = await serve(data_dir=copy, resume=True, **settings)
+    status = await serving.status()
+    assert (status.commits, status.version.clock) == (4, 5)
+    assert {w.name: (w.rank, w.commits) for w in status.workers} == {first.name: (0, 1), second.name: (1, 3)}
+    assert status.next_eta == pytest.approx(0.2)
+    assert bytes((await serving.read(SMALL)).payload) == bytes(last.reply.payload)
+    worker = await serving.joined(name="another")
+    await worker.pull()
+    assert worker.membership.rank == 2
+    await worker.commit(worker.delta(1))
+    assert (await worker.commit(worker.delta(2))).verdict.run_state == run_pb2.RUN_STATE_FINISHED
+
+
+async def test_log_begins_anew_at_each_checkpoint(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
+    (worker,) = await serving.training(1)
+    (before,) = (tmp_path / "log").iterdir()
+    await worker.commit(worker.delta(1))
+    await serving.stub.Control(operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT))
+    (after,) = (tmp_path / "log").iterdir()
+    assert after != before
+    outcome = await worker.commit(worker.delta(2))
+    recovered = recovery.recover(tmp_path)
+    assert recovered is not None
+    assert (recovered.whole.clock, recovered.replayed) == (3, 1)
+    assert recovered.whole.parameters.tobytes() + recovered.whole.buffers == bytes(outcome.reply.payload)
+
+
+async def test_clean_stop_leaves_a_checkpoint_and_no_log(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    await serving.close()
+    await serving.stop()
+    assert list((tmp_path / "log").iterdir()) == []
+    assert await clock_on_disk(tmp_path) == 2
+
+
+@pytest.mark.parametrize("level", ["none", "interval"])
+async def test_log_counts_also_where_the_next_server_keeps_none(serve: Serve, tmp_path: Path, level: str) -> None:
+    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
+    (worker,) = await serving.training(1)
+    outcome = await worker.commit(worker.delta(1))
+    copy = tmp_path.parent / f"{tmp_path.name}-as-after-kill"
+    shutil.copytree(tmp_path, copy, symlinks=True)
+    serving = await serve(data_dir=copy, resume=True, durability=level)
+    assert bytes((await serving.read(SMALL)).payload) == bytes(outcome.reply.payload)
+    assert await clock_on_disk(copy) == 2
+    assert list((copy / "log").iterdir()) == []

@@ -7,13 +7,16 @@ the files are written on another thread, so that commits go on.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from gem_server.durability import checkpoint
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files, StorageFailure, is_full, storage_full
+from gem_server.durability.log import Log, LogFile, remove_before
+from gem_server.durability.recovery import LOG
 from gem_server.errors import Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
@@ -38,6 +41,7 @@ class Checkpointer:
         applier: Applier,
         describe: Callable[[], dict[str, Any]],
         clock: Callable[[], float],
+        log: Log | None,
         on_failure: Callable[[StorageFailure], None],
     ) -> None:
         self._data_dir = data_dir
@@ -46,6 +50,7 @@ class Checkpointer:
         self._applier = applier
         self._describe = describe
         self._clock = clock
+        self._log = log
         self._on_failure = on_failure
         self._one_at_a_time = asyncio.Lock()
         self._due = asyncio.Event()
@@ -101,22 +106,58 @@ class Checkpointer:
         """
         async with self._one_at_a_time:
             call = Call()
-            async with call.ending():
-                request = CutRequest(None, call, self._describe)
+            async with call.ending(), self._next_log() as file:
+                request = CutRequest(None, call, lambda: self._describe_and_switch(file))
                 self._applier.submit(request)
                 state, reader = await request.done
                 try:
-                    return await self._store(reader.version, reader.parameters, reader.buffers, state)
+                    await self._log_has_begun(file)
+                    return await self._store(reader.version, reader.parameters, reader.buffers, state, file)
                 finally:
                     reader.close()
 
+    async def write_recovered(self) -> Path:
+        """Write what was recovered, before anything is served, and let the log begin anew behind it."""
+        async with self._one_at_a_time, self._next_log() as file:
+            central = self._central
+            state = self._describe_and_switch(file)
+            await self._log_has_begun(file)
+            return await self._store(central.version, central.parameters, central.buffers, state, file)
+
     async def write_last(self) -> Path:
-        """Write one when the applying task has ended: nothing changes any more, and nothing is copied."""
+        """Write one when the applying task has ended: nothing changes any more, nothing is copied, no log follows."""
         async with self._one_at_a_time:
             central = self._central
-            return await self._store(central.version, central.parameters, central.buffers, self._describe())
+            state = self._describe_and_switch(None)
+            return await self._store(central.version, central.parameters, central.buffers, state, None)
 
-    async def _store(self, version: Version, parameters: Any, buffers: bytes, state: dict[str, Any]) -> Path:
+    @asynccontextmanager
+    async def _next_log(self) -> AsyncIterator[LogFile | None]:
+        """The file in which the log goes on after the cut, if there is a log; forgotten when there was no cut."""
+        if self._log is None or self._central.layout is None:
+            yield None
+            return
+        file = await self._log.prepare(self._central.layout)
+        try:
+            yield file
+        finally:
+            self._log.discard(file)
+
+    def _describe_and_switch(self, file: LogFile | None) -> dict[str, Any]:
+        """What the state is at this point, and which log follows it."""
+        state = self._describe()
+        state["log"] = None
+        if self._log is not None and file is not None:
+            state["log"] = self._log.switch(file, self._central.clock)
+        return state
+
+    async def _log_has_begun(self, file: LogFile | None) -> None:
+        if self._log is not None and file is not None:
+            await self._log.begun(file)
+
+    async def _store(
+        self, version: Version, parameters: Any, buffers: bytes, state: dict[str, Any], file: LogFile | None
+    ) -> Path:
         layout = self._central.layout
         if layout is None:
             raise AssertionError("there are no parameters to write")
@@ -134,6 +175,10 @@ class Checkpointer:
             failure = StorageFailure(f"a checkpoint could not be written: {error}")
             self._on_failure(failure)
             raise failure from error
+        if self._log is not None and file is not None:
+            self._log.follows(file, version.clock)
+        else:
+            remove_before(self._files, self._data_dir / LOG, None)
         self.newest_version = version
         self.written_at = self._clock()
         self._tell_first(None)

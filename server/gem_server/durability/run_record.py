@@ -1,9 +1,11 @@
 """The part of a checkpoint that is not tensors: the run, its workers and the ledger, as plain JSON values and back.
 
-Nothing here touches files. What it writes it reads; a checkpoint of another version of the format is refused before.
+A record of the log says the same of its commits alone; `advance` brings a checkpoint's values to where a record left
+them. Nothing here touches files. What it writes it reads; what has another version of the format is refused before.
 """
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gem_core import Statistics
@@ -11,6 +13,21 @@ from gem_server.state.central_variable import Version
 from gem_server.state.ledger import Content, Entry, Ledger, Verdict
 from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One applied commit, and where it left its worker."""
+
+    session_id: bytes
+    worker_name: str
+    rank: int
+    sessions: int
+    commits: int
+    content: Content
+    verdict: Verdict
+    loss: float | None
+    samples: int
 
 
 def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
@@ -24,17 +41,43 @@ def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str,
             {"name": worker.name, "rank": worker.rank, "commits": worker.commits, "sessions": worker.sessions}
             for worker in workers.by_rank()
         ],
-        "ledger": [
-            {
-                "session": session_id.hex(),
-                "worker": entry.worker_name,
-                "last_applied": entry.last_applied,
-                "content": asdict(entry.content) if entry.content else None,
-                "verdict": _verdict(entry.verdict) if entry.verdict else None,
-            }
-            for session_id, entry in ledger.entries.items()
-        ],
+        "ledger": [_line(session_id, entry) for session_id, entry in ledger.entries.items()],
     }
+
+
+def totals(run: Run) -> dict[str, Any]:
+    """What a record of the log says of the run, after its last commit."""
+    return {"commits": run.commits, "finished_because": run.finished_because}
+
+
+def describe_commit(commit: Committed) -> dict[str, Any]:
+    """Plain JSON values of one commit in a record."""
+    entry = Entry(commit.worker_name, commit.verdict.sequence, commit.content, commit.verdict)
+    worker = {
+        "name": commit.worker_name,
+        "rank": commit.rank,
+        "commits": commit.commits,
+        "sessions": commit.sessions,
+    }
+    return {
+        "worker": worker,
+        "line": _line(commit.session_id, entry),
+        "loss": commit.loss,
+        "samples": commit.samples,
+    }
+
+
+def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
+    """Bring what `describe` wrote to where these records, in their order, left the run."""
+    workers = {worker["name"]: worker for worker in state["workers"]}
+    lines = {line["session"]: line for line in state["ledger"]}
+    for record in records:
+        state["commits"] = record["commits"]
+        state["finished_because"] = record["finished_because"]
+        for entry in record["entries"]:
+            workers[entry["worker"]["name"]] = entry["worker"]
+            lines[entry["line"]["session"]] = entry["line"]
+    state["workers"], state["ledger"] = list(workers.values()), list(lines.values())
 
 
 def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -> None:
@@ -61,6 +104,16 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
         entry.content = Content(**saved["content"]) if saved["content"] else None
         entry.verdict = _read_verdict(saved["verdict"]) if saved["verdict"] else None
         ledger.entries[bytes.fromhex(saved["session"])] = entry
+
+
+def _line(session_id: bytes, entry: Entry) -> dict[str, Any]:
+    return {
+        "session": session_id.hex(),
+        "worker": entry.worker_name,
+        "last_applied": entry.last_applied,
+        "content": asdict(entry.content) if entry.content else None,
+        "verdict": _verdict(entry.verdict) if entry.verdict else None,
+    }
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Statistics, UpdateRule
+from gem_server.durability import run_record
+from gem_server.durability.log import Log
+from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.flow.reading import Reader, superseded_by_newer_call
@@ -57,6 +60,7 @@ class Applier:
         queue: RequestQueue,
         kernel_thread: Executor,
         clock: Callable[[], float],
+        log: Log | None = None,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -66,6 +70,7 @@ class Applier:
         self._queue = queue
         self._kernel_thread = kernel_thread
         self._clock = clock
+        self._log = log
         self._shared = SharedSnapshots(central)
         self.rate = RateMeter()
         self.on_commit: list[Callable[[], None]] = []
@@ -121,6 +126,9 @@ class Applier:
         if buffer is None or snapshot is None or request.sequence != entry.last_applied + 1:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._take_reader_away(session)
+        if self._log is not None:
+            await self._log.still(snapshot)
+            self._log.hold()
         staleness = self._central.clock - snapshot.version.clock
         waited = self._clock() - request.enqueued_at
         statistics = await self._apply(snapshot, buffer.parameters, staleness)
@@ -146,6 +154,8 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
+        if self._log is not None:
+            self._log.append(_committed(session, request, verdict), run_record.totals(self._run), snapshot)
         for listener in self.on_commit:
             listener()
         if not request.done.done():
@@ -194,6 +204,8 @@ class Applier:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
             session.snapshot = Snapshot(state, central.version, central.buffers)
         elif session.snapshot.version != central.version:
+            if self._log is not None:
+                await self._log.still(session.snapshot)
             target = session.snapshot.state.snapshot
             await self._maybe_elsewhere(lambda: np.copyto(target, central.parameters))
             session.snapshot.version = central.version
@@ -268,3 +280,18 @@ class Applier:
 
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)
+
+
+def _committed(session: Session, request: CommitRequest, verdict: Verdict) -> Committed:
+    worker = session.worker
+    return Committed(
+        session.session_id,
+        worker.name,
+        worker.rank,
+        worker.sessions,
+        worker.commits,
+        request.content,
+        verdict,
+        request.loss,
+        request.samples,
+    )

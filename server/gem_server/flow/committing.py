@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gem_core import WireType
 from gem_core.chunking.assemble import DecodingAssembler
 from gem_core.payload import PayloadFormat
+from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
@@ -58,6 +59,7 @@ class Committing:
         staging: StagingPool,
         applier: Applier,
         draining: Callable[[], bool],
+        log: Log | None = None,
     ) -> None:
         self._central = central
         self._run = run
@@ -65,6 +67,7 @@ class Committing:
         self._staging = staging
         self._applier = applier
         self._draining = draining
+        self._log = log
         self._formats: dict[WireType, PayloadFormat] = {}
 
     async def judge(self, session: Session, call: Call, header: Header) -> Applied | None:
@@ -86,7 +89,9 @@ class Committing:
         return None
 
     async def stage(self, session: Session, call: Call, header: Header) -> "Staged":
-        """Reserve a staging buffer for a commit that was judged to be new; may wait."""
+        """Reserve a staging buffer for a commit that was judged to be new; may wait. Raises STORAGE_FULL."""
+        if self._log is not None and not self._log.has_room():
+            await self._log.make_room()
         hold = await self._staging.reserve(session, call, Purpose.COMMIT)
         try:
             self._check_next(session, header)  # what was true before waiting may be no longer
@@ -139,7 +144,8 @@ class Committing:
         request = SnapshotRequest(session, call, None)
         self._applier.submit(request)
         reader = await request.done
-        return Applied(self._stored(entry.verdict, session), reader)
+        applied = Applied(self._stored(entry.verdict, session), reader)
+        return await self.shown(applied, self._central.clock)
 
     def _stored(self, verdict: Verdict, session: Session) -> Verdict:
         """The verdict as it was given, but with the state and eta of now, which are about the next commit."""
@@ -213,6 +219,27 @@ class Committing:
         self._applier.submit(request)
         return request
 
+    async def take_room(self) -> None:
+        """Take room in the log for one commit. Raises STORAGE_FULL."""
+        while self._log is not None and not self._log.take_promise():
+            await self._log.make_room()
+
+    def give_back_room(self) -> None:
+        """The commit that took room did not enter the queue."""
+        if self._log is not None:
+            self._log.give_back_promise()
+
+    async def shown(self, applied: Applied, clock: int) -> Applied:
+        """The same, when everything up to this clock is where it must be before anybody is told."""
+        if self._log is not None:
+            try:
+                await self._log.until(clock)
+            except BaseException:
+                if applied.reader is not None:
+                    applied.reader.close()
+                raise
+        return applied
+
     def give_back(self, hold: Hold) -> None:
         """An upload ended before it was complete."""
         self._staging.release(hold)
@@ -254,13 +281,20 @@ class Staged:
         self._committing.progressed(self.hold)
 
     async def complete(self, footer: Footer) -> Applied:
-        """Check the footer, take a place in the queue, and wait until the commit was applied.
+        """Check the footer, take a place in the queue, and wait until the commit was applied and may be shown.
 
-        When the waiting call is cancelled the commit is applied all the same.
+        When the waiting call is cancelled the commit is applied all the same. Raises STORAGE_FULL, and other refusals.
         """
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
         if self.header.crc32c is not None and self.header.crc32c != footer.crc32c:
             raise Refusal(
                 Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
             )
-        return await self._committing.enqueue(self, footer).done
+        await self._committing.take_room()
+        try:
+            request = self._committing.enqueue(self, footer)
+        except BaseException:
+            self._committing.give_back_room()
+            raise
+        applied = await request.done
+        return await self._committing.shown(applied, applied.verdict.version.clock)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gem_core import WireType
 from gem_core.payload import PayloadFormat
+from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
@@ -31,10 +32,13 @@ class Wanted:
 class Pulling:
     """Turns what a caller wants into a reader, by way of the queue."""
 
-    def __init__(self, *, central: CentralVariable, sessions: Sessions, applier: Applier) -> None:
+    def __init__(
+        self, *, central: CentralVariable, sessions: Sessions, applier: Applier, log: Log | None = None
+    ) -> None:
         self._central = central
         self._sessions = sessions
         self._applier = applier
+        self._log = log
         self._shared_readers = 0
         self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
 
@@ -49,7 +53,18 @@ class Pulling:
         return known
 
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
-        """Wait for this pull's turn; what it gets is to be closed by the caller."""
+        """Wait for this pull's turn; what it gets may be shown, and is to be closed by the caller."""
+        outcome = await self._open(session, call, wanted)
+        if self._log is not None:
+            try:
+                await self._log.until(outcome.version.clock)
+            except BaseException:
+                if isinstance(outcome, Reader):
+                    outcome.close()
+                raise
+        return outcome
+
+    async def _open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
         payload = self.format(wanted.wire_type, wanted.with_constants)
         if wanted.resume_version is not None:
             return await self._resume(session, call, wanted, payload)

@@ -19,6 +19,9 @@ from gem_server.state.sessions import Session, Sessions
 
 Context = ServicerContext[bytes, bytes]
 
+# What these say follows from the commits that were applied.
+_TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
+
 logger = logging.getLogger(__name__)
 
 
@@ -92,10 +95,17 @@ class Attendance:
 class Answering:
     """Makes the context that each handler runs in."""
 
-    def __init__(self, gate: Gate, sessions: Sessions, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        sessions: Sessions,
+        clock: Callable[[], float],
+        shown: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.gate = gate
         self._sessions = sessions
         self._clock = clock
+        self._shown = shown
         self._running: set[Call] = set()
 
     def end_idle(self, refusal: Refusal) -> None:
@@ -103,6 +113,11 @@ class Answering:
         for call in self._running:
             if not call.streaming:
                 call.end(refusal.again())
+
+    async def may_be_shown(self) -> None:
+        """Return when all that the server knows at this moment is as durable as promised. Raises DRAINING."""
+        if self._shown is not None:
+            await self._shown()
 
     @asynccontextmanager
     async def call(self, context: Context) -> AsyncIterator[tuple[Call, Attendance]]:
@@ -133,6 +148,11 @@ class Answering:
             self._running.discard(call)
             attendance.close(refused=refusal is not None)
         if refusal is not None:
+            if refusal.reason in _TELLING:
+                try:
+                    await self.may_be_shown()
+                except Refusal as stopping:
+                    refusal = stopping
             await abort(context, refusal)
 
     @asynccontextmanager
@@ -151,4 +171,5 @@ class Answering:
         """Run one call that has one answer."""
         async with self.call(context) as (_, attendance):
             message = await answer(attendance)
+            await self.may_be_shown()
         return message.SerializeToString()

@@ -29,9 +29,10 @@ class InitializeStream:
                     await self._receive(context, call, attendance)
             except AlreadyInitializedError:
                 outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
-        response = parameters_pb2.InitializeResponse(
-            outcome=outcome, version=messages.version_to(self._central.version)
-        )
+            response = parameters_pb2.InitializeResponse(
+                outcome=outcome, version=messages.version_to(self._central.version)
+            )
+            await self._answering.may_be_shown()
         return response.SerializeToString()
 
     async def _receive(self, context: Context, call: Call, attendance: Attendance) -> None:

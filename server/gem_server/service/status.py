@@ -82,6 +82,7 @@ class Status:
             try:
                 while True:
                     report = self.report()
+                    await self._answering.may_be_shown()
                     await context.write(status_pb2.WatchStatusResponse(status=report).SerializeToString())
                     if report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions):
                         return

@@ -1,0 +1,164 @@
+"""What comes back after a stop or a crash: the newest checkpoint, and what the log says of the time after it.
+
+No rule is run: the parameters are those of the last whole record, bit for bit, and the ledger, the clock and the budget
+are of the same point. Reads only; what was recovered is written anew by the caller. No gRPC, no event loop.
+"""
+
+import logging
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gem_server.durability import checkpoint, log_format, run_record
+from gem_server.durability.checkpoint import Checkpoint
+from gem_server.durability.log_format import NO_LOG, DamageError, FileHeader, Record
+from gem_server.errors import StartupError
+
+LOG = "log"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """One point in time, how many commits of it came from the log, and where the log's chain ends."""
+
+    whole: Checkpoint
+    replayed: int
+    last_number: int
+    last_id: bytes
+
+
+def recover(data_dir: Path) -> Recovered | None:
+    """Read what is there; None if there is nothing. Raises StartupError, with file and offset, for what is damaged."""
+    directory = data_dir / LOG
+    saved = checkpoint.read_latest(data_dir)
+    if saved is None:
+        _check_no_records(directory)
+        return None
+    reference = saved.state.pop("log", None)
+    if reference is None:
+        return Recovered(saved, 0, _highest(directory), NO_LOG)
+    chain = _Chain(directory, saved)
+    try:
+        chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
+    except OSError as error:
+        raise StartupError(f"the log in {directory} cannot be read: {error}") from error
+    return chain.recovered()
+
+
+class _Chain:
+    """The log's files, from the one that the checkpoint names."""
+
+    def __init__(self, directory: Path, saved: Checkpoint) -> None:
+        self._directory = directory
+        self._saved = saved
+        self._documents: list[dict[str, Any]] = []
+        self._parameters = saved.parameters
+        self._buffers = saved.buffers
+        self._clock = saved.clock
+        self._number = 0
+        self._last_id = NO_LOG
+
+    def read(self, number: int, log_id: bytes) -> None:
+        """Read the first file, which must be this one, and those that follow it. Raises StartupError, OSError."""
+        if not self._path(number).exists():
+            raise StartupError(
+                f"{self._path(number)} is missing: the checkpoint {(self._directory.parent / 'latest').resolve()} says "
+                "that it holds what came after it; bring it back from where the directory was copied"
+            )
+        while self._path(number).exists() and self._read_file(number, log_id):
+            number, log_id = number + 1, b""
+
+    def recovered(self) -> Recovered:
+        """What all of it comes to."""
+        saved = self._saved
+        run_record.advance(saved.state, self._documents)
+        whole = Checkpoint(saved.layout, self._clock, self._parameters, self._buffers, saved.constants, saved.state)
+        return Recovered(whole, self._clock - saved.clock, self._number, self._last_id)
+
+    def _read_file(self, number: int, log_id: bytes) -> bool:
+        """Whether it was in use; `log_id`: which it must be, or that of the chain's next (empty)."""
+        path = self._path(number)
+        with path.open("rb") as stream:
+            if path.stat().st_size == 0:
+                if log_id:
+                    raise _refused(path, DamageError(0, "it is empty"))
+                return False
+            data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            header = self._header(data, number, log_id)
+            if header is None:
+                return False
+            self._take_records(path, data, header)
+        except DamageError as error:
+            raise _refused(path, error) from None
+        self._number, self._last_id = number, header.log_id
+        return True
+
+    def _header(self, data: memoryview, number: int, log_id: bytes) -> FileHeader | None:
+        try:
+            header = log_format.decode_header(data)
+        except DamageError:
+            if log_id or log_format.has_records(data):
+                raise
+            return None  # torn while it was made: nothing has been written behind it yet
+        if header is None:
+            if log_id or log_format.has_records(data):
+                raise DamageError(0, "its header is missing")
+            return None
+        expected = (number, self._saved.layout.digest, self._clock)
+        follows = header.log_id == log_id if log_id else header.previous_id == self._last_id
+        if not follows or (header.number, header.layout_digest, header.clock) != expected:
+            raise DamageError(
+                0, f"it follows clock {header.clock} of another log or layout, where clock {self._clock} is the last"
+            )
+        return header
+
+    def _take_records(self, path: Path, data: memoryview, header: FileHeader) -> None:
+        end = log_format.HEADER_BYTES
+        last: Record | None = None
+        for record in log_format.read_records(data, header):
+            self._documents.append(record.document)
+            last, end = record, record.end
+        if last is not None:
+            self._parameters = np.frombuffer(last.parameters, np.float32).copy()
+            self._buffers = bytes(last.buffers)
+            self._clock = last.last_clock
+        if _any(data, end):
+            logger.warning(
+                "%s: what begins at offset %d is not whole, and is cut off, as after a crash in the midst of a write",
+                path,
+                end,
+            )
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:012d}.wal"
+
+
+def _any(data: memoryview, start: int) -> bool:
+    step = log_format.CRC_PIECE
+    return any(bytes(data[at : at + step]).strip(b"\0") for at in range(start, data.nbytes, step))
+
+
+def _check_no_records(directory: Path) -> None:
+    for path in sorted(directory.glob("*.wal")):
+        if log_format.has_records(memoryview(path.read_bytes())):
+            raise StartupError(
+                f"{path} is the log of a run whose checkpoint ({checkpoint.LATEST}) is missing: bring that back, or "
+                "choose another --data-dir"
+            )
+
+
+def _highest(directory: Path) -> int:
+    return max((int(path.stem) for path in directory.glob("*.wal")), default=0)
+
+
+def _refused(path: Path, error: DamageError) -> StartupError:
+    return StartupError(
+        f"{path} is damaged at offset {error.offset}: {error}; bring the file back from a copy, or begin a new run in "
+        "another --data-dir"
+    )

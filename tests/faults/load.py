@@ -1,0 +1,109 @@
+"""Workers that train under load, log what they saw, and carry on when the server has gone and come back."""
+
+import asyncio
+import itertools
+
+import grpc
+
+from tests.faults.history import Applied, History, Pulled
+from tests.wire.model import Model
+from tests.wire.refusals import PATIENCE
+from tests.wire.transfer import Commit, crc32c
+from tests.wire.worker import Outcome, RawWorker
+
+# What calls raise when the server has gone in their midst: the status, or an assertion on how a stream has to end.
+GONE = (grpc.aio.AioRpcError, AssertionError, asyncio.InvalidStateError)
+
+
+class LoggedWorker:
+    """One worker; `pending` is the commit whose fate it does not know."""
+
+    def __init__(self, name: str, model: Model, history: History, seeds: "itertools.count[int]") -> None:
+        self.name = name
+        self.model = model
+        self.history = history
+        self.seeds = seeds
+        self.session_id: bytes | None = None
+        self.pending: tuple[Commit, int, int] | None = None
+        self.duplicates = 0
+        self.worker: RawWorker | None = None
+
+    async def connect(self, address: str) -> None:
+        """Join with the session id of always, find out what became of the pending commit, and pull."""
+        worker = self.worker = RawWorker(address, self.model, self.name)
+        if self.session_id is None:
+            self.session_id = worker.session_id
+        worker.session_id = self.session_id
+        answer = await worker.join()
+        if self.pending is not None:
+            commit, seed, base_clock = self.pending
+            if answer.last_applied_sequence >= commit.header.sequence:
+                await self._learn_fate(commit, seed, base_clock)
+            self.pending = None
+        if not answer.has_parameters:
+            await worker.initialize(self.history.first)
+        await self._pull()
+
+    async def train(self, limit: int | None = None) -> None:
+        """Commit until the server goes, or so many times."""
+        worker = self.worker
+        assert worker is not None
+        for _ in itertools.count() if limit is None else range(limit):
+            seed = next(self.seeds)
+            delta = worker.delta(seed)
+            base_clock = worker.version.clock
+            self.pending = worker.prepare(delta), seed, base_clock
+            outcome = await worker.commit(delta)
+            self._log(outcome, seed, base_clock, acknowledged=True)
+            self.pending = None
+
+    async def train_until_gone(self) -> None:
+        try:
+            await self.train()
+        except GONE:
+            return
+
+    async def close(self) -> None:
+        if self.worker is not None:
+            await self.worker.close()
+
+    async def repeat_last(self, commit: Applied) -> Outcome:
+        """Sends an acknowledged commit again, as a worker does that never saw the reply."""
+        worker = self.worker
+        assert worker is not None
+        repeat = worker.prepare(worker.delta(commit.seed), sequence=commit.sequence)
+        return await worker.commit_stream().outcome_of_repeat(repeat)
+
+    async def _learn_fate(self, commit: Commit, seed: int, base_clock: int) -> None:
+        worker = self.worker
+        assert worker is not None
+        outcome = await worker.commit_stream().outcome_of_repeat(commit)
+        assert outcome.verdict.duplicate
+        self.duplicates += 1
+        self._log(outcome, seed, base_clock, acknowledged=False)
+
+    async def _pull(self) -> None:
+        worker = self.worker
+        assert worker is not None
+        transfer = await asyncio.wait_for(worker.pull(), PATIENCE)
+        version = transfer.version
+        self.history.pulls.append(
+            Pulled(self.name, version.incarnation, version.clock, crc32c(bytes(transfer.payload)))
+        )
+
+    def _log(self, outcome: Outcome, seed: int, base_clock: int, *, acknowledged: bool) -> None:
+        verdict = outcome.verdict
+        assert self.session_id is not None
+        self.history.commits.append(
+            Applied(
+                self.name,
+                self.session_id,
+                verdict.sequence,
+                seed,
+                base_clock,
+                verdict.version.incarnation,
+                verdict.version.clock,
+                crc32c(bytes(outcome.reply.payload)) if acknowledged else None,
+                acknowledged,
+            )
+        )

@@ -1,0 +1,47 @@
+"""Server processes that are killed."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.wire import serve_process
+from tests.wire.processes import START_PATIENCE, ServerProcess
+
+# The full suite (make test-faults) tries everything, often; the quick one goes with the other tests.
+FULL = bool(os.environ.get("GEMPS_TEST_FAULTS"))
+
+
+def count(few: int, full: int) -> int:
+    """How often to try in the quick suite, and in the full one."""
+    return full if FULL else few
+
+
+async def start(directory: Path, **settings: Any) -> ServerProcess:
+    """A server process on a data directory, which it resumes."""
+    ready = directory.parent / f"{directory.name}-ready.json"
+    ready.unlink(missing_ok=True)
+    told = {
+        "bind": "127.0.0.1:0",
+        "ready_file": str(ready),
+        "data_dir": str(directory),
+        "resume": True,
+    } | settings
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, serve_process.__file__, json.dumps(told), stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(START_PATIENCE):
+        while not ready.exists():
+            if process.returncode is not None and process.stderr is not None:
+                raise AssertionError((await process.stderr.read()).decode())
+            await asyncio.sleep(0.02)
+    return ServerProcess(json.loads(ready.read_text())["address"], process)
+
+
+async def kill(server: ServerProcess) -> None:
+    """SIGKILL."""
+    server.process.kill()
+    await server.process.wait()
+    await server.close()

@@ -1,0 +1,127 @@
+"""A server that is killed at random moments under load comes back with what it acknowledged, bit for bit."""
+
+import asyncio
+import itertools
+import random
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.faults.history import Deltas, History
+from tests.faults.load import LoggedWorker
+from tests.faults.processes import count, kill, start
+from tests.wire.model import LARGE, SMALL, Model
+from tests.wire.processes import ServerProcess
+from tests.wire.serving import Endpoint
+from tests.wire.worker import all_of
+
+WORKERS = 4
+
+
+async def everybody_connects(workers: list[LoggedWorker], server: ServerProcess) -> None:
+    await workers[0].connect(server.address)
+    await all_of(*(worker.connect(server.address) for worker in workers[1:]))
+
+
+async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWorker], seconds: float) -> None:
+    training = [asyncio.create_task(worker.train_until_gone()) for worker in workers]
+    await asyncio.sleep(seconds)
+    await kill(server)
+    await asyncio.wait_for(asyncio.gather(*training), 60)
+    for worker in workers:
+        await worker.close()
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
+async def test_kill_at_level_commit_loses_no_acknowledged_commit(
+    tmp_path: Path, model: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(model, model.random_values(0, with_constants=True))
+    seeds = itertools.count(1)
+    workers = [LoggedWorker(f"worker-{number}", model, history, seeds) for number in range(WORKERS)]
+    draw = random.Random(1)
+    kills = count(3, 100)
+    settings = {"durability": "commit", "checkpoint_interval": 0.7}
+    acknowledged_lost = 0
+    for _ in range(kills):
+        server = await start(tmp_path / "data", **settings)
+        recovered = (await server.status()).version.clock
+        acknowledged = max((commit.clock for commit in history.commits), default=0)
+        acknowledged_lost += sum(1 for commit in history.commits if commit.clock > recovered)
+        assert acknowledged_lost == 0, f"clock {recovered} after {acknowledged} was acknowledged"
+        await everybody_connects(workers, server)
+        await under_load_until_killed(server, workers, draw.uniform(0.05, 1.5))
+    server = await start(tmp_path / "data", **settings)
+    try:
+        await everybody_connects(workers, server)
+        transfer = await server.read(model)
+        assert bytes(transfer.payload) == history.rebuild(Deltas(model))
+        # What was acknowledged before the crash is told again, as a duplicate, with what is there now.
+        last = max(history.commits, key=lambda commit: (commit.worker == workers[0].name, commit.clock))
+        repeat = await workers[0].repeat_last(last)
+        assert repeat.verdict.duplicate
+        assert (repeat.verdict.version.clock, repeat.verdict.version.incarnation) == (last.clock, last.incarnation)
+        assert bytes(repeat.reply.payload) == bytes(transfer.payload)
+        assert (await server.status()).commits == len(history.commits)
+        for worker in workers:
+            await worker.train(2)
+        assert bytes((await server.read(model)).payload) == history.rebuild(Deltas(model))
+    finally:
+        for worker in workers:
+            await worker.close()
+        await kill(server)
+    duplicates = sum(worker.duplicates for worker in workers)
+    with capsys.disabled():
+        print(
+            f"\nSIGKILL, commit, {model.parameter_count} parameters: {kills} kills, {len(history.commits)} commits, "
+            f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal"
+        )
+
+
+@pytest.mark.timeout(7200)
+async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_last_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(SMALL, SMALL.random_values(0, with_constants=True))
+    seeds = itertools.count(1)
+    workers = [LoggedWorker(f"worker-{number}", SMALL, history, seeds) for number in range(WORKERS)]
+    draw = random.Random(2)
+    kills = count(3, 200)
+    settings = {"durability": "interval", "checkpoint_interval": 0.3}
+    told, lost, most = 0, 0, 0
+    for number in range(kills + 1):
+        server = await start(tmp_path / "data", **settings)
+        recovered = (await server.status()).version.clock
+        assert recovered >= told, "a checkpoint that the server had told of is not there any more"
+        gone = history.forget_after(recovered)
+        lost, most = lost + len(gone), max(most, len(gone))
+        await everybody_connects(workers, server)
+        assert bytes((await server.read(SMALL)).payload) == history.rebuild(Deltas(SMALL))
+        if number == kills:
+            await kill(server)
+            break
+        watching = asyncio.create_task(last_checkpoint_told(server.address))
+        await under_load_until_killed(server, workers, draw.uniform(0.1, 1.5))
+        told = await watching
+    for worker in workers:
+        await worker.close()
+    with capsys.disabled():
+        print(
+            f"\nSIGKILL, interval of 0.3 s: {kills} kills, {kills} recovered, {len(history.commits)} commits kept, "
+            f"{lost} lost, at most {most} at once, parameters bit-equal"
+        )
+
+
+async def last_checkpoint_told(address: str) -> int:
+    """The clock of the last checkpoint that the server told of before it went."""
+    endpoint, clock = Endpoint(address), 0
+    try:
+        while True:
+            clock = (await endpoint.status()).checkpoint.version.clock or clock
+            await asyncio.sleep(0.05)
+    except grpc.aio.AioRpcError:
+        return clock
+    finally:
+        await endpoint.close()
