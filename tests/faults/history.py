@@ -69,6 +69,10 @@ class History:
 
     def rebuild(self, deltas: "Deltas") -> bytes:
         """The payload of the central variable (parameters, buffers), bit for bit; checks every reply on the way."""
+        return self.states(deltas)[len(self.commits) + 1]
+
+    def states(self, deltas: "Deltas") -> dict[int, bytes]:
+        """The same at every clock."""
         self.check_sequences()
         rule = gem_core.create_rule("gem", **GEM)
         theta = self.first.parameters.astype(np.float32)
@@ -77,6 +81,7 @@ class History:
         held: dict[tuple[str, int], int] = {}
         pulls = _by_clock(self.pulls)
         commits = {commit.clock: commit for commit in self.commits}
+        found: dict[int, bytes] = {}
         for clock in range(1, len(commits) + 2):
             if clock > 1:
                 commit = commits[clock]
@@ -95,7 +100,8 @@ class History:
                     states[who] = rule.new_worker(theta)
                 held[who] = clock
                 self._check(pull.checksum, theta, buffers)
-        return self.model.encode(Values(theta, buffers))
+            found[clock] = self.model.encode(Values(theta, buffers))
+        return found
 
     def _check(self, checksum: int | None, theta: np.ndarray, buffers: bytes) -> None:
         if checksum is not None:

@@ -27,6 +27,7 @@ class LoggedWorker:
         self.pending: tuple[Commit, int, int] | None = None
         self.duplicates = 0
         self.worker: RawWorker | None = None
+        self.stopped = False
 
     async def connect(self, address: str) -> None:
         """Join with the session id of always, find out what became of the pending commit, and pull."""
@@ -45,10 +46,12 @@ class LoggedWorker:
         await self._pull()
 
     async def train(self, limit: int | None = None) -> None:
-        """Commit until the server goes, or so many times."""
+        """Commit until the server goes, or `stopped` is set, or so many times."""
         worker = self.worker
         assert worker is not None
         for _ in itertools.count() if limit is None else range(limit):
+            if self.stopped:
+                return
             seed = next(self.seeds)
             delta = worker.delta(seed)
             base_clock = worker.version.clock
