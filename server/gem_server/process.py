@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 
-from gem_server.durability.files import StorageFailure
+from gem_server.durability.files import Files, StorageFailure
 from gem_server.errors import StartupError
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
@@ -22,19 +22,20 @@ def serve(settings: ServerSettings) -> int:
     SIGTERM and SIGINT drain it: new work is refused, complete commits are applied, a checkpoint is written.
     """
     try:
-        return asyncio.run(_serve(settings))
+        return asyncio.run(run(settings))
     except StartupError as error:
         print(f"gemps: {error}", file=sys.stderr)
         return EXIT_CANNOT_START
 
 
-async def _serve(settings: ServerSettings) -> int:
+async def run(settings: ServerSettings, files: Files | None = None) -> int:
+    """The same within a running event loop, on another disk if need be; raises StartupError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):  # Windows: KeyboardInterrupt ends asyncio.run instead
             loop.add_signal_handler(number, stop.set)
-    server = Server(settings)
+    server = Server(settings, files=files)
     starting = asyncio.create_task(server.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tests.wire import serve_process
@@ -19,8 +20,9 @@ def count(few: int, full: int) -> int:
     return full if FULL else few
 
 
-async def start(directory: Path, **settings: Any) -> ServerProcess:
+async def start(directory: Path, program: ModuleType = serve_process, **settings: Any) -> ServerProcess:
     """A server process on a data directory, which it resumes."""
+    assert program.__file__ is not None
     ready = directory.parent / f"{directory.name}-ready.json"
     ready.unlink(missing_ok=True)
     told = {
@@ -30,7 +32,7 @@ async def start(directory: Path, **settings: Any) -> ServerProcess:
         "resume": True,
     } | settings
     process = await asyncio.create_subprocess_exec(
-        sys.executable, serve_process.__file__, json.dumps(told), stderr=asyncio.subprocess.PIPE
+        sys.executable, program.__file__, json.dumps(told), stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(START_PATIENCE):
         while not ready.exists():

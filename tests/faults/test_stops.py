@@ -1,0 +1,105 @@
+"""Servers that are stopped, or started twice, as processes."""
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.faults import failing_process
+from tests.faults.history import Deltas, History
+from tests.faults.load import LoggedWorker
+from tests.faults.processes import count, kill, start
+from tests.wire import serve_process
+from tests.wire.model import SMALL
+from tests.wire.worker import all_of
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("level", ["interval", "commit"])
+async def test_sigterm_under_load_finishes_the_queue_loses_nothing_and_exits_0(
+    tmp_path: Path, level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(SMALL, SMALL.random_values(0, with_constants=True))
+    seeds = itertools.count(1)
+    workers = [LoggedWorker(f"worker-{number}", SMALL, history, seeds) for number in range(4)]
+    draw = random.Random(4)
+    stops = count(2, 20)
+    for number in range(stops + 1):
+        server = await start(tmp_path / "data", durability=level)
+        assert (await server.status()).version.clock >= max((commit.clock for commit in history.commits), default=0)
+        await workers[0].connect(server.address)
+        await all_of(*(worker.connect(server.address) for worker in workers[1:]))
+        assert bytes((await server.read(SMALL)).payload) == history.rebuild(Deltas(SMALL))
+        if number == stops:
+            await kill(server)
+            break
+        training = [asyncio.create_task(worker.train_until_gone()) for worker in workers]
+        await asyncio.sleep(draw.uniform(0.1, 0.8))
+        server.process.terminate()
+        assert await asyncio.wait_for(server.process.wait(), 30) == 0
+        await all_of(*training)
+        for worker in workers:
+            await worker.close()
+        await server.close()
+    for worker in workers:
+        await worker.close()
+    with capsys.disabled():
+        print(f"\nSIGTERM, {level}: {stops} stops, {len(history.commits)} commits, 0 lost, exit 0 each time")
+
+
+async def run_to_its_end(**settings: Any) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, serve_process.__file__, json.dumps(settings), stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, errors.decode()
+
+
+async def test_second_server_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
+    first = await start(tmp_path / "data", durability="commit")
+    try:
+        code, errors = await run_to_its_end(bind="127.0.0.1:0", data_dir=str(tmp_path / "data"), resume=True)
+        assert code == 2
+        assert f"in use by another server (pid {first.process.pid})" in errors
+        assert errors.count("\n") == 1
+        code, errors = await run_to_its_end(bind=first.address, data_dir=str(tmp_path / "other"), resume=True)
+        assert code == 2
+        assert "another process has that port" in errors
+        worker = await first.joined()
+        await worker.initialize()
+        await worker.pull()
+        await first.next_commit_works(worker)
+    finally:
+        await kill(first)
+
+
+async def test_server_whose_disk_fails_exits_1_with_one_line(tmp_path: Path) -> None:
+    server = await start(tmp_path / "data", failing_process, durability="commit")
+    try:
+        worker = await server.joined()
+        await worker.initialize()
+        await worker.pull()
+        for seed in range(3):
+            await worker.commit(worker.delta(seed))
+        with pytest.raises(grpc.aio.AioRpcError, match=r"UNAVAILABLE|CANCELLED"):
+            await worker.commit(worker.delta(3))
+        assert await asyncio.wait_for(server.process.wait(), 30) == 1
+        assert server.process.stderr is not None
+        errors = (await server.process.stderr.read()).decode()
+        (line,) = [line for line in errors.splitlines() if "Input/output error" in line]
+        assert "the server stops" in line
+        assert "Traceback" not in errors
+    finally:
+        await server.close()
+    server = await start(tmp_path / "data", durability="commit")
+    try:
+        assert (await server.status()).commits in (3, 4)
+    finally:
+        await kill(server)
