@@ -44,11 +44,15 @@ def commit_for(seconds: float, address: str, name: str, parameters: int, start: 
     return took
 
 
-def measure(rule: str, parameters: int, workers: int, seconds: float) -> list[float]:
-    """Start a server and the workers; returns all round trips."""
-    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:
+def measure(
+    rule: str, parameters: int, workers: int, seconds: float, durability: str = "none", directory: Path | None = None
+) -> list[float]:
+    """Start a server and the workers; returns all round trips. `directory`: on the disk that durability is paid to."""
+    with tempfile.TemporaryDirectory(prefix="gemps-bench-", dir=directory) as folder:
         ready = Path(folder) / "ready.json"
         settings = {"--bind": "127.0.0.1:0", "--rule": rule, "--min-workers": workers, "--ready-file": ready}
+        if durability != "none":
+            settings |= {"--durability": durability, "--data-dir": Path(folder) / "data"}
         arguments = [f"{flag}={value}" for flag, value in settings.items()]
         with (Path(folder) / "log").open("wb") as log:
             server = subprocess.Popen([sys.executable, "-m", "gem_cli", "serve", *arguments], stdout=log, stderr=log)

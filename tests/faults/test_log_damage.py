@@ -161,6 +161,15 @@ def test_log_of_another_run_or_none_at_all_is_refused(written: tuple[Path, dict[
         recover(data_dir, states)
 
 
+def test_checkpoint_copied_as_a_backup_without_the_log_goes_on_alone_and_says_so(
+    written: tuple[Path, dict[int, bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    data_dir, states = written
+    shutil.rmtree(data_dir / "log")
+    assert recover(data_dir, states) == 1
+    assert "going on from the checkpoint of clock 1 alone, as from a backup" in caplog.text
+
+
 def test_log_without_its_checkpoint_is_refused(written: tuple[Path, dict[int, bytes]]) -> None:
     data_dir, states = written
     (data_dir / "latest").unlink()

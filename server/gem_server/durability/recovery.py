@@ -40,6 +40,11 @@ def recover(data_dir: Path) -> Recovered | None:
         _check_no_records(directory)
         return None
     reference = saved.state.pop("log", None)
+    if reference is not None and not directory.exists():
+        logger.warning(
+            "there is no %s: going on from the checkpoint of clock %d alone, as from a backup", directory, saved.clock
+        )
+        reference = None
     if reference is None:
         return Recovered(saved, 0, _highest(directory), NO_LOG)
     chain = _Chain(directory, saved)
@@ -68,7 +73,8 @@ class _Chain:
         if not self._path(number).exists():
             raise StartupError(
                 f"{self._path(number)} is missing: the checkpoint {(self._directory.parent / 'latest').resolve()} says "
-                "that it holds what came after it; bring it back from where the directory was copied"
+                "that it holds what came after it; bring it back, or remove the whole folder to go on from the "
+                "checkpoint alone and lose what came after"
             )
         while self._path(number).exists() and self._read_file(number, log_id):
             number, log_id = number + 1, b""
