@@ -10,7 +10,7 @@ TORCH ?= torch torchvision
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto settings bench compare soak test-package test-containers test-hosts test-docs test-faults wheels install
+.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-docs test-faults wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -30,6 +30,10 @@ settings: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/exchange.py $(ARGS)
+
+# What --durability costs, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
+bench-durability: $(INSTALLED)
+	$(BIN)/python benchmarks/durability.py $(ARGS)
 
 # GEM against DOWNPOUR with 32 workers, in both serving orders.
 compare: $(INSTALLED)

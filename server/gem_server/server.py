@@ -265,7 +265,10 @@ class Server:
 
     async def _recover(self, data_dir: Path) -> None:
         try:
+            missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
             data_dir.mkdir(parents=True, exist_ok=True)
+            for path in missing:
+                self._files.sync(path.parent)
             if self._lock is not None:
                 self._lock.acquire()
         except OSError as error:

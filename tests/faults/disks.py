@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from gem_server.durability.files import Files
@@ -76,14 +77,13 @@ def _described(entry: Path) -> tuple[str, int | str]:
 
 
 class FailingDisk(Files):
-    """Says so (by `error`) from the moment on when `failing` names what fails: write, sync, allocate."""
+    """Says so (by `error`) from the moment on when `failing` names what fails: write, sync, allocate, rename."""
 
     def __init__(self, error: int = errno.EIO) -> None:
         self.error = error
         self.failing: set[str] = set()
-        self.synced_after = 0
 
-    def write(self, descriptor, pieces, offset):  # type: ignore[no-untyped-def]
+    def write(self, descriptor: int, pieces: Sequence[memoryview], offset: int) -> None:
         self._maybe("write")
         super().write(descriptor, pieces, offset)
 
@@ -99,6 +99,25 @@ class FailingDisk(Files):
         self._maybe("allocate")
         super().allocate(descriptor, length)
 
+    def rename(self, source: Path, target: Path) -> None:
+        self._maybe("rename")
+        super().rename(source, target)
+
     def _maybe(self, what: str) -> None:
         if what in self.failing:
             raise OSError(self.error, os.strerror(self.error))
+
+
+class GatedDisk(Files):
+    """Stops before it writes to the log while `gate` is closed; `reached` says that it has come to that."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+
+    def write(self, descriptor: int, pieces: Sequence[memoryview], offset: int) -> None:
+        if not self.gate.is_set():
+            self.reached.set()
+            self.gate.wait()
+        super().write(descriptor, pieces, offset)

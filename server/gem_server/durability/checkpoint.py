@@ -185,9 +185,9 @@ def _check(directory: Path) -> None:
 
 def _damaged(file: Path, offset: int) -> StartupError:
     return StartupError(
-        f"{file} is damaged in the {CHECKED_BLOCK // 1024} KiB from offset {offset}: bring this checkpoint back from "
-        "a backup, point `latest` to the one before it in checkpoints/ (and lose what came after that), or begin a new "
-        "run in another --data-dir"
+        f"the checkpoint file {file} is damaged in the {CHECKED_BLOCK // 1024} KiB from offset {offset}: bring this "
+        "checkpoint back from a backup, point `latest` to the one before it in checkpoints/ (and lose what came after "
+        "that), or begin a new run in another --data-dir"
     )
 
 

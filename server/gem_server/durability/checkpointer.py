@@ -88,6 +88,7 @@ class Checkpointer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), patience or None)
             self._due.clear()
+            self._commits = 0
             patience = seconds
             if self._central.clock and self._central.version != self.newest_version:
                 try:
@@ -161,7 +162,6 @@ class Checkpointer:
         layout = self._central.layout
         if layout is None:
             raise AssertionError("there are no parameters to write")
-        self._commits = 0
         whole = Checkpoint(layout, version.clock, parameters, buffers, self._central.constants, state)
         job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write, self._data_dir, whole, self._files))
         try:

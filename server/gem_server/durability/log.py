@@ -43,6 +43,7 @@ class LogFile:
     allocated: int
     position: int = HEADER_BYTES
     pending: int = 0
+    is_large: bool = False
 
     @property
     def reference(self) -> dict[str, Any]:
@@ -282,7 +283,8 @@ class Log:
             group.done.set_result(None)
             if group.entries:
                 self._show(group.last_clock)
-                if file is self._current and end >= max(LARGE_BYTES, LARGE_RECORDS * self._record_bytes):
+                if not file.is_large and end >= max(LARGE_BYTES, LARGE_RECORDS * self._record_bytes):
+                    file.is_large = True
                     self._on_large()
             else:
                 await self._close_files_before(file)

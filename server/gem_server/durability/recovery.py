@@ -72,9 +72,9 @@ class _Chain:
         """Read the first file, which must be this one, and those that follow it. Raises StartupError, OSError."""
         if not self._path(number).exists():
             raise StartupError(
-                f"{self._path(number)} is missing: the checkpoint {(self._directory.parent / 'latest').resolve()} says "
-                "that it holds what came after it; bring it back, or remove the whole folder to go on from the "
-                "checkpoint alone and lose what came after"
+                f"the log {self._path(number)} is missing: the checkpoint "
+                f"{(self._directory.parent / checkpoint.LATEST).resolve()} says that it holds what came after it; "
+                "bring it back, or remove the whole folder to go on from the checkpoint alone and lose what came after"
             )
         while self._path(number).exists() and self._read_file(number, log_id):
             number, log_id = number + 1, b""
@@ -165,6 +165,6 @@ def _highest(directory: Path) -> int:
 
 def _refused(path: Path, error: DamageError) -> StartupError:
     return StartupError(
-        f"{path} is damaged at offset {error.offset}: {error}; bring the file back from a copy, or begin a new run in "
-        "another --data-dir"
+        f"the log {path} is damaged at offset {error.offset}: {error}; bring the file back from a copy, or "
+        "begin a new run in another --data-dir"
     )
