@@ -109,10 +109,10 @@ async def test_run_goes_on_from_the_log_with_its_budget_ranks_and_eta(serve: Ser
 async def test_log_begins_anew_at_each_checkpoint(serve: Serve, tmp_path: Path) -> None:
     serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
     (worker,) = await serving.training(1)
-    (before,) = (tmp_path / "log").iterdir()
+    (before,) = (tmp_path / "log").glob("*.wal")
     await worker.commit(worker.delta(1))
     await serving.stub.Control(operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT))
-    (after,) = (tmp_path / "log").iterdir()
+    (after,) = (tmp_path / "log").glob("*.wal")
     assert after != before
     outcome = await worker.commit(worker.delta(2))
     recovered = recovery.recover(tmp_path)

@@ -7,7 +7,7 @@ the files are written on another thread, so that commits go on.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from gem_server.flow.calls import Call
 from gem_server.flow.requests import CutRequest
 from gem_server.state.central_variable import CentralVariable, Version
 
-# How soon a checkpoint that found no room is tried again, at the latest.
-RETRY_SECONDS = 5.0
+# How soon a checkpoint that found no room is tried again.
+RETRY_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +83,11 @@ class Checkpointer:
 
         What has no room is tried again. Ends when the disk fails.
         """
-        patience = seconds
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), patience or None)
+                await asyncio.wait_for(self._due.wait(), seconds or None)
             self._due.clear()
             self._commits = 0
-            patience = seconds
             if self._central.clock and self._central.version != self.newest_version:
                 try:
                     await self.write()
@@ -97,8 +95,9 @@ class Checkpointer:
                     return
                 except (OSError, Refusal) as error:
                     logger.warning("no checkpoint (%s); the one before it stands, and this one is tried again", error)
-                    patience = min(RETRY_SECONDS, seconds or RETRY_SECONDS)
                     self._tell_first(error)
+                    await asyncio.sleep(RETRY_SECONDS)
+                    self._due.set()
 
     async def write(self) -> Path:
         """Write one now, while commits go on.
@@ -106,20 +105,40 @@ class Checkpointer:
         Raises OSError when there is no room, TOO_MANY when two older versions are being read, StorageFailure.
         """
         async with self._one_at_a_time:
-            call = Call()
-            async with call.ending(), self._next_log() as file:
-                request = CutRequest(None, call, lambda: self._describe_and_switch(file))
-                self._applier.submit(request)
-                state, reader = await request.done
-                try:
-                    await self._log_has_begun(file)
-                    return await self._store(reader.version, reader.parameters, reader.buffers, state, file)
-                finally:
-                    reader.close()
+            return await self._with_reserve(self._write_cut)
 
     async def write_recovered(self) -> Path:
-        """Write what was recovered, before anything is served, and let the log begin anew behind it."""
-        async with self._one_at_a_time, self._next_log() as file:
+        """Write what was recovered, before anything is served, and let the log begin anew behind it. Raises OSError."""
+        async with self._one_at_a_time:
+            return await self._with_reserve(self._write_still)
+
+    async def _with_reserve(self, write: Callable[[], Awaitable[Path]]) -> Path:
+        """Write in room that was made sure of; then set some aside for the next one."""
+        if self._log is None or self._central.layout is None:
+            return await write()
+        latest = self._data_dir / checkpoint.LATEST
+        try:
+            if latest.exists():
+                await self._log.room_for_checkpoint(self._central.layout, _size_of(latest))
+            return await write()
+        finally:
+            if latest.exists():
+                await self._log.keep_reserve(_size_of(latest))
+
+    async def _write_cut(self) -> Path:
+        call = Call()
+        async with call.ending(), self._next_log() as file:
+            request = CutRequest(None, call, lambda: self._describe_and_switch(file))
+            self._applier.submit(request)
+            state, reader = await request.done
+            try:
+                await self._log_has_begun(file)
+                return await self._store(reader.version, reader.parameters, reader.buffers, state, file)
+            finally:
+                reader.close()
+
+    async def _write_still(self) -> Path:
+        async with self._next_log() as file:
             central = self._central
             state = self._describe_and_switch(file)
             await self._log_has_begun(file)
@@ -196,3 +215,7 @@ class Checkpointer:
                 future.set_exception(error)
             else:
                 future.set_result(None)
+
+
+def _size_of(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.iterdir())

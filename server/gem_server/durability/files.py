@@ -72,6 +72,10 @@ class Files:
         """What was written to it is on the disk when this returns."""
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
+    def free_bytes(self, directory: Path) -> int:
+        """Room on the disk of this directory that nobody has yet."""
+        return shutil.disk_usage(directory).free
+
     def close(self, descriptor: int) -> None:
         """Close a descriptor of `create`."""
         os.close(descriptor)

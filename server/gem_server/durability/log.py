@@ -5,6 +5,8 @@ that group's parameters where they are, in a session's snapshot.
 """
 
 import asyncio
+import errno
+import os
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +27,9 @@ from gem_server.errors import Reason, Refusal
 from gem_server.state.central_variable import Snapshot
 
 FLOAT32_BYTES = 4
+RESERVE = "reserve"
+# For directories, and for files that do not fill their last block.
+RESERVE_SLACK = 256 * 1024
 # Room is set aside in steps, so that it seldom has to be waited for: this many bytes, or records if that is more.
 STEP_BYTES, STEP_RECORDS = 4 * 1024 * 1024, 8
 # A log of this size, or of so many records if that is more, asks for a snapshot, after which it begins anew.
@@ -102,6 +107,7 @@ class Log:
         self._writer: asyncio.Task[None] | None = None
         self._ending = False
         self._failed = False
+        self._is_short = False
 
     def start(self, last_number: int, last_id: bytes) -> None:
         """Begin, in a directory whose chain ends with this file (0 and NO_LOG: there is none)."""
@@ -159,7 +165,9 @@ class Log:
             if file is None or self._end_after_another(file) <= file.allocated:
                 return  # another has made some meanwhile
             step = max(STEP_BYTES, STEP_RECORDS * self._record_bytes)
-            for length in (file.allocated + step, self._end_after_another(file)):
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            lengths = () if self._is_short else (file.allocated + step, self._end_after_another(file))
+            for length in lengths:
                 try:
                     await _in_thread(self._files.allocate, file.descriptor, length)
                 except OSError as error:
@@ -170,7 +178,58 @@ class Log:
                 else:
                     file.allocated = max(file.allocated, length)
                     return
+            self._on_large()
             raise storage_full("there is no room for the log, so nothing can be committed (pulls go on)", full)
+
+    async def room_for_checkpoint(self, layout: Layout, checkpoint_bytes: int) -> None:
+        """Make sure that a checkpoint of this size and the log behind it have room, if need be what was set aside.
+
+        Otherwise a log that has taken the last room could not be made shorter, for want of room. Until `keep_reserve`
+        the log itself takes no more where there is little. Raises OSError when there is none, and changes nothing.
+        """
+        self._measure(layout)
+        wanted = self._reserve_bytes(checkpoint_bytes)
+        free = self._files.free_bytes(self.directory.parent)
+        self._is_short = free < 2 * wanted
+        if free < wanted:
+            await _in_thread(self._files.remove, self.directory / RESERVE)
+            if self._files.free_bytes(self.directory.parent) < wanted:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def keep_reserve(self, checkpoint_bytes: int) -> None:
+        """Set room aside for one more checkpoint of this size and the log behind it, where the disk has any."""
+        try:
+            await _in_thread(self._allocate_reserve, self.directory / RESERVE, self._reserve_bytes(checkpoint_bytes))
+        except OSError as error:
+            if not is_full(error):
+                self._fail("set room aside beside", None, error)
+        finally:
+            self._is_short = False
+
+    def _reserve_bytes(self, checkpoint_bytes: int) -> int:
+        return checkpoint_bytes + self._first_length + RESERVE_SLACK
+
+    @property
+    def _first_length(self) -> int:
+        """Of a file, for what may be under way when the log goes on in it."""
+        return HEADER_BYTES + (self._staging_buffers + 1) * self._record_bytes
+
+    def _measure(self, layout: Layout) -> None:
+        self._record_bytes = ENTRY_BYTES + layout.parameter_count * FLOAT32_BYTES + layout.buffer_bytes
+
+    def _allocate_reserve(self, path: Path, length: int) -> None:
+        if path.exists() and path.stat().st_size >= length:
+            return
+        self._files.make_directory(self.directory)
+        self._files.remove(path)
+        descriptor = self._files.create(path)
+        try:
+            self._files.allocate(descriptor, length)
+        except BaseException:
+            self._files.remove(path)  # what could be had of it is of no use
+            raise
+        finally:
+            self._files.close(descriptor)
 
     def _end_after_another(self, file: LogFile) -> int:
         return file.position + (file.pending + self._promised + 1) * self._record_bytes
@@ -216,9 +275,9 @@ class Log:
             layout.parameter_count * FLOAT32_BYTES,
             layout.buffer_bytes,
         )
-        self._record_bytes = ENTRY_BYTES + header.parameter_bytes + header.buffer_bytes
+        self._measure(layout)
         path = self.directory / f"{header.number:012d}.wal"
-        length = HEADER_BYTES + (self._staging_buffers + 1) * self._record_bytes
+        length = self._first_length
         try:
             descriptor = await _in_thread(self._create, path, length, undo=self._files.close)
         except OSError as error:
@@ -364,7 +423,9 @@ class Log:
 
 
 def remove_before(files: Files, directory: Path, number: int | None) -> None:
-    """Delete the files with a lower number (None: all of them)."""
+    """Delete the files with a lower number (None: all of them, and what was set aside)."""
+    if number is None:
+        files.remove(directory / RESERVE)
     for path in sorted(directory.glob("*.wal")):
         if number is None or int(path.stem) < number:
             files.remove(path)

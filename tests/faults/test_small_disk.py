@@ -1,0 +1,111 @@
+"""A file system that is really full: a small one, mounted for the test, where that is allowed."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.processes import kill, start
+from tests.wire.model import LARGE
+from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused
+from tests.wire.worker import RawWorker
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a small file system needs rights: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+async def try_commit(worker: RawWorker, seed: int) -> bool:
+    """Whether it was applied; else it was refused for want of room, with a time to retry."""
+    outcome = await answered_or_refused(worker.commit_on_new_stream(worker.prepare(worker.delta(seed))), "STORAGE_FULL")
+    if isinstance(outcome, Refusal):
+        assert outcome.retry_after is not None
+    return not isinstance(outcome, Refusal)
+
+
+async def commit_in_time(worker: RawWorker, seed: int) -> int:
+    """Commits as a worker does that is told to retry; how often it was."""
+    refusals = 0
+    async with asyncio.timeout(PATIENCE):
+        while not await try_commit(worker, seed):
+            refusals += 1
+            await asyncio.sleep(0.1)
+    return refusals
+
+
+def fill(path: Path) -> None:
+    with path.open("ab") as stream:
+        for size in (MIB, 4096, 1):
+            try:
+                while True:
+                    os.write(stream.fileno(), bytes(size))
+            except OSError:
+                continue
+
+
+async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no checkpoint at an interval: it is the want of room that asks for one."""
+    server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)
+    try:
+        (worker,) = await server.training(1, LARGE)
+        refusals = [await commit_in_time(worker, seed) for seed in range(150)]
+        assert (await server.status()).commits == 150
+        expected = bytes((await server.read(LARGE)).payload)
+    finally:
+        await kill(server)
+    server = await start(small_disk / "data", durability="commit")
+    try:
+        assert bytes((await server.read(LARGE)).payload) == expected
+    finally:
+        await kill(server)
+    with capsys.disabled():
+        print(f"\nENOSPC by its own log: 150 commits of 213 kB through 16 MiB, {sum(refusals)} told to retry, 0 lost")
+
+
+async def test_disk_filled_by_others_refuses_commits_serves_pulls_and_recovers(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)
+    filler = small_disk / "filler"
+    try:
+        (worker,) = await server.training(1, LARGE)
+        refused_in_a_row, applied = 0, 0
+        async with asyncio.timeout(3 * PATIENCE):
+            while refused_in_a_row < 5:
+                fill(filler)
+                done = await try_commit(worker, applied)
+                applied += done
+                refused_in_a_row = 0 if done else refused_in_a_row + 1
+                await asyncio.sleep(0 if done else 0.2)
+        await worker.pull()
+        assert (await server.status()).commits == applied
+        filler.unlink()
+        await commit_in_time(worker, applied)
+        expected = bytes((await server.read(LARGE)).payload)
+        fill(filler)
+    finally:
+        await kill(server)
+    filler.unlink()
+    server = await start(small_disk / "data", durability="commit")
+    try:
+        assert (await server.status()).commits == applied + 1
+        assert bytes((await server.read(LARGE)).payload) == expected
+    finally:
+        await kill(server)
+    with capsys.disabled():
+        print(f"\nENOSPC by others: {applied} commits before, refused while full, pulls served, went on by itself")
