@@ -32,6 +32,13 @@ def storage_full(what: str, error: OSError) -> Refusal:
     )
 
 
+def storage_failed() -> Refusal:
+    """What a caller is told when the disk has failed, and the server is about to stop."""
+    return Refusal(
+        Reason.DRAINING, "the server's disk has failed, and it stops: try again when it is back", retry_after=1.0
+    )
+
+
 class StorageFailure(Exception):  # noqa: N818 - a name for what happened to the disk
     """A write or a sync failed, and not for want of room: nothing may be acknowledged any more."""
 

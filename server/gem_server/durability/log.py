@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gem_core import Layout
 from gem_server.durability import log_format, run_record
-from gem_server.durability.files import Files, StorageFailure, is_full, storage_full
+from gem_server.durability.files import Files, StorageFailure, is_full, storage_failed, storage_full
 from gem_server.durability.log_format import ENTRY_BYTES, HEADER_BYTES, NO_LOG, FileHeader
 from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, Refusal
@@ -132,7 +132,7 @@ class Log:
         """Return when everything up to this clock is on the disk. Raises DRAINING when the disk has failed."""
         if clock > self.synced:
             if self._failed:
-                raise _stopping()
+                raise storage_failed()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((clock, future))
             await future
@@ -142,7 +142,7 @@ class Log:
     def has_room(self) -> bool:
         """Whether room is set aside for one more commit. Raises NOT_INITIALIZED before there is a log; DRAINING."""
         if self._failed:
-            raise _stopping()
+            raise storage_failed()
         if self._current is None:
             raise Refusal(Reason.NOT_INITIALIZED, "the first parameters are not stored yet: Pull, then Commit")
         return self._end_after_another(self._current) <= self._current.allocated
@@ -173,7 +173,7 @@ class Log:
                 except OSError as error:
                     if not is_full(error):
                         self._fail("set room aside in", file, error)
-                        raise _stopping() from error
+                        raise storage_failed() from error
                     full = error
                 else:
                     file.allocated = max(file.allocated, length)
@@ -321,6 +321,10 @@ class Log:
     async def _write_groups(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            if self._failed:
+                while self._closed:
+                    self._closed.pop().done.set_result(None)
+                return
             if not self._closed and not self._held:
                 self._close_group()
             if not self._closed:
@@ -334,12 +338,13 @@ class Log:
                 end = await loop.run_in_executor(self._thread, self._write, group)
             except OSError as error:
                 self._fail("write", group.file, error)
-                return
+            self._closed.popleft()
+            group.done.set_result(None)
+            if self._failed:
+                continue  # perhaps elsewhere, meanwhile: then this counts no more
             file = group.file
             file.position = end
             file.pending -= len(group.entries)
-            self._closed.popleft()
-            group.done.set_result(None)
             if group.entries:
                 self._show(group.last_clock)
                 if not file.is_large and end >= max(LARGE_BYTES, LARGE_RECORDS * self._record_bytes):
@@ -414,10 +419,11 @@ class Log:
         self._failed = True
         for _, future in self._waiting:
             if not future.done():
-                future.set_exception(_stopping())
+                future.set_exception(storage_failed())
         self._waiting.clear()
-        while self._closed:
-            self._closed.popleft().done.set_result(None)
+        while len(self._closed) > 1:  # the first one may be with the thread, which reads its snapshot
+            self._closed.pop().done.set_result(None)
+        self._look()
         self._on_failure(failure)
         return failure
 
@@ -443,9 +449,3 @@ async def _in_thread(
         if undo is not None and job.exception() is None:
             undo(job.result())
         raise
-
-
-def _stopping() -> Refusal:
-    return Refusal(
-        Reason.DRAINING, "the server's disk has failed, and it stops: try again when it is back", retry_after=1.0
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gemps.v1 import operations_pb2
 
-from gem_server.durability.files import storage_full
+from gem_server.durability.files import StorageFailure, storage_failed, storage_full
 from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
@@ -89,3 +89,5 @@ class Operations:
             return await self._write_checkpoint()
         except OSError as error:
             raise storage_full("there is no room for the checkpoint", error) from error
+        except StorageFailure as failure:
+            raise storage_failed() from failure
