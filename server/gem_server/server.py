@@ -31,15 +31,21 @@ from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQue
 from gem_server.flow.staging import Purpose, StagingPool
 from gem_server.process_memory import default_limit
 from gem_server.ready_file import ReadyFile
+from gem_server.security.access import Access
+from gem_server.security.certificates import Certificates, read_certificates
+from gem_server.security.reloading import Reloading, UnusableFileError
+from gem_server.security.tokens import Tokens, read_tokens
 from gem_server.service import handlers, messages
 from gem_server.service.answering import Answering, Gate
 from gem_server.service.commit_stream import CommitStream
+from gem_server.service.door import TokenInterceptor, server_credentials
 from gem_server.service.initialize_stream import InitializeStream
 from gem_server.service.membership import Membership
 from gem_server.service.operations import Operations
 from gem_server.service.pull_stream import PullStream
+from gem_server.service.refused_callers import RefusedCallers
 from gem_server.service.status import Observed, Status
-from gem_server.settings import ServerSettings
+from gem_server.settings import ServerSettings, is_loopback
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
@@ -116,10 +122,14 @@ class Server:
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue.pick, monotonic)
         self.evaluations = Evaluations()
         self.gate = Gate()
+        try:
+            self._certificates, tokens = _certificates(settings), _tokens(settings)
+        except UnusableFileError as error:
+            raise StartupError(str(error)) from error
+        self._access = Access(tokens.current) if tokens is not None else None
         self._log = self._make_log()
-        self._answering = Answering(
-            self.gate, self.sessions, monotonic, self._all_is_synced if self._log is not None else None
-        )
+        shown = self._all_is_synced if self._log is not None else None
+        self._answering = Answering(self.gate, self.sessions, monotonic, shown, self._access)
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -175,7 +185,8 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._ready_file is not None:
             self._ready_file.announce(self.settings.host, self.port)
-        logger.info("serving on %s:%d, rule %s", self.settings.host, self.port, self.settings.rule)
+        where, rule = self.settings.host, self.settings.rule
+        logger.info("serving on %s:%d, rule %s, %s", where, self.port, rule, self._security())
         if self.run.state is RunState.FINISHED:
             self._finished_since = monotonic()
             logger.warning(
@@ -232,7 +243,8 @@ class Server:
     # --- starting
 
     async def _bind(self) -> None:
-        self._grpc = grpc.aio.server(options=CHANNEL_OPTIONS)
+        door = () if self._access is None else (TokenInterceptor(self._access, RefusedCallers()),)
+        self._grpc = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
         self._grpc.add_generic_rpc_handlers((self._service(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -240,13 +252,30 @@ class Server:
             names = (handlers.SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._grpc)
         try:
-            self.port = self._grpc.add_insecure_port(self.settings.bind)
+            if self._certificates is None:
+                self.port = self._grpc.add_insecure_port(self.settings.bind)
+            else:
+                self.port = self._grpc.add_secure_port(self.settings.bind, server_credentials(self._certificates))
         except RuntimeError as error:
             raise StartupError(
                 f"cannot listen on {self.settings.bind}: another process has that port, or the address is not this "
                 "machine's; stop that process, or choose another --bind (port 0 takes a free one)"
             ) from error
         await self._grpc.start()
+
+    def _security(self) -> str:
+        """What the log says about who may come in."""
+        settings = self.settings
+        encrypted = settings.tls_cert is not None
+        asked = [settings.tls_client_ca is not None and "client certificates", settings.tokens is not None and "tokens"]
+        wanted = " and ".join(one for one in asked if one)
+        if not wanted and not is_loopback(settings.host):
+            logger.warning(
+                "whoever reaches %s can train, read the parameters and end the run: give --tokens FILE or "
+                "--tls-client-ca FILE, unless all in this network may",
+                settings.bind,
+            )
+        return f"{'with' if encrypted else 'without'} TLS, {wanted or 'no credentials'} asked for"
 
     async def _prepare(self) -> None:
         """Compile the kernels on the thread that will launch them, and read the checkpoint."""
@@ -517,6 +546,19 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
         settings.cosine_commits,
         settings.eta_min,
     )
+
+
+def _certificates(settings: ServerSettings) -> Reloading[Certificates] | None:
+    certificate, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    if certificate is None or key is None:
+        return None
+    paths = [path for path in (certificate, key, client_ca) if path is not None]
+    return Reloading(paths, lambda: read_certificates(certificate, key, client_ca))
+
+
+def _tokens(settings: ServerSettings) -> Reloading[Tokens] | None:
+    path = settings.tokens
+    return Reloading([path], lambda: read_tokens(path)) if path is not None else None
 
 
 def _queue_of(settings: ServerSettings) -> MakeQueue:

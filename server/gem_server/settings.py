@@ -18,14 +18,40 @@ class ServerSettings(BaseSettings):
 
     bind: str = Field(
         "127.0.0.1:50051",
-        description="Address and port to listen on; port 0 takes a free one. Beyond loopback anybody who reaches the "
-        "port can train, so that needs --insecure, said knowingly.",
+        description="Address and port to listen on; port 0 takes a free one. Beyond loopback it needs TLS "
+        "(--tls-cert), or --insecure, said knowingly.",
         json_schema_extra={"panel": "Network"},
     )
     insecure: bool = Field(
         False,
-        description="Listen beyond loopback without encryption or credentials.",
+        description="Allow to listen beyond loopback without TLS: whoever is on the path can read and change all that "
+        "travels, tokens included.",
         json_schema_extra={"panel": "Network"},
+    )
+    tls_cert: Path | None = Field(
+        None,
+        description="The server's certificate (PEM, with intermediate ones below it): connections are encrypted, and "
+        "clients see whom they talk to. Needs --tls-key. It may be replaced while the server runs; new connections get "
+        "the new one within a second. `gemps certs` makes one.",
+        json_schema_extra={"panel": "Security"},
+    )
+    tls_key: Path | None = Field(
+        None,
+        description="Private key of --tls-cert (PEM, without a password).",
+        json_schema_extra={"panel": "Security"},
+    )
+    tls_client_ca: Path | None = Field(
+        None,
+        description="Certificate of an authority (PEM): only clients that show a certificate signed by it can connect, "
+        "whatever they want to call. Needs --tls-cert. It may be replaced while the server runs.",
+        json_schema_extra={"panel": "Security"},
+    )
+    tokens: Path | None = Field(
+        None,
+        description="File of bearer tokens, a line each: ROLE TOKEN. worker may train; observer may see the status, "
+        "pull parameters and report evaluations; operator may do all, also end the run. Without one nobody is asked. "
+        "It may be changed while the server runs.",
+        json_schema_extra={"panel": "Security"},
     )
     reflection: bool = Field(
         False,
@@ -265,10 +291,17 @@ class ServerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
-        if not self.insecure and not is_loopback(self.host):
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key belong together: give both, or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError(
-                f"bind {self.bind} is beyond loopback: anybody who reaches it could train; add --insecure if the "
-                "network is trusted, or bind 127.0.0.1"
+                "--tls-client-ca needs --tls-cert and --tls-key: only over TLS a client shows a certificate"
+            )
+        if self.tls_cert is None and not self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"bind {self.bind} is beyond loopback: anybody on the path could read and change what travels; give "
+                "--tls-cert and --tls-key (gemps certs makes them), add --insecure if the network is trusted, or bind "
+                "127.0.0.1"
             )
         if self.pi_max <= self.pi_min:
             raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")

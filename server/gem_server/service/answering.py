@@ -14,6 +14,8 @@ from grpc.aio import ServicerContext
 from gem_core import CoreError
 from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
+from gem_server.security.access import Access
+from gem_server.service.door import authorization
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
@@ -101,12 +103,19 @@ class Answering:
         sessions: Sessions,
         clock: Callable[[], float],
         shown: Callable[[], Awaitable[None]] | None = None,
+        access: Access | None = None,
     ) -> None:
         self.gate = gate
         self._sessions = sessions
         self._clock = clock
         self._shown = shown
+        self._access = access
         self._running: set[Call] = set()
+
+    def check_access(self, context: Context, call: str) -> None:
+        """Raise CREDENTIALS or ROLE unless the caller may (still) make this call, where tokens are asked for."""
+        if self._access is not None:
+            self._access.check(call, authorization(context.invocation_metadata()))
 
     def end_idle(self, refusal: Refusal) -> None:
         """End every running call, but those whose answer is on its way."""

@@ -53,6 +53,7 @@ class CommitStream:
     async def _one_commit(self, context: Context, call: Call, attendance: Attendance, part: _Part) -> None:
         if part.header is None:
             raise Refusal(Reason.OUT_OF_ORDER, "send a commit's header first; see the worked example in commit.proto")
+        self._answering.check_access(context, "Commit")  # a stream may outlive its token
         session = attendance.attend(part.header.session_id)
         if session.commit_call is not call:
             older, session.commit_call = session.commit_call, call

@@ -7,6 +7,7 @@ from gem_core import WireType
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.pulling import Pulling, Wanted
 from gem_server.flow.requests import Unchanged
+from gem_server.security.access import PULL_WITH_SESSION
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
 from gem_server.service.reply_stream import parameters_header, send
@@ -31,6 +32,8 @@ class PullStream:
         """One transfer of parameters, or the news that the caller has them."""
         async with self._answering.stream(context) as (call, attendance):
             request = messages.parse(parameters_pb2.PullRequest, raw)
+            if request.session_id:
+                self._answering.check_access(context, PULL_WITH_SESSION)
             session = attendance.attend(request.session_id) if request.session_id else None
             wanted = _wanted(request, session)
             outcome = await self._pulling.open(session, call, wanted)

@@ -87,6 +87,7 @@ class Status:
                     if report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions):
                         return
                     await asyncio.sleep(interval)
+                    self._answering.check_access(context, "WatchStatus")  # a stream may outlive its token
             finally:
                 self.watchers -= 1
 

@@ -8,6 +8,7 @@ from gem_worker.client.client import Client
 from gem_worker.client.errors import (
     AddressError,
     ClientError,
+    CredentialsError,
     MisuseError,
     NotInitialized,
     RunFinished,
@@ -15,6 +16,7 @@ from gem_worker.client.errors import (
     ServerRefused,
     ServerUnavailable,
     Superseded,
+    UntrustedServer,
 )
 from gem_worker.client.events import ClientEvent, EventKind
 from gem_worker.client.messages import (
@@ -38,6 +40,7 @@ __all__ = [
     "CommitOutcome",
     "CommitStatistics",
     "ControlResult",
+    "CredentialsError",
     "EventKind",
     "Membership",
     "MisuseError",
@@ -51,6 +54,7 @@ __all__ = [
     "ServerRefused",
     "ServerUnavailable",
     "Superseded",
+    "UntrustedServer",
     "Verdict",
     "Version",
 ]

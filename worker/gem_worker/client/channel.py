@@ -1,8 +1,4 @@
-"""The connection: address, channel options, one typed callable for each RPC, and starting over when it breaks.
-
-TLS and tokens will come in at `open_channel`, and nowhere else: `grpc.secure_channel` with the credentials in place of
-`grpc.insecure_channel`, the bearer token as call credentials composed into them.
-"""
+"""The connection: address, channel options, one typed callable for each RPC, and starting over when it breaks."""
 
 import ipaddress
 import re
@@ -11,7 +7,8 @@ import threading
 import grpc
 from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
 
-from gem_worker.client.errors import AddressError
+from gem_worker.client.credentials import ChannelWithToken, Credentials
+from gem_worker.client.errors import AddressError, CredentialsError
 from gem_worker.client.interrupts import interrupts_wait
 
 MIB = 1 << 20
@@ -73,12 +70,20 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def open_channel(address: str) -> grpc.Channel:
+def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     """A channel to a checked address; it connects when the first call is made."""
-    options = list(_OPTIONS)
+    options: list[tuple[str, int | str]] = list(_OPTIONS)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
-    return grpc.insecure_channel(address, options=options)
+    if credentials.server_name:
+        options.append(("grpc.ssl_target_name_override", credentials.server_name))
+    tls = credentials.tls()
+    channel = (
+        grpc.insecure_channel(address, options=options)
+        if tls is None
+        else grpc.secure_channel(address, tls, options=options)
+    )
+    return ChannelWithToken(channel, credentials.token) if credentials.token else channel
 
 
 class Calls:
@@ -87,8 +92,14 @@ class Calls:
     Take the attributes anew for each call: `renew` replaces them. It is for one thread; any may call, and `close`.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        if credentials.token and not credentials.protected and not _is_loopback(address):
+            raise CredentialsError(
+                f"the token for {address} would travel without TLS, for anybody on the path to read: set "
+                "GEMPS_CLIENT_TLS_CA, or GEMPS_CLIENT_INSECURE=true if the network is trusted"
+            )
         self._address = address
+        self._credentials = credentials
         self._lock = threading.Lock()
         self._closed = False
         self._open()
@@ -113,7 +124,7 @@ class Calls:
             self._channel.close()
 
     def _open(self) -> None:
-        self._channel = channel = open_channel(self._address)
+        self._channel = channel = open_channel(self._address, self._credentials)
         self.join: grpc.UnaryUnaryMultiCallable[session_pb2.JoinRequest, session_pb2.JoinResponse] = (
             channel.unary_unary(
                 f"{_SERVICE}Join",

@@ -11,6 +11,7 @@ from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address
 from gem_worker.client.commit import Committer
+from gem_worker.client.credentials import Credentials
 from gem_worker.client.errors import MisuseError
 from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.host import this_host
@@ -41,7 +42,8 @@ class Client:
     client is made; a child that merely inherits it, such as a DataLoader worker, may ignore it.
 
     Args:
-        address: HOST:PORT of the server, [IPV6]:PORT or unix:PATH. Raises AddressError naming the fix.
+        address: HOST:PORT of the server, [IPV6]:PORT or unix:PATH. Raises AddressError naming the fix; the constructor
+            also raises CredentialsError, for certificates or a token that cannot be used.
         worker_name: 1 to 256 bytes; unique in the run. The rank follows it: a worker that comes back under its name
             gets its rank again, and ends the older session.
         layout: the model's.
@@ -74,12 +76,13 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._layout = layout
-        calls = Calls(self.address)
+        credentials = Credentials(settings)
+        calls = Calls(self.address, credentials)
         self._calls = calls
         self._session = Session(
             calls,
             settings,
-            Patience(self.address, settings, on_event, renew=calls.renew),
+            Patience(self.address, settings, on_event, renew=calls.renew, token_changed=credentials.token.has_changed),
             on_event,
             layout=layout,
             worker_name=worker_name,
@@ -123,6 +126,7 @@ class Client:
             ServerUnavailable: it did not come, or was full all that time.
             ServerRefused: another model (LAYOUT_MISMATCH), no memory for one more worker (MEMORY), ...
             Superseded: a newer process joined under the same name.
+            UntrustedServer: no TLS there, or a certificate that tls_ca does not vouch for.
         """
         self._check_usable()
         membership = self._session.join()

@@ -25,6 +25,17 @@ class AddressError(ClientError, ValueError):
     """The caller's fault: the server's address cannot be understood; the message names the fix."""
 
 
+class CredentialsError(ClientError, ValueError):
+    """The caller's fault: certificates or a token that cannot be used as they are; the message names the fix."""
+
+
+class UntrustedServer(ClientError):  # noqa: N818 - a situation
+    """What answers at the address is not the server that `tls_ca` vouches for, or speaks no TLS; nothing was sent.
+
+    Only before the first call that succeeded: later it counts as a lost connection, since certificates may be renewed.
+    """
+
+
 class ServerUnavailable(ClientError):  # noqa: N818 - a situation
     """Nobody's fault that is known here: the server could not be reached, or did not get the call done, for too long.
 
@@ -72,11 +83,21 @@ class Torn(Exception):  # noqa: N818 - an event
     """A call or stream broke before its end. Internal: the client repeats or resumes, it never reaches the caller.
 
     `fix`: what the user may have to do about it, where the cause is known. `by_server`: a gemps server said so, over a
-    sound connection. `by_stranger`: what answers there is none, nor will it become one.
+    sound connection. `by_stranger`: what answers there is none, nor will it become one. `untrusted`: TLS stands
+    between.
     """
 
-    def __init__(self, why: str, *, fix: str = "", by_server: bool = False, by_stranger: bool = False) -> None:
+    def __init__(
+        self,
+        why: str,
+        *,
+        fix: str = "",
+        by_server: bool = False,
+        by_stranger: bool = False,
+        untrusted: bool = False,
+    ) -> None:
         super().__init__(why)
         self.fix = fix
         self.by_server = by_server
         self.by_stranger = by_stranger
+        self.untrusted = untrusted

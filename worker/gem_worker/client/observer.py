@@ -15,6 +15,7 @@ from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address
+from gem_worker.client.credentials import Credentials
 from gem_worker.client.errors import MisuseError, ServerMisbehavedError, Torn
 from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.interrupts import interrupts_wait
@@ -57,7 +58,7 @@ class Observer:
     """A reader of a run, and an operator's hand; it never becomes a worker. Use it from one thread at a time.
 
     Args:
-        address: as for `Client`. Raises AddressError naming the fix.
+        address: as for `Client`. Raises AddressError or CredentialsError naming the fix.
         wait: seconds for which each call is repeated while the server cannot be reached; 0: fail at once.
         settings: default: ClientSettings(), which reads the environment.
         on_event: as for `Client`.
@@ -77,7 +78,7 @@ class Observer:
         self.address = check_address(address)
         self._pid = os.getpid()
         self._closed = False
-        self._calls = Calls(self.address)
+        self._calls = Calls(self.address, Credentials(self._settings))
         self._patience = Patience(
             self.address,
             self._settings,

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 
-from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, ServerUnavailable, Torn
+from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, ServerUnavailable, Torn, UntrustedServer
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
 
@@ -18,7 +18,8 @@ class Patience:
 
     Reports one event when trouble begins and one when it is over; and when it lasts, each further reason once. Not
     thread-safe: it belongs to the thread that makes the calls. `renew` gives the connection up, so that the next
-    attempt makes another. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
+    attempt makes another; `token_changed` says whether there is a newer token than the one that was
+    refused. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Patience:
         *,
         limit: float | None = None,
         renew: Callable[[], None] = lambda: None,
+        token_changed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -38,6 +40,7 @@ class Patience:
         self._limit = settings.connect_timeout if limit is None else limit
         self._on_event = on_event
         self._renew = renew
+        self._token_changed = token_changed
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
@@ -50,8 +53,11 @@ class Patience:
     def torn(self, torn: Torn) -> None:
         """An attempt failed because the call broke: as `failed`, and the next one is made on a new connection.
 
-        Raises ServerMisbehavedError when somebody else answers there, and no gemps server ever did.
+        Raises ServerMisbehavedError when somebody else answers there, and no gemps server ever did; UntrustedServer
+        when it is one that TLS does not let us trust, and never was another.
         """
+        if torn.untrusted and not self._connected:
+            raise UntrustedServer(f"{self._address} is not trusted: {torn}; {torn.fix}")
         if torn.by_stranger and not self._connected:
             raise ServerMisbehavedError(f"no gemps server at {self._address}: {torn}; {torn.fix}")
         if not torn.by_server:
@@ -88,6 +94,9 @@ class Patience:
         time is no passing one.
         """
         why, seconds = str(refusal), refusal.retry_after
+        if refusal.reason == "CREDENTIALS" and self._token_changed():
+            self.failed(why)  # refused with the old one, while it was being changed
+            return
         if seconds is None:
             raise refusal
         if refusal.reason == "CHECKSUM":

@@ -36,13 +36,32 @@ class _Cause(NamedTuple):
     """Why no connection came about: how gRPC words it, how we do, and what to do about it."""
 
     pattern: re.Pattern[str]
-    why: str  # {peer}: the address that was tried; {name}: the name that was looked up
+    why: str  # {peer}: the address that was tried; {name}: the name that was looked up; {said}: the pattern's group
     fix: str
     by_stranger: bool = False
+    untrusted: bool = False
 
 
 # The wording is grpcio 1.85.1's. What none of these fits is told as gRPC has it.
 _CAUSES = (
+    _Cause(
+        re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]+)"),
+        "the certificate of {peer} was not accepted ({said})",
+        "give the authority that signed it in GEMPS_CLIENT_TLS_CA, and see that it has not expired",
+        untrusted=True,
+    ),
+    _Cause(
+        re.compile("Hostname Verification Check failed"),
+        "the certificate of {peer} is for another name than the one in the address",
+        "connect by a name that it has, or give that in GEMPS_CLIENT_TLS_SERVER_NAME",
+        untrusted=True,
+    ),
+    _Cause(
+        re.compile("WRONG_VERSION_NUMBER"),
+        "what answers at {peer} speaks no TLS",
+        "start the server with --tls-cert or --credentials, or leave out GEMPS_CLIENT_TLS_CA",
+        untrusted=True,
+    ),
     _Cause(
         re.compile("Domain name not found"),
         "the name {name} is not known here",
@@ -62,7 +81,8 @@ _CAUSES = (
     _Cause(
         re.compile("connect to all addresses.*(Socket closed|Connection reset)"),
         "what listens at {peer} hangs up at once",
-        "check that gemps serve runs behind that port (a forwarded port without a server does this), and without TLS",
+        "check that gemps serve runs behind that port (a forwarded port without a server does this); if it uses TLS, "
+        "check GEMPS_CLIENT_TLS_CA, and GEMPS_CLIENT_TLS_CERT where it asks for client certificates",
     ),
     _Cause(
         re.compile("Connection refused"),
@@ -102,13 +122,15 @@ def failure(error: grpc.RpcError) -> Torn | ServerRefused:
 
 
 def _torn(message: str) -> Torn:
-    cause = next((one for one in _CAUSES if one.pattern.search(message)), None)
-    if cause is None:
+    found = ((one, one.pattern.search(message)) for one in _CAUSES)
+    cause, match = next(((one, match) for one, match in found if match), (None, None))
+    if cause is None or match is None:
         return Torn(message)
     peer = re.search(r"ipv[46]:([\d.]+:\d+|\[.+?\]:\d+)", unquote(message))
     name = re.search(r"address lookup failed for (\S+?)(:\d+)?:", message)
-    why = cause.why.format(peer=peer[1] if peer else "that address", name=name[1] if name else "it")
-    return Torn(why, fix=cause.fix, by_stranger=cause.by_stranger)
+    said = (match.groups() or ("",))[0]
+    why = cause.why.format(peer=peer[1] if peer else "that address", name=name[1] if name else "it", said=said)
+    return Torn(why, fix=cause.fix, by_stranger=cause.by_stranger, untrusted=cause.untrusted)
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:

@@ -1,20 +1,29 @@
 """How the client library behaves on the wire: one validated, frozen object."""
 
-from typing import Annotated
+import re
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Seconds = Annotated[float, Field(gt=0)]
 
+# For `tls_ca`: the authorities that gRPC knows by itself.
+SYSTEM_AUTHORITIES = "system"
+# RFC 6750, section 2.1; the lengths are the server's.
+TOKEN_SHAPE = r"(?=.{16,1024}\Z)[A-Za-z0-9._~+/-]+=*"  # noqa: S105 - a pattern
+
 
 class ClientSettings(BaseSettings):
-    """Patience and rhythm of a `Client` or `Observer`; each field is also read from GEMPS_CLIENT_<FIELD>.
+    """Patience, rhythm and credentials of a `Client` or `Observer`; each field is also read from GEMPS_CLIENT_<FIELD>.
 
     The defaults suit a job on a cluster whose server may be rescheduled; they follow DESIGN.md sections 3 and 4.
     """
 
-    model_config = SettingsConfigDict(env_prefix="GEMPS_CLIENT_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="GEMPS_CLIENT_", frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     connect_timeout: Seconds = Field(
         default=300.0,
@@ -54,3 +63,61 @@ class ClientSettings(BaseSettings):
         description="Seconds (default 5) that leave() waits for the server's answer. A server that does not "
         "hear of it ends the session by its own time-out, so nothing but tidiness is lost when this is short.",
     )
+    tls_ca: str = Field(
+        default="",
+        description="Connect with TLS: PEM file of the authority that signed the server's certificate, or the word "
+        "system for those that sign public web sites. Empty: no TLS, which a server that has it does not answer.",
+        json_schema_extra={"panel": "Security"},
+    )
+    tls_cert: Path | None = Field(
+        default=None,
+        description="This client's own certificate (PEM), where the server asks for one (--tls-client-ca). Needs "
+        "tls_key and tls_ca. Like tls_ca it is read again for each new connection, so it may be renewed.",
+        json_schema_extra={"panel": "Security"},
+    )
+    tls_key: Path | None = Field(
+        default=None,
+        description="Private key of tls_cert (PEM, without a password).",
+        json_schema_extra={"panel": "Security"},
+    )
+    tls_server_name: str = Field(
+        default="",
+        description="Name to look for in the server's certificate, where it is reached by another one, as through a "
+        "tunnel. Empty: the host of its address.",
+        json_schema_extra={"panel": "Security"},
+    )
+    token_file: Path | None = Field(
+        default=None,
+        description="File that holds the token of this client, and nothing else; read again when it changes, so that "
+        "tokens can be changed while workers run.",
+        json_schema_extra={"panel": "Security"},
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        description="The token itself, instead of a file. Other processes of the same user can read a process's "
+        "environment; a file is safer.",
+        json_schema_extra={"panel": "Security"},
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Allow to send the token without TLS beyond this machine, where whoever is on the path can read "
+        "it.",
+        json_schema_extra={"panel": "Security"},
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _token_can_travel(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch(TOKEN_SHAPE, value.get_secret_value()):
+            raise ValueError("is no token: 16 to 1024 letters, digits and . _ ~ + / - (and = at its end)")
+        return value
+
+    @model_validator(mode="after")
+    def _credentials_fit_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("GEMPS_CLIENT_TLS_CERT and GEMPS_CLIENT_TLS_KEY belong together: give both, or neither")
+        if self.tls_cert is not None and not self.tls_ca:
+            raise ValueError("GEMPS_CLIENT_TLS_CERT needs GEMPS_CLIENT_TLS_CA, the authority of the server's")
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("GEMPS_CLIENT_TOKEN and GEMPS_CLIENT_TOKEN_FILE stand there both: give one")
+        return self

@@ -1,0 +1,54 @@
+"""The server's certificate, its key, and the authority whose clients it takes."""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gem_server.security.reloading import UnusableFileError, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM texts that belong together. `client_ca` None: clients need no certificate."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes | None
+
+
+def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> Certificates:
+    """Read the files and see that they can be used. Raises UnusableFileError."""
+    found = Certificates(
+        read_text(certificate, "--tls-cert").encode(),
+        read_text(key, "--tls-key").encode(),
+        read_text(client_ca, "--tls-client-ca").encode() if client_ca is not None else None,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, _EncryptedKeyError) as error:
+        raise UnusableFileError(
+            f"--tls-cert {certificate} and --tls-key {key} are no pair of a certificate and its private key, both in "
+            f"PEM and the key without a password ({_reason(error)}): give those that belong together"
+        ) from None
+    if found.client_ca is not None:
+        try:
+            context.load_verify_locations(cadata=found.client_ca.decode())
+        except ssl.SSLError as error:
+            raise UnusableFileError(
+                f"--tls-client-ca {client_ca} holds no certificate in PEM ({_reason(error)}): give that of the "
+                "authority which signed the clients' certificates"
+            ) from None
+    return found
+
+
+class _EncryptedKeyError(Exception):
+    pass
+
+
+def _no_password() -> str:
+    raise _EncryptedKeyError("the key has a password")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()

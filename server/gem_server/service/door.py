@@ -1,0 +1,79 @@
+"""The server's door: TLS with certificates that may change, and tokens that are judged before a request is read."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from gem_server.errors import Refusal
+from gem_server.security.access import Access
+from gem_server.security.certificates import Certificates
+from gem_server.security.reloading import Reloading
+from gem_server.service.refused_callers import RefusedCallers
+from gem_server.service.status_codes import abort
+
+_HEALTH = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for mypy only
+
+
+def server_credentials(certificates: Reloading[Certificates]) -> grpc.ServerCredentials:
+    """TLS 1.2 or newer. Each new connection gets the certificates of the moment; older ones stay as they are."""
+    first = given = certificates.current()
+
+    def changed() -> Any:
+        """For gRPC, on a thread of its own, before each handshake: a configuration, or None for the same as before."""
+        nonlocal given
+        newest = certificates.current()
+        if newest is given:
+            return None
+        given = newest
+        return _configuration(newest)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(first), changed, first.client_ca is not None)
+
+
+def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificates.key, certificates.certificate)], certificates.client_ca
+    )
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls without the right token, before their requests are read. gRPC's health service stays open."""
+
+    def __init__(self, access: Access, refused: RefusedCallers) -> None:
+        self._access = access
+        self._refused = refused
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Let the call through to its handler, or to one that refuses it."""
+        details = handler_call_details
+        if details.method.startswith(_HEALTH):
+            return await continuation(details)
+        try:
+            self._access.check(details.method.rpartition("/")[2], authorization(details.invocation_metadata))
+        except Refusal as refusal:
+            return self._refusing(refusal)
+        return await continuation(details)
+
+    def _refusing(self, refusal: Refusal) -> Handler:
+        async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+            self._refused.note(context.peer(), refusal)
+            await abort(context, refusal)
+
+        # Whatever kind the call is: of a stream, gRPC reads only what the handler asks for.
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def authorization(metadata: Any) -> str | None:
+    """The value of the metadata `authorization`, where there is one."""
+    for key, value in metadata or ():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None

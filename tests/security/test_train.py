@@ -1,0 +1,52 @@
+"""`gemps train` with TLS, client certificates and tokens, end to end; and what a stranger sees of such a server."""
+
+import json
+from pathlib import Path
+
+from tests.cli.processes import gemps
+from tests.security.authority import Authority, replace
+
+TOKEN = "operator-of-this-test"  # its workers, and the command itself, which follows the status
+
+
+def test_a_training_runs_with_tls_client_certificates_and_tokens(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.pair("server").write(tmp_path, "server")
+    own, own_key = authority.pair("worker").write(tmp_path, "worker")
+    tokens = replace(tmp_path / "tokens", f"operator {TOKEN}\n")
+    folder = tmp_path / "run"
+    server = (
+        f"--tls-cert={certificate}",
+        f"--tls-key={key}",
+        f"--tls-client-ca={authority.file}",
+        f"--tokens={tokens}",
+    )
+    client = {
+        "GEMPS_CLIENT_TLS_CA": str(authority.file),
+        "GEMPS_CLIENT_TLS_CERT": str(own),
+        "GEMPS_CLIENT_TLS_KEY": str(own_key),
+        "GEMPS_CLIENT_TOKEN_FILE": str(replace(tmp_path / "token", TOKEN)),
+    }
+    arguments = ("train", "--workers=2", "--steps=20", "--device=cpu", f"--run-dir={folder}", *server)
+    done = gemps(*arguments, env=client)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["accuracy"] > 0.1
+    log = (folder / "logs/server.log").read_text(encoding="utf-8")
+    assert "with TLS, client certificates and tokens asked for" in log
+    assert "refused" not in log
+    for file in folder.rglob("*"):
+        assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
+
+
+def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:
+    done = gemps("serve", "--bind=0.0.0.0:0")
+    assert done.returncode == 2
+    assert "--tls-cert" in done.stderr
+    assert "--insecure" in done.stderr
+    half = gemps("serve", "--tls-cert=server.crt")
+    assert half.returncode == 2
+    assert "--tls-cert and --tls-key belong together" in half.stderr
+    without = gemps("serve", "--tls-client-ca=ca.crt")
+    assert without.returncode == 2
+    assert "--tls-client-ca needs --tls-cert" in without.stderr

@@ -1,0 +1,189 @@
+"""Who the server is, and who we are: TLS for the channel, and the token that goes with each call."""
+
+import contextlib
+import re
+import ssl
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from gem_worker.client.errors import CredentialsError
+from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_SHAPE, ClientSettings
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Credentials:
+    """The token, and TLS as the settings ask for it. Raises CredentialsError for files that cannot be used."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._tls = _tls(settings)
+        self.token = Token(settings)
+        self.server_name = settings.tls_server_name
+        # Whether nobody on the path reads the token, or the user has said that it does not matter.
+        self.protected = bool(settings.tls_ca) or settings.insecure
+
+    def tls(self) -> grpc.ChannelCredentials | None:
+        """For a new connection, from the files as they are now; None: no TLS."""
+        with contextlib.suppress(CredentialsError):  # they are being replaced: those before are as good as any
+            self._tls = _tls(self._settings)
+        return self._tls
+
+
+def _tls(settings: ClientSettings) -> grpc.ChannelCredentials | None:
+    if not settings.tls_ca:
+        return None
+    root = None if settings.tls_ca == SYSTEM_AUTHORITIES else _authority(Path(settings.tls_ca))
+    if settings.tls_cert is None or settings.tls_key is None:
+        return grpc.ssl_channel_credentials(root)
+    return grpc.ssl_channel_credentials(root, *_own(settings.tls_cert, settings.tls_key))
+
+
+class Token:
+    """The token that every call carries; read again when its file has changed. Thread-safe, and shown by no repr."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._path = settings.token_file
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._value = settings.token.get_secret_value() if settings.token is not None else ""
+        self._sent = ""
+        if self._path is not None:
+            self._look(self._path)
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def metadata(self) -> Metadata:
+        """What a call made now carries."""
+        with self._lock:
+            self._look_again()
+            self._sent = self._value
+            return (("authorization", f"Bearer {self._value}"),)
+
+    def has_changed(self) -> bool:
+        """Whether there is another one now than the last call carried."""
+        with self._lock:
+            self._look_again()
+            return self._value != self._sent
+
+    def _look_again(self) -> None:
+        if self._path is None:
+            return
+        try:
+            self._look(self._path)
+        except CredentialsError:
+            return  # it is being replaced: the one before stands until the server says otherwise
+
+    def _look(self, path: Path) -> None:
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise _unreadable(path, "token_file", error) from None
+        identity = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if identity == self._seen:
+            return
+        value = _read(path, "token_file").decode("latin-1").strip()
+        if not re.fullmatch(TOKEN_SHAPE, value):
+            raise CredentialsError(
+                f"GEMPS_CLIENT_TOKEN_FILE {path} holds no token: it must hold that one word and nothing else"
+            )
+        self._seen, self._value = identity, value
+
+
+class ChannelWithToken(grpc.Channel):
+    """A channel each of whose calls carries the token of the moment.
+
+    gRPC's own call credentials are for TLS only, and a token is of use on loopback, too.
+    """
+
+    def __init__(self, channel: grpc.Channel, token: Token) -> None:
+        self._channel = channel
+        self._token = token
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """See grpc.Channel."""
+        return _CallWithToken(self._channel.unary_unary(*args, **kwargs), self._token)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """See grpc.Channel."""
+        return _CallWithToken(self._channel.unary_stream(*args, **kwargs), self._token)
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """See grpc.Channel."""
+        return _CallWithToken(self._channel.stream_unary(*args, **kwargs), self._token)
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """See grpc.Channel."""
+        return _CallWithToken(self._channel.stream_stream(*args, **kwargs), self._token)
+
+    def subscribe(self, *args: Any, **kwargs: Any) -> None:
+        """See grpc.Channel."""
+        self._channel.subscribe(*args, **kwargs)
+
+    def unsubscribe(self, *args: Any, **kwargs: Any) -> None:
+        """See grpc.Channel."""
+        self._channel.unsubscribe(*args, **kwargs)
+
+    def close(self) -> None:
+        """See grpc.Channel."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _CallWithToken:
+    def __init__(self, call: Any, token: Token) -> None:
+        self._call = call
+        self._token = token
+
+    def __call__(self, request: Any, timeout: float | None = None) -> Any:
+        return self._call(request, timeout=timeout, metadata=self._token.metadata())
+
+    def future(self, request: Any, timeout: float | None = None) -> Any:
+        return self._call.future(request, timeout=timeout, metadata=self._token.metadata())
+
+
+def _authority(path: Path) -> bytes:
+    pem = _read(path, "tls_ca")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("latin-1"))
+    except (ssl.SSLError, ValueError):
+        raise CredentialsError(
+            f"GEMPS_CLIENT_TLS_CA {path} holds no certificate in PEM: give that of the authority which signed the "
+            "server's"
+        ) from None
+    return pem
+
+
+def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+    """(key, certificate), as gRPC wants them."""
+    pair = _read(key, "tls_key"), _read(certificate, "tls_cert")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError:
+        raise CredentialsError(
+            f"GEMPS_CLIENT_TLS_CERT {certificate} and GEMPS_CLIENT_TLS_KEY {key} are no pair of a certificate and its "
+            "private key, both in PEM and the key without a password: give those that belong together"
+        ) from None
+    return pair
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, name, error) from None
+
+
+def _unreadable(path: Path, name: str, error: OSError) -> CredentialsError:
+    return CredentialsError(
+        f"GEMPS_CLIENT_{name.upper()} {path} cannot be read ({error.strerror}): check its path and rights"
+    )
