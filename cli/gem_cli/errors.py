@@ -21,6 +21,11 @@ def missing_worker_extra(error: ImportError) -> CommandError:
     return CommandError(f'{error.name or "a package"} is not installed: pip install "gemps[worker]"')
 
 
+def missing_certs_extra() -> CommandError:
+    """Make the message for `gemps certs` in an environment without what makes certificates."""
+    return CommandError('cryptography is not installed: pip install "gemps[certs]"')
+
+
 def refused(error: Exception) -> CommandError:
     """Make the message for what the client library raised; its texts name the fix already."""
     hint = ""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gem_cli.commands.certs import certs
 from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.serve import serve
 from gem_cli.commands.status import status
@@ -50,7 +51,7 @@ def _options(
     """Take the options that stand before a command."""
 
 
-for command in (train, serve, work, evaluate, status, version):
+for command in (train, serve, work, evaluate, status, certs, version):
     app.command(help=help_text(command))(command)
 
 

@@ -11,14 +11,14 @@ import functools
 import inspect
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 from pydantic_settings import BaseSettings
@@ -51,11 +51,15 @@ class Given:
     """What the command line said; `load` adds environment, file and defaults."""
 
     def __init__(
-        self, values: Mapping[type[BaseSettings], Mapping[str, Any]], config: Path | None, known: Iterable[str]
+        self,
+        values: Mapping[type[BaseSettings], Mapping[str, Any]],
+        config: Path | None,
+        known: Sequence[type[BaseSettings]],
     ) -> None:
         self._values = values
         self._config = config
-        self._file = {} if config is None else _read_toml(config, set(known))
+        self._known = known
+        self._file = {} if config is None else _read_toml(config, known)
 
     def load(
         self, settings: type[Settings], *, fallback: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
@@ -69,15 +73,16 @@ class Given:
         from_file = {
             name: value
             for name, value in self._file.items()
-            if name in settings.model_fields and name not in environment and name not in given
+            if settings in self._known
+            and name in settings.model_fields
+            and name not in environment
+            and name not in given
         }
         rest = {name: value for name, value in fallback.items() if name not in {*given, *environment, *from_file}}
         try:
             return settings(**rest, **from_file, **given)
         except ValidationError as error:
-            origins = {
-                name: f"{variable(settings, name)}={os.environ[variable(settings, name)]}" for name in environment
-            }
+            origins = {name: _from_environment(settings, name) for name in environment}
             origins |= {name: f"{self._config}: {name} = {value!r}" for name, value in from_file.items()}
             origins |= {name: f"{flag(name)} {value}" for name, value in given.items()}
             raise CommandError("; ".join(_explain(one, origins) for one in error.errors()), USAGE) from None
@@ -125,7 +130,6 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
     `known` are the settings classes whose keys may stand in that file: one file serves all commands, and a key that no
     class knows is refused, not ignored.
     """
-    keys = {name for settings in known for name in settings.model_fields}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -138,7 +142,7 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
                 group.settings: {name: arguments[name] for name, _ in group.fields() if arguments[name] is not None}
                 for group in groups
             }
-            command(given=Given(given, arguments["config"], keys), **{p.name: arguments[p.name] for p in own})
+            command(given=Given(given, arguments["config"], known), **{p.name: arguments[p.name] for p in own})
 
         run.__dict__["__signature__"] = inspect.Signature(parameters)  # typer reads these two
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -209,7 +213,14 @@ def _choices(kind: Any) -> list[str]:
     return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
 
 
-def _read_toml(path: Path, known: set[str]) -> dict[str, Any]:
+def _from_environment(settings: type[BaseSettings], name: str) -> str:
+    """Where a value came from and, unless it is a secret, what it is."""
+    named = variable(settings, name)
+    return named if _plain_type(settings.model_fields[name].annotation) is SecretStr else f"{named}={os.environ[named]}"
+
+
+def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, Any]:
+    known = {name for one in settings for name in one.model_fields}
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

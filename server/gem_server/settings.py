@@ -1,12 +1,16 @@
 """The server's settings: validated once, then frozen. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1024 * 1024
+
+# Of `credentials`.
+_FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
+_OPTIONAL_FILES = {"tls_client_ca": "ca.crt", "tokens": "tokens"}
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -27,6 +31,13 @@ class ServerSettings(BaseSettings):
         description="Allow to listen beyond loopback without TLS: whoever is on the path can read and change all that "
         "travels, tokens included.",
         json_schema_extra={"panel": "Network"},
+    )
+    credentials: Path | None = Field(
+        None,
+        description="Folder as `gemps certs` makes it for the server. Its files server.crt and server.key and, "
+        "where they are there, ca.crt and tokens stand for --tls-cert, --tls-key, --tls-client-ca and --tokens, as far "
+        "as those are not given.",
+        json_schema_extra={"panel": "Security"},
     )
     tls_cert: Path | None = Field(
         None,
@@ -281,6 +292,15 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _files_of_the_folder(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if not values.get("credentials"):
+            return values
+        folder = Path(values["credentials"])
+        optional = {name: folder / file for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
+        return {name: folder / file for name, file in _FILES.items()} | optional | values
+
     @field_validator("bind")
     @classmethod
     def _bind_has_host_and_port(cls, value: str) -> str:
@@ -300,8 +320,8 @@ class ServerSettings(BaseSettings):
         if self.tls_cert is None and not self.insecure and not is_loopback(self.host):
             raise ValueError(
                 f"bind {self.bind} is beyond loopback: anybody on the path could read and change what travels; give "
-                "--tls-cert and --tls-key (gemps certs makes them), add --insecure if the network is trusted, or bind "
-                "127.0.0.1"
+                "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
+                "network is trusted, or bind 127.0.0.1"
             )
         if self.pi_max <= self.pi_min:
             raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")

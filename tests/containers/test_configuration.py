@@ -109,6 +109,18 @@ def test_the_script_override_mounts_the_folder_and_runs_the_file() -> None:
     assert mount["read_only"]
 
 
+def test_the_tls_override_gives_each_service_its_own_folder_read_only() -> None:
+    services = config("docker-compose.yml", "docker/compose.tls.yml")["services"]
+    assert services["server"]["environment"]["GEMPS_INSECURE"] == "false"
+    for name, variable in (("server", "GEMPS_CREDENTIALS"), ("worker", "GEMPS_CLIENT_CREDENTIALS")):
+        (mount,) = [volume for volume in services[name]["volumes"] if volume["type"] == "bind"]
+        assert mount["source"] == str(ROOT / "certs" / name)
+        assert mount["target"] == services[name]["environment"][variable]
+        assert mount["read_only"]
+    elsewhere = config("docker-compose.yml", "docker/compose.tls.yml", CERTS="/etc/gemps")["services"]
+    assert elsewhere["worker"]["volumes"][-1]["source"] == "/etc/gemps/worker"
+
+
 def test_the_script_override_says_what_is_missing() -> None:
     clean = {name: value for name, value in os.environ.items() if name not in ("SCRIPT", "SCRIPT_DIR")}
     command = [

@@ -9,10 +9,13 @@ import pytest
 from gem_cli.commands.known import KNOWN
 from gem_cli.main import app
 from gem_cli.options import variable
+from gem_worker.client import ClientSettings
 from typer.main import get_command
 
 _COMMANDS: Any = get_command(app)  # click's classes, or the copy of them that newer versions of typer bring
 ROOT = Path(__file__).resolve().parents[2]
+# Of what a line may set: a client's settings cannot stand in the file of --config.
+_SETTABLE = (*KNOWN, ClientSettings)
 
 
 def flags() -> frozenset[str]:
@@ -50,12 +53,12 @@ def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str]) -> 
     if wrong:
         return wrong
     with pytest.MonkeyPatch.context() as environment:
-        for settings in KNOWN:
+        for settings in _SETTABLE:
             for name in settings.model_fields:
                 environment.delenv(variable(settings, name), raising=False)
         for name, value in variables.items():
             environment.setenv(name, value)
-        for settings in KNOWN:
+        for settings in _SETTABLE:
             values = {
                 name: value for name, value in given.items() if name in settings.model_fields and value is not None
             }
@@ -73,7 +76,7 @@ def refused_keys(values: Mapping[str, Any]) -> str:
 
 
 def _unknown_variable(variables: Mapping[str, str]) -> str:
-    settings_of_gemps = {variable(settings, name) for settings in KNOWN for name in settings.model_fields}
+    settings_of_gemps = {variable(settings, name) for settings in _SETTABLE for name in settings.model_fields}
     of_compose = re.findall(r"\$\{(GEMPS_\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     known = {"GEMPS_CONFIG", *settings_of_gemps, *of_compose}
     unknown = [name for name in variables if name.startswith("GEMPS_") and name not in known]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_core.layout import Layout, TensorKind
-from gem_worker.client import Observer, Version
+from gem_worker.client import ClientSettings, Observer, Version
 from gem_worker.devices import device_for
 from gem_worker.errors import TaskError
 from gem_worker.models import create_model
@@ -50,17 +50,24 @@ def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None
     return _evaluate(tensors, str(file), settings or WorkerSettings(), None)
 
 
-def evaluate_server(address: str, settings: WorkerSettings | None = None, *, report_as: str = "") -> EvaluationResult:
+def evaluate_server(
+    address: str,
+    settings: WorkerSettings | None = None,
+    *,
+    report_as: str = "",
+    client_settings: ClientSettings | None = None,
+) -> EvaluationResult:
     """Evaluate the newest parameters of a server, without becoming a worker.
 
     Args:
         address: HOST:PORT; beats the settings' own.
         settings: as for `evaluate_checkpoint`.
         report_as: tell the server the result under this evaluator's name; empty: do not.
+        client_settings: TLS, token and time-outs of the connection. Default: ClientSettings().
 
     Raises TaskError when the server's model is another one; ServerUnavailable; NotInitialized: no parameters yet.
     """
-    with Observer(address) as observer:
+    with Observer(address, settings=client_settings) as observer:
         pulled = observer.pull(with_constants=True)
         assert pulled is not None  # only a pull that knows a version can be told that it is current
         tensors = tensors_of_payload(pulled.layout, pulled.payload)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
+from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
 from gem_cli.options import Given, OptionGroup, with_options
@@ -21,7 +23,7 @@ EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_si
 _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
 
 
-@with_options(_OPTIONS, known=KNOWN)
+@with_options(_OPTIONS, CONNECTION, known=KNOWN)
 def evaluate(
     given: Given,
     model_file: Annotated[
@@ -58,7 +60,9 @@ def evaluate(
         if model_file is not None:
             result = evaluate_checkpoint(model_file, settings)
         else:
-            result = evaluate_server(settings.server, settings, report_as=socket.gethostname() if report else "")
+            reporter = socket.gethostname() if report else ""
+            connection = given.load(ClientSettings)
+            result = evaluate_server(settings.server, settings, report_as=reporter, client_settings=connection)
     except (ClientError, TaskError) as error:
         raise refused(error) from None
     found = dataclasses.asdict(result)

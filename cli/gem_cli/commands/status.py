@@ -4,15 +4,21 @@ import json
 from typing import Annotated, Any
 
 import typer
+from gem_worker.client.settings import ClientSettings
 from rich.console import Console
 from rich.live import Live
 
 from gem_cli import status_view
+from gem_cli.commands.connection import CONNECTION
+from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, refused
+from gem_cli.options import Given, with_options
 from gem_cli.status_view import Status
 
 
+@with_options(CONNECTION, known=KNOWN)
 def status(
+    given: Given,
     address: Annotated[
         str, typer.Argument(envvar="GEMPS_SERVER", metavar="[ADDRESS]", help="HOST:PORT of the server.")
     ] = "127.0.0.1:50051",
@@ -30,11 +36,11 @@ def status(
 
       gemps status --json | jq .workers
     """
-    from gem_worker.client import AddressError, ClientError, Observer
+    from gem_worker.client import AddressError, ClientError, CredentialsError, Observer
 
     try:
-        observer = Observer(address)
-    except AddressError as error:
+        observer = Observer(address, settings=given.load(ClientSettings))
+    except (AddressError, CredentialsError) as error:
         raise CommandError(str(error), USAGE) from None
     try:
         if watch:

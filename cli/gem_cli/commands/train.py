@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from gem_server.settings import ServerSettings
+from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
@@ -56,6 +57,7 @@ def train(
     """
     settings = given.load(TrainSettings)
     worker = given.load(WorkerSettings)
+    given.load(ClientSettings)  # of the workers and of this process, from the environment: a mistake is told here, once
     command = _script(script) if script else None
     if command is None and find_spec("torch") is None:
         raise missing_worker_extra(ModuleNotFoundError(name="torch"))

@@ -3,14 +3,16 @@
 from typing import Annotated, Any
 
 import typer
+from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
+from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, with_options
 
 
-@with_options(OptionGroup(WorkerSettings, "Worker"), known=KNOWN)
+@with_options(OptionGroup(WorkerSettings, "Worker"), CONNECTION, known=KNOWN)
 def work(
     given: Given,
     address: Annotated[
@@ -31,11 +33,11 @@ def work(
     if address is not None and given.has_flag(WorkerSettings, "server"):
         raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
     overrides: dict[str, Any] = {} if address is None else {"server": address}
-    settings = given.load(WorkerSettings, **overrides)
+    settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
     try:
         from gem_worker.trainer import work as run
     except ModuleNotFoundError as error:
         raise missing_worker_extra(error) from None
-    code = run(settings)
+    code = run(settings, connection)
     if code:
         raise SystemExit(code)

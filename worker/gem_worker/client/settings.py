@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -11,6 +11,8 @@ Seconds = Annotated[float, Field(gt=0)]
 
 # For `tls_ca`: the authorities that gRPC knows by itself.
 SYSTEM_AUTHORITIES = "system"
+# Of `credentials`.
+_OPTIONAL_FILES = {"tls_cert": "client.crt", "tls_key": "client.key", "token_file": "token"}
 # RFC 6750, section 2.1; the lengths are the server's.
 TOKEN_SHAPE = r"(?=.{16,1024}\Z)[A-Za-z0-9._~+/-]+=*"  # noqa: S105 - a pattern
 
@@ -63,6 +65,13 @@ class ClientSettings(BaseSettings):
         description="Seconds (default 5) that leave() waits for the server's answer. A server that does not "
         "hear of it ends the session by its own time-out, so nothing but tidiness is lost when this is short.",
     )
+    credentials: Path | None = Field(
+        default=None,
+        description="Folder as `gemps certs` makes one for each role. Its file ca.crt and, where they are "
+        "there, client.crt, client.key and token stand for tls_ca, tls_cert, tls_key and token_file, as far as those "
+        "are not given.",
+        json_schema_extra={"panel": "Security"},
+    )
     tls_ca: str = Field(
         default="",
         description="Connect with TLS: PEM file of the authority that signed the server's certificate, or the word "
@@ -104,6 +113,17 @@ class ClientSettings(BaseSettings):
         "it.",
         json_schema_extra={"panel": "Security"},
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _files_of_the_folder(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if not values.get("credentials"):
+            return values
+        folder = Path(values["credentials"])
+        found = {name: str(folder / file) for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
+        if values.get("token"):
+            found.pop("token_file", None)
+        return {"tls_ca": str(folder / "ca.crt")} | found | values
 
     @field_validator("token")
     @classmethod

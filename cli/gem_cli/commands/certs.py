@@ -1,0 +1,171 @@
+"""`gemps certs`."""
+
+import os
+import re
+import secrets
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gem_cli.errors import USAGE, CommandError, missing_certs_extra
+
+if TYPE_CHECKING:
+    from gem_cli.certificates import Pair
+
+ROLES = ("worker", "observer", "operator")
+# What the server is called in compose files, and on its own machine.
+NAMES = ("server", "localhost", "127.0.0.1", "::1")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_NAME = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?{_LABEL}(\.{_LABEL})*")
+
+
+def certs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Where to put it all; made when it is missing. Default: certs.")
+    ] = Path("certs"),
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            metavar="<text>",
+            help="Name or IP address by which workers reach the server, beside server, localhost, 127.0.0.1 and ::1. "
+            "May be given several times.",
+        ),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, help="Days until the certificates end; the authority lasts ten years.")
+    ] = 365,
+    containers: Annotated[
+        bool,
+        typer.Option(
+            "--containers",
+            help="Let other users read the files, since a container's user is another one. FOLDER itself stays closed "
+            "to them, so that only who mounts a folder that is in it gives it away.",
+        ),
+    ] = False,
+) -> None:
+    """Make what a server and its clients need to know each other: an authority, certificates, and tokens by role.
+
+    FOLDER/server is for the server, FOLDER/worker for workers, FOLDER/observer for those who watch and evaluate, and
+    FOLDER/operator for who may also end a run; each is complete, and is what --credentials takes. FOLDER/ca.key signs
+    certificates: it stays where it is.
+
+    Nothing is overwritten; what is missing is made. So to renew a certificate, delete it with its key and call this
+    again, with the same names: a running server takes the new one.
+
+    [bold]Examples[/bold]
+
+      gemps certs --name 10.77.0.1
+
+      gemps serve --bind 0.0.0.0:50051 --credentials certs/server
+
+      gemps work 10.77.0.1:50051 --credentials certs/worker
+    """
+    names = list(dict.fromkeys([*(name or ()), *NAMES]))
+    try:
+        from gem_cli.certificates import Authority, Pair, is_address
+    except ModuleNotFoundError:
+        raise missing_certs_extra() from None
+    for one in names:
+        if not is_address(one) and not _NAME.fullmatch(one):
+            raise CommandError(f"--name {one}: write a host's name or an IP address, without scheme and port", USAGE)
+    files = _Files(folder, readable=containers)
+    try:
+        files.make_folder(folder, 0o700)
+        authority_pair = files.pair("ca", lambda: Authority.make().pair, key_mode=0o600)
+        try:
+            authority = Authority(Pair(*authority_pair))
+        except ValueError as error:
+            raise CommandError(f"{folder}/ca.crt and ca.key are no authority of this command ({error})") from None
+        for part in ("server", *ROLES):
+            files.make_folder(folder / part, 0o755 if containers else 0o700)
+            if files.make(f"{part}/ca.crt", lambda: authority.pair.certificate) != authority.pair.certificate:
+                raise CommandError(
+                    f"{folder}/{part}/ca.crt is of another authority than {folder}/ca.crt: delete {part}"
+                )
+        files.pair("server/server", partial(authority.for_server, names, days))
+        for role in ROLES:
+            files.pair(f"{role}/client", partial(authority.for_client, f"gemps-{role}", days))
+        _make_tokens(files, folder)
+    except OSError as error:
+        raise CommandError(f"{error.filename} cannot be written: {error.strerror}") from None
+    _report(folder, files.made, names)
+
+
+class _Files:
+    """Writes files that are missing, and remembers which."""
+
+    def __init__(self, folder: Path, *, readable: bool) -> None:
+        self._folder = folder
+        self._mode = 0o644 if readable else 0o600
+        self.made: list[str] = []
+
+    def make_folder(self, path: Path, mode: int) -> None:
+        if not path.is_dir():
+            path.mkdir(0o700, parents=True)
+            path.chmod(mode)
+
+    def make(self, name: str, content: Callable[[], bytes], mode: int | None = None) -> bytes:
+        """Return what is in the file, which is made when it is missing."""
+        path = self._folder / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            data = content()
+        # With its mode from the start, and never through a link that somebody put there.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), self._mode if mode is None else mode)
+        self.made.append(name)
+        return data
+
+    def pair(self, name: str, make: Callable[[], "Pair"], key_mode: int | None = None) -> tuple[bytes, bytes]:
+        """Return (certificate, key), which are made when both are missing."""
+        paths = [self._folder / f"{name}.{ending}" for ending in ("crt", "key")]
+        missing = [path for path in paths if not path.exists()]
+        if len(missing) == 1:
+            (there,) = set(paths) - set(missing)
+            raise CommandError(
+                f"{there} is there and {missing[0]} is not: put that back, or delete {there} to have both made anew"
+            )
+        if not missing:
+            return paths[0].read_bytes(), paths[1].read_bytes()
+        pair = make()
+        # A server that looks in between finds no pair, and goes on with what it has.
+        return self.make(f"{name}.crt", lambda: pair.certificate), self.make(f"{name}.key", lambda: pair.key, key_mode)
+
+
+def _make_tokens(files: _Files, folder: Path) -> None:
+    names = [f"{role}/token" for role in ROLES]
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing and (folder / "server/tokens").exists():
+        raise CommandError(
+            f"{folder}/server/tokens is there and {folder}/{missing[0]} is not: put that back, or delete "
+            "server/tokens to have both made anew"
+        )
+    tokens = [files.make(name, lambda: secrets.token_hex(32).encode() + b"\n").strip() for name in names]
+    lines = [b"%s %s\n" % (role.encode(), token) for role, token in zip(ROLES, tokens, strict=True)]
+    files.make("server/tokens", lambda: b"# A line each: ROLE TOKEN\n" + b"".join(lines))
+
+
+def _report(folder: Path, made: list[str], names: list[str]) -> None:
+    if not made:
+        print(f"nothing is missing in {folder}, and nothing was changed")
+        return
+    print(f"made in {folder}: {', '.join(made)}")
+    if "server/server.crt" in made:
+        print(f"The server's certificate is for {', '.join(names)}.")
+    address = next((one for one in names if one not in NAMES), "localhost")
+    host = f"[{address}]" if ":" in address else address
+    print(
+        f"\nOn the server's machine:\n  gemps serve --bind 0.0.0.0:50051 --credentials {folder / 'server'}\n"
+        f"On a worker's machine, with a copy of {folder / 'worker'}:\n"
+        f"  gemps work {host}:50051 --credentials {folder / 'worker'}\n"
+        f"To watch the run:\n  gemps status {host}:50051 --credentials {folder / 'observer'}\n"
+        "In the environment that is GEMPS_CREDENTIALS for the server, and GEMPS_CLIENT_CREDENTIALS for all others.\n"
+        f"Keep {folder / 'ca.key'} to yourself: who has it can be anybody."
+    )
