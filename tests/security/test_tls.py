@@ -114,6 +114,29 @@ def test_a_renewed_certificate_is_used_while_a_worker_trains(
     assert client.commit(payload(SMALL, 1.0), into).applied
 
 
+def test_a_clients_renewed_certificate_is_used_for_its_next_connection(
+    serve: Serve,
+    connect: Connect,
+    tls: Settings,
+    tls_client: Settings,
+    authority: Authority,
+    stranger: Authority,
+    tmp_path: Path,
+) -> None:
+    certificate, key = authority.pair("worker").write(tmp_path, "worker")
+    server = serve(**tls, tls_client_ca=authority.file, data_dir=tmp_path / "state")
+    client = connect(server.address, SMALL, tls_cert=certificate, tls_key=key, **tls_client).client
+    into = begin(client, SMALL)
+    assert client.commit(payload(SMALL, 1.0), into).applied
+    stranger.pair("worker").write(tmp_path, "worker")
+    again = server.again(tls_client_ca=stranger.file, resume=True)
+    try:
+        assert not client.commit(payload(SMALL, 1.0), into).applied  # a gradient of the server before
+        assert client.commit(payload(SMALL, 1.0), into).applied
+    finally:
+        again.stop()
+
+
 def test_a_broken_new_certificate_leaves_the_old_one_in_force_and_is_told_once(
     serve: Serve, observe: Observe, tls: Settings, tls_client: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
