@@ -71,6 +71,19 @@ def test_a_worker_trains_through_a_tunnel_of_ssh(hosts: Cluster, keys: Path) -> 
     assert server.terminate() == 0
 
 
+def test_a_worker_trains_with_tls_and_a_token(hosts: Cluster) -> None:
+    heading = "With TLS and tokens"
+    server = hosts.start("s", "bash", "-ec", script(heading, "server"))
+    server.wait_for("with TLS, client certificates and tokens asked for")
+    stranger = hosts.start("w2", "env", "GEMPS_CLIENT_CONNECT_TIMEOUT=3", "gemps", "work", SERVER_ADDRESS)
+    assert stranger.wait() == 1
+    assert "GEMPS_CLIENT_TLS_CA" in stranger.text
+    shutil.copytree(hosts.folder("s") / "certs/worker", hosts.folder("w1") / "certs/worker")
+    worker = ended(hosts, "w1", "bash", "-ec", script(heading, "worker-1"))
+    assert last_words(worker)["steps"] == 5000
+    assert server.terminate() == 0
+
+
 def test_a_server_in_tmux_ends_well_with_ctrl_c(hosts: Cluster, tmp_path: Path) -> None:
     if shutil.which("tmux") is None:
         pytest.skip("there is no tmux here")
