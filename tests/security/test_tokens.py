@@ -13,6 +13,7 @@ from gem_worker.client import Client, ClientSettings, CredentialsError, ServerRe
 from gemps.v1 import operations_pb2, parameter_server_pb2, parameters_pb2, session_pb2, status_pb2
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.client.conftest import Connect, Serve
 from tests.client.models import SMALL, payload
@@ -117,6 +118,18 @@ def test_the_health_service_asks_for_nothing(server: RealServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection_is_for_operators(serve: Serve, tokens: Path) -> None:
+    server = serve(tokens=tokens, reflection=True)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    with grpc.insecure_channel(server.address) as channel:
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        for metadata in (None, [("authorization", f"Bearer {WORKER}")]):
+            with pytest.raises(grpc.RpcError):
+                next(ask(iter([request]), metadata=metadata, timeout=20))
+        answer = next(ask(iter([request]), metadata=[("authorization", f"Bearer {OPERATOR}")], timeout=20))
+    assert "gemps.v1.ParameterServerService" in {one.name for one in answer.list_services_response.service}
 
 
 def test_a_refused_caller_costs_the_server_no_memory(server: RealServer) -> None:

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.processes import gemps
 from tests.security.authority import Authority, replace
 
@@ -37,6 +39,28 @@ def test_a_training_runs_with_tls_client_certificates_and_tokens(tmp_path: Path)
     assert "refused" not in log
     for file in folder.rglob("*"):
         assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("GEMPS_CLIENT_TLS_CA", "nowhere/ca.crt", "GEMPS_CLIENT_TLS_CA nowhere/ca.crt cannot be read"),
+        ("GEMPS_CLIENT_TOKEN_FILE", "nowhere/token", "GEMPS_CLIENT_TOKEN_FILE nowhere/token cannot be read"),
+        ("GEMPS_CLIENT_CREDENTIALS", "nowhere", "GEMPS_CLIENT_TLS_CA nowhere/ca.crt cannot be read"),
+        ("GEMPS_CLIENT_TLS_CERT", "client.crt", "GEMPS_CLIENT_TLS_CERT and GEMPS_CLIENT_TLS_KEY belong together"),
+        ("GEMPS_CLIENT_TOKEN", "a secret of mine", "GEMPS_CLIENT_TOKEN: is no token"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "work", "status"])
+def test_credentials_that_cannot_be_used_are_one_line_and_show_no_secret(
+    command: str, variable: str, value: str, says: str, tmp_path: Path
+) -> None:
+    done = gemps(command, env={variable: value}, cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "secret" not in done.stderr
+    assert not any(tmp_path.iterdir())
 
 
 def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:

@@ -57,7 +57,7 @@ def train(
     """
     settings = given.load(TrainSettings)
     worker = given.load(WorkerSettings)
-    given.load(ClientSettings)  # of the workers and of this process, from the environment: a mistake is told here, once
+    _check_credentials(given.load(ClientSettings))
     command = _script(script) if script else None
     if command is None and find_spec("torch") is None:
         raise missing_worker_extra(ModuleNotFoundError(name="torch"))
@@ -85,6 +85,18 @@ def train(
         raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
     if outcome.server_failed or outcome.failed_workers:
         raise SystemExit(FAILED)
+
+
+def _check_credentials(settings: ClientSettings) -> None:
+    """Tell a mistake here, once: the workers and this process have them from the same environment."""
+    if settings.tls_ca or settings.token_file is not None:
+        from gem_worker.client import CredentialsError
+        from gem_worker.client.credentials import Credentials
+
+        try:
+            Credentials(settings)
+        except CredentialsError as error:
+            raise CommandError(str(error), USAGE) from None
 
 
 def _prepare(
