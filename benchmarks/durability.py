@@ -33,7 +33,14 @@ def main() -> None:
         trips: dict[str, list[float]] = {level: [] for level in LEVELS}
         for _ in range(arguments.rounds):
             for level in LEVELS:
-                took = measure("gem", parameters, arguments.workers, arguments.seconds, level, arguments.directory)
+                took = measure(
+                    "gem",
+                    parameters,
+                    arguments.workers,
+                    arguments.seconds,
+                    durability=level,
+                    directory=arguments.directory,
+                )
                 rates[level].append(len(took) / arguments.seconds)
                 trips[level].append(statistics.median(took))
         base = statistics.median(rates["none"])

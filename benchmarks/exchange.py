@@ -8,6 +8,7 @@ does what else they do.
 import argparse
 import json
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -45,14 +46,29 @@ def commit_for(seconds: float, address: str, name: str, parameters: int, start: 
 
 
 def measure(
-    rule: str, parameters: int, workers: int, seconds: float, durability: str = "none", directory: Path | None = None
+    rule: str,
+    parameters: int,
+    workers: int,
+    seconds: float,
+    *,
+    credentials: Path | None = None,
+    durability: str = "none",
+    directory: Path | None = None,
 ) -> list[float]:
-    """Start a server and the workers; returns all round trips. `directory`: on the disk that durability is paid to."""
+    """Start a server and the workers; returns all round trips.
+
+    `credentials`: with TLS and tokens from there. `directory`: on the disk that durability is paid to.
+    """
     with tempfile.TemporaryDirectory(prefix="gemps-bench-", dir=directory) as folder:
         ready = Path(folder) / "ready.json"
         settings = {"--bind": "127.0.0.1:0", "--rule": rule, "--min-workers": workers, "--ready-file": ready}
         if durability != "none":
             settings |= {"--durability": durability, "--data-dir": Path(folder) / "data"}
+        if credentials is not None:
+            settings["--credentials"] = credentials / "server"
+            os.environ["GEMPS_CLIENT_CREDENTIALS"] = str(credentials / "worker")  # which the workers inherit
+        else:
+            os.environ.pop("GEMPS_CLIENT_CREDENTIALS", None)
         arguments = [f"{flag}={value}" for flag, value in settings.items()]
         with (Path(folder) / "log").open("wb") as log:
             server = subprocess.Popen([sys.executable, "-m", "gem_cli", "serve", *arguments], stdout=log, stderr=log)
@@ -79,19 +95,33 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rule", default="gem")
+    parser.add_argument("--tls", action="store_true", help="measure each size with TLS and tokens, too")
     arguments = parser.parse_args()
     table = Table(
         title=f"{arguments.rule}, {arguments.workers} workers, float32 both ways, {arguments.seconds:g} s each"
     )
-    for heading in ("parameters", "commits/s", "MB/s each way", "round trip ms: median", "99 %"):
+    for heading in ("parameters", "TLS", "commits/s", "MB/s each way", "round trip ms: median", "99 %"):
         table.add_column(heading, justify="right")
-    for parameters in arguments.parameters:
-        took = measure(arguments.rule, parameters, arguments.workers, arguments.seconds)
-        rate = len(took) / arguments.seconds
-        median, late = np.percentile(np.array(took) * 1000, [50, 99])
-        table.add_row(
-            f"{parameters:,}", f"{rate:,.0f}", f"{rate * 4e-6 * parameters:,.0f}", f"{median:.2f}", f"{late:.2f}"
-        )
+    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:
+        certs = Path(folder) / "certs"
+        if arguments.tls:
+            make = [sys.executable, "-m", "gem_cli", "certs", str(certs)]
+            subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+        for parameters in arguments.parameters:
+            for credentials in (None, certs) if arguments.tls else (None,):
+                took = measure(
+                    arguments.rule, parameters, arguments.workers, arguments.seconds, credentials=credentials
+                )
+                rate = len(took) / arguments.seconds
+                median, late = np.percentile(np.array(took) * 1000, [50, 99])
+                table.add_row(
+                    f"{parameters:,}",
+                    "yes" if credentials else "no",
+                    f"{rate:,.0f}",
+                    f"{rate * 4e-6 * parameters:,.0f}",
+                    f"{median:.2f}",
+                    f"{late:.2f}",
+                )
     Console().print(table)
 
 
