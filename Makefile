@@ -55,7 +55,7 @@ test-containers: $(INSTALLED)
 test-hosts: $(INSTALLED)
 	$(BIN)/python -m pytest tests/hosts $(ARGS)
 
-# Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes a quarter of an hour and 20 GB.
+# Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes half an hour and 30 GB.
 test-docs: $(INSTALLED)
 	GEMPS_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs $(ARGS)
 

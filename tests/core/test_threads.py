@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -22,8 +23,23 @@ from gem_core.threads import configure_threads, require_threads
 from tests.core.samples import KINDS, LENGTHS, make_sample
 
 ROOT = Path(__file__).parents[2]
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
 LAYERS = [
-    "omp",
+    pytest.param(
+        "omp",
+        marks=pytest.mark.skipif(
+            sys.platform == "linux" and not loads("libgomp.so.1"), reason="GNU OpenMP (libgomp1) is not installed"
+        ),
+    ),
     pytest.param(
         "tbb",
         marks=pytest.mark.skipif(
