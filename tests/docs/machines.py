@@ -226,7 +226,8 @@ def image_wheels() -> Path:
 def fetch(folder: Path, *torch: str, unconstrained: Sequence[str] = ()) -> None:
     """Fill a folder with the wheels of constraints.txt, for the base image's Python; again only when these change."""
     python = in_base_image("python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    needed = run(sys.executable, "docker/requirements.py", "digits", "plot", cwd=ROOT).splitlines()
+    lines = run(sys.executable, "docker/requirements.py", "worker", cwd=ROOT).splitlines()
+    needed = [line for line in lines if not line.startswith("torch")]
     constraints = ROOT / "constraints.txt"
     wanted = "\n".join([python, *needed, *torch, *unconstrained, constraints.read_text(encoding="utf-8")])
     done = folder / "fetched"
