@@ -78,6 +78,8 @@ REMEMBERED_FACTOR = 4
 # How long replies that are on their way may go on after the queue was finished.
 STOP_GRACE_SECONDS = 5.0
 MAX_TICK_SECONDS = 0.5
+# After how long without a worker an unfinished run says so: people look at the log long before.
+DESERTED_SECONDS = 60.0
 
 MakeQueue: TypeAlias = Callable[[Callable[[], Sequence[Session]], Callable[[], bool]], RequestQueue]
 logger = logging.getLogger(__name__)
@@ -154,6 +156,8 @@ class Server:
         self._training_since: float | None = None
         self._finished_since: float | None = None
         self._last_join: float | None = None
+        self._deserted_since: float | None = None
+        self._told_deserted = False
         self._status: Status | None = None
         self.port = 0
 
@@ -454,7 +458,10 @@ class Server:
                 self._finished_since = monotonic()
                 if self.checkpointer is not None:
                     self.checkpointer.soon()
-                stays = "" if self.settings.exit_when_finished else "; serving pulls until it is stopped"
+                stays = "; serving pulls until it is stopped"
+                if self.settings.exit_when_finished:
+                    linger = self.settings.exit_linger
+                    stays = f"; ending when no worker has come for {linger:g} s and all have left" if linger else ""
                 logger.info("finished: %s%s", self.run.finished_because, stays)
                 self.staging.refuse_waiting(
                     Refusal(
@@ -477,6 +484,16 @@ class Server:
                 logger.warning("worker %s expired: not heard of for %g s", session.worker.name, self.sessions.timeout)
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
                 logger.warning("the upload of worker %s stalled: its buffer goes on", hold.session.worker.name)
+            self._tell_when_deserted(monotonic())
+
+    def _tell_when_deserted(self, now: float) -> None:
+        if len(self.sessions) or self.run.state is RunState.FINISHED:
+            self._deserted_since, self._told_deserted = None, False
+        elif self._deserted_since is None:
+            self._deserted_since = now
+        elif not self._told_deserted and now - self._deserted_since >= DESERTED_SECONDS:
+            self._told_deserted = True
+            logger.warning("no worker has been joined for %g s: the run waits for workers", DESERTED_SECONDS)
 
     def _reason_to_exit(self) -> str | None:
         if not self.settings.exit_when_finished or self._finished_since is None:

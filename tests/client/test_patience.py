@@ -209,3 +209,21 @@ def test_payload_that_is_damaged_every_time_is_given_up() -> None:
 def test_refusal_without_a_hint_is_raised() -> None:
     with pytest.raises(ServerRefused, match="BAD_VALUE"):
         World().patience.wait_as_asked(ServerRefused("BAD_VALUE", "no"))
+
+
+def test_time_in_which_the_process_did_not_run_is_no_time_in_which_the_server_was_away() -> None:
+    world = World(limit=300.0)
+    world.patience.failed("gone")
+    world.now += 600.0  # SIGSTOP, and later SIGCONT
+    world.patience.failed("restarted meanwhile")  # tries again instead of giving up
+    world.patience.succeeded()
+    assert world.kinds()[-1] is EventKind.CONNECTION_BACK
+
+
+def test_a_server_that_stays_away_is_given_up_although_the_process_was_stopped_once() -> None:
+    world = World(limit=300.0)
+    world.patience.failed("gone")
+    world.now += 600.0
+    with pytest.raises(ServerUnavailable):
+        world.fail_for_ever()
+    assert world.now < 1000.0 + 600.0 + 300.0 + 10.0

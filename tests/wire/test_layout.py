@@ -164,6 +164,19 @@ async def test_worker_with_another_layout_is_refused_with_the_first_tensor_that_
         assert tensor in str(refusal.metadata)
 
 
+async def test_log_says_which_worker_may_not_join_and_why_once(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    await serving.training(1)
+    other = SMALL.with_tensor(0, name="elsewhere")
+    for _ in range(3):
+        await refused(serving.worker(other, name="ada").join(), "LAYOUT_MISMATCH")
+    told = [text for text in caplog.messages if "may not join" in text]
+    assert len(told) == 1
+    assert "worker ada may not join from 127.0.0.1:" in told[0]
+    assert "elsewhere" in told[0]
+
+
 async def test_session_joined_with_another_layout_before_one_was_bound_is_refused_afterwards(serving: Serving) -> None:
     """Whoever initializes first binds the layout; the other model's worker learns it at its next call."""
     other = await serving.joined(SMALL.with_tensor(1, name="offset"))

@@ -45,6 +45,7 @@ class Membership:
         self._run_settings = run_settings
         self._chunk_bytes = chunk_bytes
         self._clock = clock
+        self._refused_last: tuple[str, str] | None = None
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Become a worker of the run, or find out where an own session stands."""
@@ -60,7 +61,12 @@ class Membership:
 
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
         self._answering.gate.check_not_draining()
-        session = self._sessions.join(_joining(raw), self._clock())
+        asked = _joining(raw)
+        try:
+            session = self._sessions.join(asked, self._clock())
+        except Refusal as refusal:
+            self._tell_refused(asked.worker_name, address, refusal)
+            raise
         worker, joining = session.worker, session.joining
         if session.joined_at == session.last_call:
             ranks = (worker.rank, worker.host_rank)
@@ -80,6 +86,12 @@ class Membership:
             session_timeout_seconds=self._sessions.timeout,
             server_version=__version__,
         )
+
+    def _tell_refused(self, name: str, address: str, refusal: Refusal) -> None:
+        """Log that a worker was sent away for good, but not the same again and again."""
+        if refusal.retry_after is None and (told := (name, str(refusal))) != self._refused_last:
+            self._refused_last = told
+            logger.warning("worker %s may not join from %s: %s", name, address, refusal)
 
     async def _heartbeat(self, raw: bytes, attendance: Attendance) -> session_pb2.HeartbeatResponse:
         session = attendance.attend(messages.parse(session_pb2.HeartbeatRequest, raw).session_id)

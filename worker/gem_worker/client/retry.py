@@ -38,6 +38,8 @@ class Patience:
         self._address = address
         self._settings = settings
         self._limit = settings.connect_timeout if limit is None else limit
+        # An attempt is ended, at the latest, when nothing has moved for so long and no heartbeat was answered.
+        self._longest_attempt = 2 * settings.progress_timeout
         self._on_event = on_event
         self._renew = renew
         self._token_changed = token_changed
@@ -46,6 +48,7 @@ class Patience:
         self._uniform = uniform
         self._connected = False
         self._failing_since: float | None = None
+        self._failed_last = 0.0
         self._busy_since: float | None = None
         self._pause = settings.backoff_first
         self._told: set[str] = set()
@@ -73,6 +76,10 @@ class Patience:
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = now
+        elif now - self._failed_last > self._longest_attempt:
+            # The process did not run (SIGSTOP, a machine that slept): that is no time in which the server was away.
+            self._failing_since += now - self._failed_last - self._longest_attempt
+        self._failed_last = now
         elapsed = now - self._failing_since
         if elapsed >= self._limit:
             waited = f" for {elapsed:.0f} s" if elapsed >= 1 else ""
