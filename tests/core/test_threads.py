@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import json
 import os
@@ -26,11 +25,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+    """Whether a new process can load it; this one may have it from PyTorch, which brings a copy of its own."""
+    code = f"import ctypes; ctypes.CDLL({library!r})"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 LAYERS = [
