@@ -10,7 +10,7 @@ TORCH ?= torch torchvision
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-docs test-faults wheels install
+.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -54,6 +54,10 @@ test-containers: $(INSTALLED)
 # Server and workers on hosts with addresses of their own: network namespaces, made by the scripts in the folder GEMPS_NETLAB.
 test-hosts: $(INSTALLED)
 	$(BIN)/python -m pytest tests/hosts $(ARGS)
+
+# The units of deploy/systemd under a real systemd, in a container of the worker's image (`make test-containers` builds it).
+test-systemd: $(INSTALLED)
+	GEMPS_TEST_SYSTEMD=1 $(BIN)/python -m pytest tests/hosts/test_systemd.py $(ARGS)
 
 # Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes half an hour and 30 GB.
 test-docs: $(INSTALLED)
