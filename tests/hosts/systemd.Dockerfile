@@ -8,8 +8,8 @@ RUN --mount=type=bind,source=packages,target=/packages \
     apt-get install --yes --no-install-recommends "$@"
 # The image's own user goes, as the page that is tested makes one; and these two would change the engine's machine.
 RUN userdel gemps && systemctl mask systemd-sysctl.service systemd-modules-load.service
-COPY deploy /root/gemps/deploy
-WORKDIR /root/gemps
+COPY deploy /srv/gemps/deploy
+WORKDIR /srv/gemps
 STOPSIGNAL SIGRTMIN+3
 ENTRYPOINT []
 CMD ["/lib/systemd/systemd"]
