@@ -12,25 +12,6 @@ import pytest
 
 from .project import ROOT, Project, docker
 
-FIGURES = pytest.StashKey[list[str]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[FIGURES] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[FIGURES]:
-        terminalreporter.section("container figures")
-        for line in config.stash[FIGURES]:
-            terminalreporter.write_line(line)
-
-
-@pytest.fixture(scope="session")
-def figures(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Takes a line that the summary shall show."""
-    return pytestconfig.stash[FIGURES].append
-
 
 @pytest.fixture(scope="session")
 def workers() -> int:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ async def serving_on(data_dir: Path, files: Files, **settings: Any) -> AsyncIter
 
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
 async def test_power_lost_at_any_moment_costs_nothing_that_was_acknowledged(
-    tmp_path: Path, model: Model, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: Model, figures: Callable[[str], None]
 ) -> None:
     """The disk forgets all that was not synced. Taken again and again under load, and each time recovered from."""
     history = History(model, model.random_values(0, with_constants=True))
@@ -85,11 +85,10 @@ async def test_power_lost_at_any_moment_costs_nothing_that_was_acknowledged(
             assert whole.parameters.tobytes() + whole.buffers == states[whole.clock]
     async with serving_on(seen[-1][1], Files()) as serving:
         assert (await serving.status()).version.clock >= seen[-1][0]
-    with capsys.disabled():
-        print(
-            f"\npower lost, commit, {model.parameter_count} parameters: {losses} times in {len(history.commits)} "
-            f"commits, 0 acknowledged lost, at most {ahead} unacknowledged kept, parameters bit-equal"
-        )
+    figures(
+        f"power lost, commit, {model.parameter_count} parameters: {losses} times in {len(history.commits)} "
+        f"commits, 0 acknowledged lost, at most {ahead} unacknowledged kept, parameters bit-equal"
+    )
 
 
 async def test_power_lost_before_the_first_checkpoint_leaves_nothing_and_no_obstacle(tmp_path: Path) -> None:

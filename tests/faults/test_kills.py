@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -36,7 +37,7 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
 async def test_kill_at_level_commit_loses_no_acknowledged_commit(
-    tmp_path: Path, model: Model, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: Model, figures: Callable[[str], None]
 ) -> None:
     history = History(model, model.random_values(0, with_constants=True))
     seeds = itertools.count(1)
@@ -73,16 +74,15 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
             await worker.close()
         await kill(server)
     duplicates = sum(worker.duplicates for worker in workers)
-    with capsys.disabled():
-        print(
-            f"\nSIGKILL, commit, {model.parameter_count} parameters: {kills} kills, {len(history.commits)} commits, "
-            f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal"
-        )
+    figures(
+        f"SIGKILL, commit, {model.parameter_count} parameters: {kills} kills, {len(history.commits)} commits, "
+        f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal"
+    )
 
 
 @pytest.mark.timeout(7200)
 async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_last_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, figures: Callable[[str], None]
 ) -> None:
     history = History(SMALL, SMALL.random_values(0, with_constants=True))
     seeds = itertools.count(1)
@@ -109,11 +109,10 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
         told = await watching
     for worker in workers:
         await worker.close()
-    with capsys.disabled():
-        print(
-            f"\nSIGKILL, interval of 0.3 s: {kills} kills, {kills} recovered, {len(history.commits)} commits kept, "
-            f"{lost} lost, at most {most} at once, parameters bit-equal"
-        )
+    figures(
+        f"SIGKILL, interval of 0.3 s: {kills} kills, {kills} recovered, {len(history.commits)} commits kept, "
+        f"{lost} lost, at most {most} at once, parameters bit-equal"
+    )
 
 
 async def last_checkpoint_told(address: str) -> int:

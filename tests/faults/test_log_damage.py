@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def assert_damaged(error: StartupError, path: Path, offset: int) -> None:
 
 
 def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_groups(
-    written: tuple[Path, dict[int, bytes]], capsys: pytest.CaptureFixture[str]
+    written: tuple[Path, dict[int, bytes]], figures: Callable[[str], None]
 ) -> None:
     data_dir, states = written
     path = log_of(data_dir)
@@ -82,12 +83,11 @@ def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_gro
         # The same with room that was set aside behind it.
         path.write_bytes(whole[:length].ljust(len(whole), b"\0"))
         assert recover(data_dir, states) == expected
-    with capsys.disabled():
-        print(f"\nlog cut at {len(lengths)} places of its last two records, twice: whole groups came back each time")
+    figures(f"log cut at {len(lengths)} places of its last two records, twice: whole groups came back each time")
 
 
 def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_last_record(
-    written: tuple[Path, dict[int, bytes]], capsys: pytest.CaptureFixture[str]
+    written: tuple[Path, dict[int, bytes]], figures: Callable[[str], None]
 ) -> None:
     data_dir, states = written
     path = log_of(data_dir)
@@ -109,10 +109,7 @@ def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_
             assert at >= ends[-2]
             assert clock == (6 if at < ends[-1] else 7)
             cut, harmless = cut + (clock == 6), harmless + (clock == 7)
-    with capsys.disabled():
-        print(
-            f"\nbits flipped in the log: {refused} refused with file and offset, {cut} cut back, {harmless} behind it"
-        )
+    figures(f"bits flipped in the log: {refused} refused with file and offset, {cut} cut back, {harmless} behind it")
 
 
 def test_zeroed_pages_in_the_midst_of_the_log_are_refused(written: tuple[Path, dict[int, bytes]]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,7 @@ def fill(path: Path) -> None:
 
 
 async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(
-    small_disk: Path, capsys: pytest.CaptureFixture[str]
+    small_disk: Path, figures: Callable[[str], None]
 ) -> None:
     """There is no checkpoint at an interval: it is the want of room that asks for one."""
     server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)
@@ -73,12 +73,11 @@ async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(
         assert bytes((await server.read(LARGE)).payload) == expected
     finally:
         await kill(server)
-    with capsys.disabled():
-        print(f"\nENOSPC by its own log: 150 commits of 213 kB through 16 MiB, {sum(refusals)} told to retry, 0 lost")
+    figures(f"ENOSPC by its own log: 150 commits of 213 kB through 16 MiB, {sum(refusals)} told to retry, 0 lost")
 
 
 async def test_disk_filled_by_others_refuses_commits_serves_pulls_and_recovers(
-    small_disk: Path, capsys: pytest.CaptureFixture[str]
+    small_disk: Path, figures: Callable[[str], None]
 ) -> None:
     server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)
     filler = small_disk / "filler"
@@ -107,5 +106,4 @@ async def test_disk_filled_by_others_refuses_commits_serves_pulls_and_recovers(
         assert bytes((await server.read(LARGE)).payload) == expected
     finally:
         await kill(server)
-    with capsys.disabled():
-        print(f"\nENOSPC by others: {applied} commits before, refused while full, pulls served, went on by itself")
+    figures(f"ENOSPC by others: {applied} commits before, refused while full, pulls served, went on by itself")

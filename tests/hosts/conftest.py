@@ -1,30 +1,11 @@
-"""Hosts of a test's own, where they can be made, and the figures that the tests find."""
+"""Hosts of a test's own, where they can be made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.cluster import Cluster, cluster, why_not
-
-FIGURES = pytest.StashKey[list[str]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[FIGURES] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[FIGURES]:
-        terminalreporter.section("figures of several hosts")
-        for line in config.stash[FIGURES]:
-            terminalreporter.write_line(line)
-
-
-@pytest.fixture(scope="session")
-def figures(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Takes a line that the summary shall show."""
-    return pytestconfig.stash[FIGURES].append
 
 
 @pytest.fixture
