@@ -1,38 +1,24 @@
 """Processes die and come back while a run goes on: it finishes, everybody exits with 0, and nothing counts twice."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .history import history
-from .project import Project, gemps_process, host_name, inspect, json_lines, logs, wait_until
+from .project import Project, gemps_process, inspect, json_lines, logs, wait_until
+from .training import TRAINING, all_train, goes_on
 
 COMMITS = 12_000
-# The convolutional network on large batches: slow enough that the run outlasts all that happens to it.
-TRAINING = {
-    "GEMPS_COMMITS": COMMITS,
-    "GEMPS_MODEL": "cnn",
-    "GEMPS_BATCH_SIZE": 256,
-    "GEMPS_MIN_WORKERS": 4,
-    "GEMPS_CHECKPOINT_INTERVAL": 3,
-    "GEMPS_LOG_INTERVAL": 0,
-    "GEMPS_LOG_FORMAT": "json",
-}
 
 
 @pytest.mark.timeout(1800)
 def test_a_killed_worker_a_restarted_server_and_a_killed_server_lose_no_run_and_count_no_commit_twice(
     project: Project, figures: Callable[[str], None], tmp_path: Path
 ) -> None:
-    with project.up("--scale", "worker=4", **TRAINING) as up:
-        wait_until(lambda: len(project.containers("worker")) == 4, "four containers", up)
-        (server,) = project.containers("server")
-        workers = project.containers("worker")
-        wait_until(lambda: "training starts" in logs(server), "training has started", up)
-        names = {one: host_name(one) for one in workers}
-        wait_until(lambda: min(applied(project, names)) >= 20, "all train", up)
+    with project.up("--scale", "worker=4", GEMPS_COMMITS=COMMITS, **TRAINING) as up:
+        server, names = all_train(project, up)
+        workers = list(names)
 
         killed = workers[1]
         rank = joined_rank(server, names[killed])
@@ -72,21 +58,6 @@ def test_a_killed_worker_a_restarted_server_and_a_killed_server_lose_no_run_and_
     assert set(unseen.values()) == {0}
 
 
-def applied(project: Project, names: dict[str, str]) -> list[int]:
-    commits = project.commits()
-    return [commits.get(name, 0) for name in names.values()]
-
-
 def joined_rank(server: str, name: str) -> str:
     """The rank that a worker was given when it joined last."""
     return [line.split()[-1] for line in logs(server).splitlines() if f"worker {name} joined" in line][-1]
-
-
-def goes_on(project: Project, names: dict[str, str], up: subprocess.Popen[str], when: str) -> None:
-    """Every worker's commits rise again."""
-    before = applied(project, names)
-    wait_until(
-        lambda: all(now > then + 5 for now, then in zip(applied(project, names), before, strict=True)),
-        f"all workers train {when}",
-        up,
-    )

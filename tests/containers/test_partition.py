@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from .project import Project, docker, host_name, inspect, logs, wait_until
-from .test_crashes import TRAINING, applied
+from .project import Project, docker, inspect, wait_until
+from .training import TRAINING, all_train, applied
 
 SECONDS = 30.0  # the length of the partition and of the pause
 COMMITS = 15_000
@@ -17,13 +17,9 @@ COMMITS = 15_000
 def test_the_others_go_on_while_one_is_cut_off_and_one_is_paused_and_both_resume(
     project: Project, figures: Callable[[str], None], tmp_path: Path
 ) -> None:
-    with project.up("--scale", "worker=4", **{**TRAINING, "GEMPS_COMMITS": COMMITS}) as up:
-        wait_until(lambda: len(project.containers("worker")) == 4, "four containers", up)
-        (server,) = project.containers("server")
-        workers = project.containers("worker")
-        wait_until(lambda: "training starts" in logs(server), "training has started", up)
-        names = {one: host_name(one) for one in workers}
-        wait_until(lambda: min(applied(project, names)) >= 20, "all train", up)
+    with project.up("--scale", "worker=4", GEMPS_COMMITS=COMMITS, **TRAINING) as up:
+        _, names = all_train(project, up)
+        workers = list(names)
 
         cut, paused, *others = workers
         (network,) = inspect(cut)["NetworkSettings"]["Networks"]
