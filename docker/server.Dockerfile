@@ -7,18 +7,6 @@ FROM ${BASE_IMAGE} AS tools
 RUN python3 -m venv /opt/pip
 COPY docker/install.sh docker/requirements.py /opt/pip/bin/
 
-FROM tools AS wheel
-WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
-COPY gem_core gem_core
-COPY server server
-COPY worker worker
-COPY cli cli
-COPY proto proto
-RUN --mount=type=bind,source=docker/wheels,target=/wheels \
-    if ls /wheels/*.whl >/dev/null 2>&1; then index="--no-index --find-links /wheels"; fi; \
-    /opt/pip/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /dist ${index:-} .
-
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 gemps \
     && useradd --uid 10001 --gid gemps --no-create-home --home-dir /var/cache/gemps gemps \
@@ -33,8 +21,9 @@ RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
     && /opt/pip/bin/install.sh --constraint constraints.txt --requirement /tmp/requirements.txt dumb-init \
     && rm /tmp/requirements.txt
 RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
-    --mount=type=bind,from=wheel,source=/dist,target=/dist \
-    /opt/pip/bin/install.sh --no-deps /dist/*.whl
+    --mount=type=bind,source=docker/wheels,target=/wheels \
+    --mount=type=bind,source=.,target=/source \
+    /opt/pip/bin/install.sh --no-deps /source
 COPY docker/healthy.sh /usr/local/bin/gemps-healthy
 
 LABEL org.opencontainers.image.title="gemps server" \

@@ -13,9 +13,8 @@ from gem_worker.client import ClientSettings
 from gem_worker.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the compose file itself decides, and what only the container can know.
-FIXED_SERVER = {"bind", "insecure", "data_dir", "resume", "ready_file", "exit_when_finished"}
-FIXED_WORKER = {"server", "worker_name", "dataset_dir"}
+# What the images set themselves, to paths and ports of the container, and what only the container can know.
+SET_BY_IMAGES = {"bind", "data_dir", "resume", "ready_file", "dataset_dir", "worker_name"}
 
 
 def has_compose() -> bool:
@@ -40,6 +39,11 @@ def config(*files: str, **env: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def offered(service: dict[str, Any]) -> set[str]:
+    """The settings, by their names in Python, that a service takes from the environment of compose."""
+    return {name.removeprefix("GEMPS_").lower() for name in service["environment"] if name.startswith("GEMPS_")}
 
 
 def test_workers_have_neither_a_port_of_the_host_nor_a_name_that_stands_in_the_way_of_scaling() -> None:
@@ -69,16 +73,11 @@ def test_a_crash_is_followed_by_a_restart_but_not_for_ever(service: str) -> None
     assert found["stop_grace_period"]
 
 
-def test_every_setting_can_be_given_in_the_environment_of_compose() -> None:
+def test_every_setting_that_no_image_sets_can_be_given_in_the_environment_of_compose() -> None:
     services = config("docker-compose.yml")["services"]
-    server = {f"GEMPS_{name.upper()}" for name in ServerSettings.model_fields}
-    worker = {f"GEMPS_{name.upper()}" for name in WorkerSettings.model_fields}
-    client = {f"GEMPS_CLIENT_{name.upper()}" for name in ClientSettings.model_fields}
-    fixed = {f"GEMPS_{name.upper()}" for name in FIXED_WORKER}
-    assert {name for name in services["server"]["environment"] if name.startswith("GEMPS_")} == server
-    assert {name for name in services["worker"]["environment"] if name.startswith("GEMPS_")} - fixed == (
-        (worker | client) - fixed
-    )
+    client = {f"client_{name}" for name in ClientSettings.model_fields}
+    assert offered(services["server"]) == set(ServerSettings.model_fields) - SET_BY_IMAGES
+    assert offered(services["worker"]) == (set(WorkerSettings.model_fields) | client) - SET_BY_IMAGES
 
 
 def test_a_setting_of_the_environment_arrives() -> None:
