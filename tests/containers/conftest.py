@@ -6,9 +6,11 @@ TORCH, TORCH_INDEX, wheels in docker/wheels), and remove the containers and volu
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+
+from tests.figures import Figures
 
 from .project import ROOT, Project, docker
 
@@ -20,16 +22,16 @@ def workers() -> int:
 
 
 @pytest.fixture(scope="session")
-def images(figures: Callable[[str], None]) -> None:
+def images(figures: Figures) -> None:
     """Both images, built from this checkout."""
     if os.environ.get("GEMPS_TEST_CONTAINERS") != "1":
         pytest.skip("builds images and runs containers: run `make test-containers`")
     began = time.monotonic()
     docker("compose", "--project-directory", str(ROOT), "build", timeout=1800)
-    figures(f"images built in {time.monotonic() - began:.0f} s")
+    figures("images", f"built in {time.monotonic() - began:.0f} s")
     for image in (os.environ.get("SERVER_IMAGE", "gemps-server"), os.environ.get("WORKER_IMAGE", "gemps-worker")):
         size = int(docker("image", "inspect", "--format", "{{.Size}}", image))
-        figures(f"{image}: {size / 1e6:.0f} MB")
+        figures(image, f"{size / 1e6:.0f} MB")
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Processes die and come back while a run goes on: it finishes, everybody exits with 0, and nothing counts twice."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.figures import Figures
 
 from .history import history
 from .project import Project, gemps_process, inspect, json_lines, logs, wait_until
@@ -14,7 +15,7 @@ COMMITS = 12_000
 
 @pytest.mark.timeout(1800)
 def test_a_killed_worker_a_restarted_server_and_a_killed_server_lose_no_run_and_count_no_commit_twice(
-    project: Project, figures: Callable[[str], None], tmp_path: Path
+    project: Project, figures: Figures, tmp_path: Path
 ) -> None:
     with project.up("--scale", "worker=4", GEMPS_COMMITS=COMMITS, **TRAINING) as up:
         server, names = all_train(project, up)
@@ -49,9 +50,10 @@ def test_a_killed_worker_a_restarted_server_and_a_killed_server_lose_no_run_and_
     assert found.twice == []
     unseen = {name: ledger[name] - found.surviving[name] for name in ledger}
     figures(
-        f"crashes: {COMMITS} commits over {found.incarnations} starts of the server; in the ledger a worker "
+        "crashes",
+        f"{COMMITS} commits over {found.incarnations} starts of the server; in the ledger a worker "
         f"{sorted(ledger.values())}, in the workers' logs {sorted(found.surviving.values())}; versions claimed twice: "
-        f"{len(found.twice)}; acknowledged and lost with the killed server's last seconds: {found.lost}"
+        f"{len(found.twice)}; acknowledged and lost with the killed server's last seconds: {found.lost}",
     )
     # The killed worker may have had a commit under way whose verdict it never wrote down; nobody else can have.
     assert unseen.pop(names[killed]) in (0, 1)

@@ -1,8 +1,10 @@
 """Server and workers as two compose projects that share nothing but the server's published port, as on two machines."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+
+from tests.figures import Figures
 
 from .project import Project, docker, inspect, logs, wait_until
 
@@ -20,7 +22,7 @@ def other(project: Project) -> Iterator[Project]:
 
 @pytest.mark.timeout(900)
 def test_workers_of_another_project_train_through_the_published_port(
-    project: Project, other: Project, figures: Callable[[str], None]
+    project: Project, other: Project, figures: Figures
 ) -> None:
     gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
     with project.up("server", GEMPS_ADDRESS=gateway, GEMPS_COMMITS=COMMITS, GEMPS_EXIT_LINGER=0) as serving:
@@ -37,4 +39,4 @@ def test_workers_of_another_project_train_through_the_published_port(
     assert list(other.exit_codes().values()) == [0, 0]
     assert list(project.exit_codes().values()) == [0]
     assert f"finished: {COMMITS} commits" in logs(server)
-    figures(f"2 workers of another project trained through the port at {gateway}; all exit codes are 0")
+    figures("2 workers of another project", f"trained through the port at {gateway}; all exit codes are 0")

@@ -1,10 +1,11 @@
 """One worker is cut off from the network, another is paused: the others go on, and both resume."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.figures import Figures
 
 from .project import Project, docker, inspect, wait_until
 from .training import TRAINING, all_train, applied
@@ -15,7 +16,7 @@ COMMITS = 15_000
 
 @pytest.mark.timeout(1800)
 def test_the_others_go_on_while_one_is_cut_off_and_one_is_paused_and_both_resume(
-    project: Project, figures: Callable[[str], None], tmp_path: Path
+    project: Project, figures: Figures, tmp_path: Path
 ) -> None:
     with project.up("--scale", "worker=4", GEMPS_COMMITS=COMMITS, **TRAINING) as up:
         _, names = all_train(project, up)
@@ -53,7 +54,8 @@ def test_the_others_go_on_while_one_is_cut_off_and_one_is_paused_and_both_resume
     state, _ = project.state(tmp_path)
     assert sum(worker["commits"] for worker in state["workers"]) == COMMITS
     figures(
-        f"partition and pause of {SECONDS:.0f} s: meanwhile the others applied "
+        f"partition and pause of {SECONDS:.0f} s",
+        "meanwhile the others applied "
         f"{[after[one] - before[one] for one in others]}; the cut-off worker trained again {resumed[cut]:.0f} s after "
-        f"it was connected, the paused one {resumed[paused]:.0f} s after it went on"
+        f"it was connected, the paused one {resumed[paused]:.0f} s after it went on",
     )

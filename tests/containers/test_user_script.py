@@ -1,9 +1,10 @@
 """A script of the user's own, mounted into the worker service, trains."""
 
 import re
-from collections.abc import Callable
 
 import pytest
+
+from tests.figures import Figures
 
 from .project import Project, logs, wait_until
 
@@ -11,7 +12,7 @@ STEPS = 300
 
 
 @pytest.mark.timeout(1800)
-def test_the_example_script_trains_as_two_workers(project: Project, figures: Callable[[str], None]) -> None:
+def test_the_example_script_trains_as_two_workers(project: Project, figures: Figures) -> None:
     with project.up(
         "--scale",
         "worker=2",
@@ -32,4 +33,4 @@ def test_the_example_script_trains_as_two_workers(project: Project, figures: Cal
     assert [found and int(found[1]) for found in said] == [STEPS, STEPS]
     accuracies = [float(found[2]) for found in said if found]
     assert min(accuracies) >= 0.9
-    figures(f"a mounted script as 2 workers: accuracy {accuracies}")
+    figures("a mounted script as 2 workers", f"accuracy {accuracies}")

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import TaskOptions, create_task
 from safetensors.torch import load_file
 
+from tests.figures import Figures
+
 from .project import Project, gemps_process, host_name, inspect, logs, wait_until
 
 COMMITS = 20_000
@@ -22,7 +23,7 @@ COMMITS = 20_000
 
 @pytest.mark.timeout(1800)
 def test_all_workers_train_to_the_budget_and_everybody_exits_with_0(
-    project: Project, workers: int, figures: Callable[[str], None], tmp_path: Path
+    project: Project, workers: int, figures: Figures, tmp_path: Path
 ) -> None:
     began = time.time()
     scale = ("--build", "--scale", f"worker={workers}")
@@ -57,14 +58,16 @@ def test_all_workers_train_to_the_budget_and_everybody_exits_with_0(
     joined = times(logs(server), "joined from")
     serving = times(logs(server), "serving on")[0]
     figures(
-        f"{workers} workers: serving {serving - began:.0f} s after `up`, first joined {joined[0] - began:.0f} s, all "
+        f"{workers} workers",
+        f"serving {serving - began:.0f} s after `up`, first joined {joined[0] - began:.0f} s, all "
         f"{joined[workers - 1] - began:.0f} s; finished {times(logs(server), 'finished:')[0] - began:.0f} s, "
-        f"compose returned {ended - began:.0f} s"
+        f"compose returned {ended - began:.0f} s",
     )
     figures(
-        f"{workers} workers: memory of their own, MB: a worker {min(memory) / 1e6:.0f} to {max(memory) / 1e6:.0f}, the "
+        f"{workers} workers, memory of their own",
+        f"MB: a worker {min(memory) / 1e6:.0f} to {max(memory) / 1e6:.0f}, the "
         f"server {server_memory / 1e6:.0f}; commits a worker {min(commits.values())} to {max(commits.values())}; "
-        f"accuracy {found.accuracy:.4f}"
+        f"accuracy {found.accuracy:.4f}",
     )
 
     again_a_finished_run_ends_by_itself(project, workers)

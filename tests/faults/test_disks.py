@@ -4,7 +4,7 @@ import asyncio
 import errno
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.faults.disks import FailingDisk, ForgetfulDisk
 from tests.faults.history import Deltas, History
 from tests.faults.load import LoggedWorker
 from tests.faults.processes import count
+from tests.figures import Figures
 from tests.wire.model import LARGE, SMALL, Model
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
@@ -45,7 +46,7 @@ async def serving_on(data_dir: Path, files: Files, **settings: Any) -> AsyncIter
 
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
 async def test_power_lost_at_any_moment_costs_nothing_that_was_acknowledged(
-    tmp_path: Path, model: Model, figures: Callable[[str], None]
+    tmp_path: Path, model: Model, figures: Figures
 ) -> None:
     """The disk forgets all that was not synced. Taken again and again under load, and each time recovered from."""
     history = History(model, model.random_values(0, with_constants=True))
@@ -86,8 +87,9 @@ async def test_power_lost_at_any_moment_costs_nothing_that_was_acknowledged(
     async with serving_on(seen[-1][1], Files()) as serving:
         assert (await serving.status()).version.clock >= seen[-1][0]
     figures(
-        f"power lost, commit, {model.parameter_count} parameters: {losses} times in {len(history.commits)} "
-        f"commits, 0 acknowledged lost, at most {ahead} unacknowledged kept, parameters bit-equal"
+        f"power lost, commit, {model.parameter_count} parameters",
+        f"{losses} times in {len(history.commits)} "
+        f"commits, 0 acknowledged lost, at most {ahead} unacknowledged kept, parameters bit-equal",
     )
 
 

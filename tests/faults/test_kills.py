@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -12,6 +11,7 @@ import pytest
 from tests.faults.history import Deltas, History
 from tests.faults.load import LoggedWorker
 from tests.faults.processes import count, kill, start
+from tests.figures import Figures
 from tests.wire.model import LARGE, SMALL, Model
 from tests.wire.processes import ServerProcess
 from tests.wire.serving import Endpoint
@@ -37,7 +37,7 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
 async def test_kill_at_level_commit_loses_no_acknowledged_commit(
-    tmp_path: Path, model: Model, figures: Callable[[str], None]
+    tmp_path: Path, model: Model, figures: Figures
 ) -> None:
     history = History(model, model.random_values(0, with_constants=True))
     seeds = itertools.count(1)
@@ -75,14 +75,15 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
         await kill(server)
     duplicates = sum(worker.duplicates for worker in workers)
     figures(
-        f"SIGKILL, commit, {model.parameter_count} parameters: {kills} kills, {len(history.commits)} commits, "
-        f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal"
+        f"SIGKILL, commit, {model.parameter_count} parameters",
+        f"{kills} kills, {len(history.commits)} commits, "
+        f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal",
     )
 
 
 @pytest.mark.timeout(7200)
 async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_last_checkpoint(
-    tmp_path: Path, figures: Callable[[str], None]
+    tmp_path: Path, figures: Figures
 ) -> None:
     history = History(SMALL, SMALL.random_values(0, with_constants=True))
     seeds = itertools.count(1)
@@ -110,8 +111,9 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
     for worker in workers:
         await worker.close()
     figures(
-        f"SIGKILL, interval of 0.3 s: {kills} kills, {kills} recovered, {len(history.commits)} commits kept, "
-        f"{lost} lost, at most {most} at once, parameters bit-equal"
+        "SIGKILL, interval of 0.3 s",
+        f"{kills} kills, {kills} recovered, {len(history.commits)} commits kept, "
+        f"{lost} lost, at most {most} at once, parameters bit-equal",
     )
 
 

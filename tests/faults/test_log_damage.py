@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from gem_server.durability import log_format, recovery
 from gem_server.errors import StartupError
 
 from tests.faults.processes import FULL
+from tests.figures import Figures
 from tests.wire.model import Model, Tensor
 from tests.wire.serving import Serving
 
@@ -68,7 +68,7 @@ def assert_damaged(error: StartupError, path: Path, offset: int) -> None:
 
 
 def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_groups(
-    written: tuple[Path, dict[int, bytes]], figures: Callable[[str], None]
+    written: tuple[Path, dict[int, bytes]], figures: Figures
 ) -> None:
     data_dir, states = written
     path = log_of(data_dir)
@@ -83,11 +83,11 @@ def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_gro
         # The same with room that was set aside behind it.
         path.write_bytes(whole[:length].ljust(len(whole), b"\0"))
         assert recover(data_dir, states) == expected
-    figures(f"log cut at {len(lengths)} places of its last two records, twice: whole groups came back each time")
+    figures(f"log cut at {len(lengths)} places of its last two records, twice", "whole groups came back each time")
 
 
 def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_last_record(
-    written: tuple[Path, dict[int, bytes]], figures: Callable[[str], None]
+    written: tuple[Path, dict[int, bytes]], figures: Figures
 ) -> None:
     data_dir, states = written
     path = log_of(data_dir)
@@ -109,7 +109,7 @@ def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_
             assert at >= ends[-2]
             assert clock == (6 if at < ends[-1] else 7)
             cut, harmless = cut + (clock == 6), harmless + (clock == 7)
-    figures(f"bits flipped in the log: {refused} refused with file and offset, {cut} cut back, {harmless} behind it")
+    figures("bits flipped in the log", f"{refused} refused with file and offset, {cut} cut back, {harmless} behind it")
 
 
 def test_zeroed_pages_in_the_midst_of_the_log_are_refused(written: tuple[Path, dict[int, bytes]]) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.processes import kill, start
+from tests.figures import Figures
 from tests.wire.model import LARGE
 from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused
 from tests.wire.worker import RawWorker
@@ -56,9 +57,7 @@ def fill(path: Path) -> None:
                 continue
 
 
-async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(
-    small_disk: Path, figures: Callable[[str], None]
-) -> None:
+async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(small_disk: Path, figures: Figures) -> None:
     """There is no checkpoint at an interval: it is the want of room that asks for one."""
     server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)
     try:
@@ -73,11 +72,11 @@ async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(
         assert bytes((await server.read(LARGE)).payload) == expected
     finally:
         await kill(server)
-    figures(f"ENOSPC by its own log: 150 commits of 213 kB through 16 MiB, {sum(refusals)} told to retry, 0 lost")
+    figures("ENOSPC by its own log", f"150 commits of 213 kB through 16 MiB, {sum(refusals)} told to retry, 0 lost")
 
 
 async def test_disk_filled_by_others_refuses_commits_serves_pulls_and_recovers(
-    small_disk: Path, figures: Callable[[str], None]
+    small_disk: Path, figures: Figures
 ) -> None:
     server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)
     filler = small_disk / "filler"
@@ -106,4 +105,4 @@ async def test_disk_filled_by_others_refuses_commits_serves_pulls_and_recovers(
         assert bytes((await server.read(LARGE)).payload) == expected
     finally:
         await kill(server)
-    figures(f"ENOSPC by others: {applied} commits before, refused while full, pulls served, went on by itself")
+    figures("ENOSPC by others", f"{applied} commits before, refused while full, pulls served, went on by itself")

@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.faults import failing_process
 from tests.faults.history import Deltas, History
 from tests.faults.load import LoggedWorker
 from tests.faults.processes import count, kill, start
+from tests.figures import Figures
 from tests.wire import serve_process
 from tests.wire.model import SMALL
 from tests.wire.worker import all_of
@@ -24,7 +24,7 @@ from tests.wire.worker import all_of
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("level", ["interval", "commit"])
 async def test_sigterm_under_load_finishes_the_queue_loses_nothing_and_exits_0(
-    tmp_path: Path, level: str, figures: Callable[[str], None]
+    tmp_path: Path, level: str, figures: Figures
 ) -> None:
     history = History(SMALL, SMALL.random_values(0, with_constants=True))
     seeds = itertools.count(1)
@@ -50,7 +50,7 @@ async def test_sigterm_under_load_finishes_the_queue_loses_nothing_and_exits_0(
         await server.close()
     for worker in workers:
         await worker.close()
-    figures(f"SIGTERM, {level}: {stops} stops, {len(history.commits)} commits, 0 lost, exit 0 each time")
+    figures(f"SIGTERM, {level}", f"{stops} stops, {len(history.commits)} commits, 0 lost, exit 0 each time")
 
 
 async def run_to_its_end(**settings: Any) -> tuple[int, str]:

@@ -1,10 +1,10 @@
 """Hosts are unplugged while a run goes on: the others train on, who was cut off resumes, and no commit counts twice."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 
+from tests.figures import Figures
 from tests.hosts.cluster import SERVER_ADDRESS, Cluster, Program
 from tests.hosts.run import Watch, last_words
 
@@ -41,9 +41,7 @@ def end(hosts: Cluster, server: Program, workers: dict[str, Program], watch: Wat
 
 
 @pytest.mark.timeout(900)
-def test_a_worker_that_is_cut_off_resumes_and_the_others_do_not_wait_for_it(
-    hosts: Cluster, figures: Callable[[str], None]
-) -> None:
+def test_a_worker_that_is_cut_off_resumes_and_the_others_do_not_wait_for_it(hosts: Cluster, figures: Figures) -> None:
     server, workers, watch = begin(hosts)
 
     hosts.cut("w1")
@@ -63,8 +61,9 @@ def test_a_worker_that_is_cut_off_resumes_and_the_others_do_not_wait_for_it(
     back = time.monotonic() - joined_at
     others = [during[host] - before[host] for host in ("w2", "w3")]
     figures(
-        f"a worker was unplugged for {SECONDS:.0f} s, while the others made {others[0]} and {others[1]} commits; it "
-        f"trained again {back:.0f} s after it was plugged in"
+        f"a worker unplugged for {SECONDS:.0f} s",
+        f"the others made {others[0]} and {others[1]} commits meanwhile; it "
+        f"trained again {back:.0f} s after it was plugged in",
     )
 
     assert during["w1"] == before["w1"]
@@ -74,7 +73,7 @@ def test_a_worker_that_is_cut_off_resumes_and_the_others_do_not_wait_for_it(
 
 
 @pytest.mark.timeout(900)
-def test_everybody_resumes_when_the_servers_host_was_cut_off(hosts: Cluster, figures: Callable[[str], None]) -> None:
+def test_everybody_resumes_when_the_servers_host_was_cut_off(hosts: Cluster, figures: Figures) -> None:
     server, workers, watch = begin(hosts)
 
     hosts.cut("s")
@@ -84,6 +83,6 @@ def test_everybody_resumes_when_the_servers_host_was_cut_off(hosts: Cluster, fig
     for worker in workers.values():
         worker.wait_for(BACK)
     back = time.monotonic() - joined_at
-    figures(f"the server was unplugged for {SECONDS:.0f} s; all workers were back {back:.0f} s after it was plugged in")
+    figures(f"the server unplugged for {SECONDS:.0f} s", f"all workers were back {back:.0f} s after it was plugged in")
 
     end(hosts, server, workers, watch)

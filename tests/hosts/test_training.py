@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import blocks_of
+from tests.figures import Figures
 from tests.hosts.cluster import Cluster
 from tests.hosts.run import Watch, last_words
 
@@ -24,7 +24,7 @@ def readme_script(on: str, word: str) -> str:
 
 @pytest.mark.timeout(900)
 def test_workers_that_come_early_or_are_far_away_or_lose_packets_train_by_the_readmes_lines(
-    hosts: Cluster, figures: Callable[[str], None]
+    hosts: Cluster, figures: Figures
 ) -> None:
     serve, work = readme_script("server", "gemps serve"), readme_script("workers", "gemps work")
     status = readme_script("server", "gemps status")
@@ -52,12 +52,14 @@ def test_workers_that_come_early_or_are_far_away_or_lose_packets_train_by_the_re
     for host in sorted(said):
         round_trip = 1000 * said[host]["exchange_seconds"] / said[host]["steps"]
         figures(
-            f"{host}: {said[host]['steps']:.0f} commits, round trip {round_trip:.1f} ms, staleness "
-            f"{found[host]['staleness_mean']:.1f}, waited {1000 * found[host]['wait_mean_seconds']:.3f} ms in the queue"
+            f"worker on {host}",
+            f"{said[host]['steps']:.0f} commits, round trip {round_trip:.1f} ms, staleness "
+            f"{found[host]['staleness_mean']:.1f}, waited {1000 * found[host]['wait_mean_seconds']:.3f} ms in queue",
         )
     figures(
+        "a server host, three worker hosts",
         f"{budget} commits in {watch.newest['run_seconds']:.1f} s, fairness (Jain) {watch.newest['jain_index']:.3f}; "
-        f"w2 is {1000 * DELAY:.0f} ms away, w3 lost {lost[0]} packets on the way to it and {lost[1]} on the way from it"
+        f"w2 is {1000 * DELAY:.0f} ms away, w3 lost {lost[0]} packets to it and {lost[1]} from it",
     )
 
     # The links were as bad as they were meant to be.
@@ -76,5 +78,5 @@ def test_workers_that_come_early_or_are_far_away_or_lose_packets_train_by_the_re
         worker["name"]: worker["commits"] for worker in found.values()
     }
     evaluation = json.loads(hosts.run("s", "gemps", "evaluate", "state/latest/model.safetensors", "--json"))
-    figures(f"accuracy on held-out digits {evaluation['accuracy']:.4f}")
+    figures("accuracy on held-out digits", f"{evaluation['accuracy']:.4f}")
     assert evaluation["accuracy"] >= 0.9
