@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
+from typing import Any
 
 from gem_core.errors import LayoutError
 
@@ -168,6 +169,33 @@ class Layout:
                 f"the layout has more than 2**63 bytes: check the shapes, first that of {_short(largest.name)}"
             )
         self.digest = hashlib.sha256(self.canonical_text().encode()).digest()
+
+    @classmethod
+    def from_description(cls, tensors: Iterable[dict[str, Any]]) -> Layout:
+        """What `describe` described. Raises LayoutError; KeyError, TypeError or ValueError for other values."""
+        return cls(
+            TensorSpec(
+                tensor["name"],
+                tuple(tensor["shape"]),
+                ElementType(tensor["element_type"]),
+                TensorKind(tensor["kind"]),
+                tuple(tensor["aliases"]),
+            )
+            for tensor in tensors
+        )
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Plain JSON values, a dictionary a tensor: how files say what their bytes are."""
+        return [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "element_type": tensor.element_type.value,
+                "kind": tensor.kind.value,
+                "aliases": list(tensor.aliases),
+            }
+            for tensor in self.tensors
+        ]
 
     def canonical_text(self) -> str:
         """The text that the digest is over; its grammar is documented in layout.proto."""

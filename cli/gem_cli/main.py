@@ -9,6 +9,7 @@ import typer
 
 from gem_cli.commands.certs import certs
 from gem_cli.commands.evaluate import evaluate
+from gem_cli.commands.replay import replay
 from gem_cli.commands.serve import serve
 from gem_cli.commands.status import status
 from gem_cli.commands.train import train
@@ -51,7 +52,7 @@ def _options(
     """Take the options that stand before a command."""
 
 
-for command in (train, serve, work, evaluate, status, certs, version):
+for command in (train, serve, work, evaluate, status, replay, certs, version):
     app.command(help=help_text(command))(command)
 
 

@@ -31,6 +31,7 @@ from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQue
 from gem_server.flow.staging import Purpose, StagingPool
 from gem_server.process_memory import default_limit
 from gem_server.ready_file import ReadyFile
+from gem_server.recorder import Recorder
 from gem_server.security.access import Access
 from gem_server.security.certificates import Certificates, read_certificates
 from gem_server.security.reloading import Reloading, UnusableFileError
@@ -75,6 +76,11 @@ CHANNEL_OPTIONS = (
 )
 # Entries and names that outlive their sessions: a few generations of the largest run.
 REMEMBERED_FACTOR = 4
+# What a trace says of the run beside its rule: all that decides about order, eta and end.
+RECORDED_SETTINGS = (
+    *("eta", "eta_schedule", "eta_warmup", "eta_step_every", "eta_step_factor", "eta_decay_commits", "eta_min"),
+    *("steps", "epochs", "commits", "order", "min_workers", "seed", "staging_buffers"),
+)
 # How long replies that are on their way may go on after the queue was finished.
 STOP_GRACE_SECONDS = 5.0
 MAX_TICK_SECONDS = 0.5
@@ -132,6 +138,7 @@ class Server:
         self._log = self._make_log()
         shown = self._all_is_synced if self._log is not None else None
         self._answering = Answering(self.gate, self.sessions, monotonic, shown, self._access)
+        self._recorder = Recorder(settings.record, monotonic) if settings.record is not None else None
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -142,6 +149,7 @@ class Server:
             kernel_thread=(kernel_thread := ThreadPoolExecutor(1, "gem-kernel")),
             clock=monotonic,
             log=self._log,
+            recorder=self._recorder,
         )
         self._kernel_thread = kernel_thread
         self.checkpointer = self._make_checkpointer()
@@ -174,6 +182,8 @@ class Server:
             await self._close_grpc(None)
             if self._log is not None:
                 await self._log.close()
+            if self._recorder is not None:
+                await self._recorder.abandon()
             self._unlock()
             raise
         self._applying = asyncio.create_task(self.applier.serve_until_closed())
@@ -232,6 +242,8 @@ class Server:
         if self._log is not None:
             await self._log.close()
         broken = self._is_broken()
+        if self._recorder is not None:
+            await (self._recorder.abandon() if broken else self._recorder.close(self.central))
         self._answering.end_idle(refusal)
         await self._close_grpc(None if broken else STOP_GRACE_SECONDS)
         try:
@@ -295,6 +307,10 @@ class Server:
             raise StartupError(str(error)) from error
         if self.settings.data_dir is not None:
             await self._recover(self.settings.data_dir)
+        if self._recorder is not None:
+            run = {"rule": self.rule.name, "rule_settings": dict(self.rule.settings)}
+            settings = self.settings.model_dump(mode="json", include=set(RECORDED_SETTINGS))
+            await self._recorder.start(run | {"settings": settings}, self.central, resume=self.settings.resume)
 
     async def _recover(self, data_dir: Path) -> None:
         try:
@@ -473,6 +489,9 @@ class Server:
 
         self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
+        if self._recorder is not None:
+            self.sessions.on_join.append(self._recorder.joined)
+            self.sessions.on_end.append(self._recorder.left)
         self.run.on_change.append(run_changed)
 
     async def _tick(self) -> None:

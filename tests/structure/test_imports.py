@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE, SERVER, WORKER, CLI = (
-    ROOT / path for path in ("gem_core", "server/gem_server", "worker/gem_worker", "cli/gem_cli")
+CORE, TRACE, SERVER, WORKER, CLI = (
+    ROOT / path for path in ("gem_core", "gem_trace", "server/gem_server", "worker/gem_worker", "cli/gem_cli")
 )
 FRAMING = ROOT / "proto/gemps"
 
@@ -41,7 +41,7 @@ def _absolute(path: Path, node: ast.ImportFrom) -> str:
     package = path.parent
     for _ in range(node.level - 1):
         package = package.parent
-    top = next(folder.parent for folder in (CORE, SERVER, WORKER, CLI, FRAMING) if path.is_relative_to(folder))
+    top = next(folder.parent for folder in (CORE, TRACE, SERVER, WORKER, CLI, FRAMING) if path.is_relative_to(folder))
     return ".".join([*package.relative_to(top).parts, *([node.module] if node.module else [])])
 
 
@@ -55,12 +55,18 @@ def violations(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
 
 
 def test_core_imports_nothing_of_ours_no_grpc_no_protobuf_no_torch() -> None:
-    ours = ("gem_server", "gem_worker", "gem_cli")
+    ours = ("gem_trace", "gem_server", "gem_worker", "gem_cli")
     assert violations(sources(CORE), (*ours, *GRPC, *PROTOBUF, "torch", "torchvision")) == []
 
 
 def test_core_reads_no_clock_and_does_no_input_or_output() -> None:
     assert violations(sources(CORE), ("time", "datetime", "socket", "asyncio", "subprocess", "logging")) == []
+
+
+def test_trace_imports_the_core_alone_and_reads_no_clock() -> None:
+    ours = ("gem_server", "gem_worker", "gem_cli")
+    clocks = ("time", "datetime", "socket", "asyncio", "subprocess", "logging")
+    assert violations(sources(TRACE), (*ours, *GRPC, *PROTOBUF, *clocks, "torch", "torchvision")) == []
 
 
 def test_server_and_worker_do_not_know_each_other() -> None:
@@ -89,7 +95,8 @@ def test_client_does_not_import_torch_or_numba() -> None:
 
 
 def test_nothing_imports_the_command_line() -> None:
-    assert violations([*sources(CORE), *sources(SERVER), *sources(WORKER), *sources(FRAMING)], ("gem_cli",)) == []
+    others = [path for folder in (CORE, TRACE, SERVER, WORKER, FRAMING) for path in sources(folder)]
+    assert violations(others, ("gem_cli",)) == []
 
 
 def test_command_line_knows_the_wire_only_through_the_client() -> None:
@@ -99,7 +106,7 @@ def test_command_line_knows_the_wire_only_through_the_client() -> None:
 def test_nothing_is_pickled() -> None:
     """Neither the product, nor what it is shown, measured and packed with."""
     beside = [ROOT / name for name in ("examples", "benchmarks", "docs", "docker")]
-    code = [path for folder in (CORE, SERVER, WORKER, CLI, FRAMING, *beside) for path in sources(folder)]
+    code = [path for folder in (CORE, TRACE, SERVER, WORKER, CLI, FRAMING, *beside) for path in sources(folder)]
     modules = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
     assert violations(code, modules) == []
     assert [f"{path.relative_to(ROOT)}:{line}: {call}" for path in code for line, call in unpickling(path)] == []

@@ -26,7 +26,7 @@ def test_wheel_holds_the_protos(wheel_names: set[str]) -> None:
     assert protos <= wheel_names
 
 
-@pytest.mark.parametrize("package", ["gem_core", "gem_server", "gem_worker", "gem_cli", "gemps"])
+@pytest.mark.parametrize("package", ["gem_core", "gem_trace", "gem_server", "gem_worker", "gem_cli", "gemps"])
 def test_wheel_says_that_a_package_is_typed(wheel_names: set[str], package: str) -> None:
     assert f"{package}/py.typed" in wheel_names
 
@@ -34,12 +34,13 @@ def test_wheel_says_that_a_package_is_typed(wheel_names: set[str], package: str)
 def test_wheel_holds_only_the_packages_and_its_metadata(wheel_names: set[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "gem_core", "gem_server", "gem_worker", "gem_cli", "gemps",
+        "gem_core", "gem_trace", "gem_server", "gem_worker", "gem_cli", "gemps",
     }  # fmt: skip
 
 
 def test_wheel_holds_every_module_of_the_checkout(wheel_names: set[str]) -> None:
-    folders = {"gem_core": "", "gem_server": "server", "gem_worker": "worker", "gem_cli": "cli", "gemps": "proto"}
+    folders = {"gem_core": "", "gem_trace": "", "gem_server": "server", "gem_worker": "worker", "gem_cli": "cli"}
+    folders["gemps"] = "proto"
     for package, parent in folders.items():
         base = ROOT / parent
         modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize, serialize_file
 from safetensors import TensorSpec as FileTensor
 
-from gem_core import ElementType, Layout, TensorKind, TensorSpec
+from gem_core import ElementType, Layout, TensorSpec
 from gem_core.checksum import crc32c
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
@@ -81,8 +81,8 @@ def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) ->
     files.remove(unfinished)
     files.make_directory(unfinished)
     try:
-        _write_tensors(unfinished, checkpoint)
-        document = {"format": FORMAT, "clock": checkpoint.clock, "layout": _describe(checkpoint.layout)}
+        write_tensors(unfinished, checkpoint)
+        document = {"format": FORMAT, "clock": checkpoint.clock, "layout": checkpoint.layout.describe()}
         (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state, indent=1), encoding="utf-8")
         _write_checksums(unfinished)
         for file in unfinished.iterdir():
@@ -109,7 +109,7 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
         document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
         if document.pop("format", None) != FORMAT:
             raise StartupError(f"{place / STATE_FILE}: not a checkpoint of this version of gemps ({FORMAT})")
-        layout = _layout(document.pop("layout"))
+        layout = Layout.from_description(document.pop("layout"))
         clock = int(document.pop("clock"))
         parameters, rest = _read_tensors(place, layout)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -117,7 +117,8 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
     return Checkpoint(layout, clock, parameters, rest[: layout.buffer_bytes], rest[layout.buffer_bytes :], document)
 
 
-def _write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
+def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
+    """Write the files that have the tensors into a directory that exists. Raises OSError."""
     model: dict[str, FileTensor] = {}
     exact: dict[str, FileTensor] = {}
     alive: list[NDArray[Any]] = []  # the file tensors below point into these
@@ -233,32 +234,6 @@ def _as_type(values: NDArray[np.float32], element_type: ElementType) -> NDArray[
         bits = values.view(np.uint32)
         return ((bits + (np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
     return values
-
-
-def _describe(layout: Layout) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": spec.name,
-            "shape": list(spec.shape),
-            "element_type": spec.element_type.value,
-            "kind": spec.kind.value,
-            "aliases": list(spec.aliases),
-        }
-        for spec in layout.tensors
-    ]
-
-
-def _layout(described: list[dict[str, Any]]) -> Layout:
-    return Layout(
-        TensorSpec(
-            tensor["name"],
-            tuple(tensor["shape"]),
-            ElementType(tensor["element_type"]),
-            TensorKind(tensor["kind"]),
-            tuple(tensor["aliases"]),
-        )
-        for tensor in described
-    )
 
 
 def _unused_place(parent: Path, clock: int) -> Path:

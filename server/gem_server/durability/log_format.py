@@ -10,11 +10,11 @@ Writing and reading stand side by side here, and are pure: no files, no event lo
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gem_core.checksum import crc32c
+from gem_core.checksum import crc32c, crc32c_of
 
 FILE_MAGIC, RECORD_MAGIC = b"GEMPSLOG", b"GREC"
 VERSION = 1
@@ -23,8 +23,8 @@ HEADER_BYTES = 4096
 NO_LOG = bytes(16)
 # A record's header and its JSON of one commit: names and reasons have at most 256 bytes, and six characters a byte.
 ENTRY_BYTES = 8192
-# google_crc32c holds the interpreter's lock; this much takes some 0.1 ms.
-CRC_PIECE = 1024 * 1024
+# How much of a file is looked at in one step.
+SEARCHED_BYTES = 1024 * 1024
 
 _FILE = struct.Struct("<8sIQ16s16sQ32sQQ")
 _RECORD = struct.Struct("<4s16sQQIQQI")
@@ -104,7 +104,7 @@ def encode_record(
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), parameters]
     packed = _RECORD.pack(
-        RECORD_MAGIC, log_id, first, last, len(entries), len(buffers), parameters.nbytes, _crc_of(body)
+        RECORD_MAGIC, log_id, first, last, len(entries), len(buffers), parameters.nbytes, crc32c_of(body)
     )
     return [memoryview(packed + _CRC.pack(crc32c(packed))), *body]
 
@@ -151,7 +151,7 @@ def _record_at(data: memoryview, at: int, log_id: bytes) -> _Found | None:
     _, _, sizes, body_at = found
     end = body_at + sum(sizes)
     body_crc = _RECORD.unpack_from(data, at)[-1]
-    if end > data.nbytes or _crc_of([data[body_at:end]]) != body_crc:
+    if end > data.nbytes or crc32c_of([data[body_at:end]]) != body_crc:
         return None
     return found
 
@@ -171,20 +171,12 @@ def _record_header(data: memoryview, at: int, log_id: bytes | None) -> _Found | 
 def _find_record(data: memoryview, start: int, log_id: bytes | None) -> int | None:
     """The first offset from `start` on where a record's header is whole."""
     wanted = RECORD_MAGIC + (log_id or b"")
-    for block in range(start, data.nbytes, CRC_PIECE):
+    for block in range(start, data.nbytes, SEARCHED_BYTES):
         # What begins in this block may end in the next one.
-        piece = bytes(data[block : block + CRC_PIECE + len(wanted) - 1])
+        piece = bytes(data[block : block + SEARCHED_BYTES + len(wanted) - 1])
         at = piece.find(wanted)
         while at >= 0:
             if _record_header(data, block + at, log_id) is not None:
                 return block + at
             at = piece.find(wanted, at + 1)
     return None
-
-
-def _crc_of(pieces: Sequence[memoryview]) -> int:
-    crc = 0
-    for piece in pieces:
-        for start in range(0, piece.nbytes, CRC_PIECE):
-            crc = crc32c(piece[start : start + CRC_PIECE], crc)
-    return crc

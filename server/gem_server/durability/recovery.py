@@ -146,7 +146,7 @@ class _Chain:
 
 
 def _any(data: memoryview, start: int) -> bool:
-    step = log_format.CRC_PIECE
+    step = log_format.SEARCHED_BYTES
     return any(bytes(data[at : at + step]).strip(b"\0") for at in range(start, data.nbytes, step))
 
 

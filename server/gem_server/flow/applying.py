@@ -33,6 +33,7 @@ from gem_server.flow.requests import (
 )
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging import StagingPool
+from gem_server.recorder import Recorder
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
@@ -61,6 +62,7 @@ class Applier:
         kernel_thread: Executor,
         clock: Callable[[], float],
         log: Log | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -71,6 +73,7 @@ class Applier:
         self._kernel_thread = kernel_thread
         self._clock = clock
         self._log = log
+        self._recorder = recorder
         self._shared = SharedSnapshots(central)
         self.rate = RateMeter()
         self.on_commit: list[Callable[[], None]] = []
@@ -113,7 +116,7 @@ class Applier:
         elif isinstance(request, SharedPullRequest):
             await self._pull_shared(request)
         elif isinstance(request, InitializeRequest):
-            request.resolve(self._initialize(request))
+            request.resolve(await self._initialize(request))
         elif isinstance(request, CutRequest):
             await self._cut(request)
         else:
@@ -132,6 +135,8 @@ class Applier:
         staleness = self._central.clock - snapshot.version.clock
         waited = self._clock() - request.enqueued_at
         statistics = await self._apply(snapshot, buffer.parameters, staleness)
+        if self._recorder is not None:
+            await self._recorder.committed(session, request, self._central.clock + 1, staleness, statistics)
         snapshot.version = self._central.advance(bytes(buffer.rest))
         snapshot.buffers = self._central.buffers
         session.queued_sequence = 0
@@ -200,9 +205,11 @@ class Applier:
         """Make the session's snapshot the central variable; the moment stays."""
         self._take_reader_away(session)
         central = self._central
+        is_first = session.snapshot is None
         if session.snapshot is None:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
             session.snapshot = Snapshot(state, central.version, central.buffers)
+            self._tell_reset(session)
         elif session.snapshot.version != central.version:
             if self._log is not None:
                 await self._log.still(session.snapshot)
@@ -210,6 +217,14 @@ class Applier:
             await self._maybe_elsewhere(lambda: np.copyto(target, central.parameters))
             session.snapshot.version = central.version
             session.snapshot.buffers = central.buffers
+        else:
+            return
+        if self._recorder is not None:
+            self._recorder.pulled(session, is_first)
+
+    def _tell_reset(self, session: Session) -> None:
+        if session.worker.commits:
+            logger.info("worker %s goes on from clock %d, with a moment of 0", session.worker.name, self._central.clock)
 
     async def _read_snapshot(self, request: SnapshotRequest) -> None:
         session = request.session
@@ -248,13 +263,15 @@ class Applier:
             reader = self._shared.add(call, copy)
         return reader
 
-    def _initialize(self, request: InitializeRequest) -> bool:
+    async def _initialize(self, request: InitializeRequest) -> bool:
         if self._central.layout is not None:
             return False
         session = request.session
         session.check_alive()
         layout = session.joining.layout
         self._central.bind(layout, request.parameters, request.buffers, request.constants)
+        if self._recorder is not None:
+            await self._recorder.bound(self._central)
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()

@@ -57,6 +57,7 @@ class Joining:
 class Session:
     """One worker's membership.
 
+    `number` counts the joins of this process, from 1.
     `snapshot` is what the worker holds (None until its first completed pull), written by the applying task alone.
     `open_calls` are running; `idle_calls` of them have nothing to do until the worker says more. `commit_call` is its
     running Commit stream, `reader` whoever streams `snapshot` at this moment. `queued_sequence` is that of its complete
@@ -66,6 +67,7 @@ class Session:
     joining: Joining
     worker: Worker
     entry: Entry
+    number: int
     joined_at: float
     last_call: float
     open_calls: int = 0
@@ -107,6 +109,7 @@ class Sessions:
     fairness: FairnessWindow = field(default_factory=FairnessWindow)
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
+    _joined: int = 0
     _live: dict[bytes, Session] = field(default_factory=dict)
     _ended: OrderedDict[bytes, Refusal] = field(default_factory=OrderedDict)
 
@@ -244,7 +247,8 @@ class Sessions:
         worker.sessions += 1
         worker.last_call = now
         entry = self.ledger.open(joining.session_id, joining.worker_name, in_use)
-        session = Session(joining, worker, entry, joined_at=now, last_call=now)
+        self._joined += 1
+        session = Session(joining, worker, entry, self._joined, joined_at=now, last_call=now)
         self._ended.pop(joining.session_id, None)
         self._live[joining.session_id] = session
         self.fairness.joined(self.live_workers())

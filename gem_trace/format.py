@@ -1,0 +1,129 @@
+"""The bytes of a trace: records, one behind the other.
+
+    record   header (magic, size of the JSON, size of the payload, CRC32C of both, CRC32C of this header), 24 bytes
+             the event as JSON (UTF-8), filled up with spaces to the next multiple of 64 bytes
+             the payload, filled up with zeros to the next multiple of 64 bytes
+
+Sizes do not count what fills up. All numbers are little-endian, float32 payloads too; they begin at multiples of 64, so
+that a mapped file can be used as it is. Pure: no files.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core.checksum import crc32c, crc32c_of
+
+FORMAT = "gemps-trace-1"
+MAGIC = b"GTRC"
+ALIGNMENT = 64
+
+_HEADER = struct.Struct("<4sIQI")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+_SEARCHED_BYTES = 1024 * 1024
+
+
+class DamageError(Exception):
+    """Something is not as it was written, `offset` bytes into the trace."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"damaged at offset {offset}: {what}")
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event as it is read back. `payload` is a view of what was read; the next record begins at `end`."""
+
+    offset: int
+    end: int
+    event: dict[str, Any]
+    payload: memoryview
+
+
+def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[memoryview]:
+    """A record in pieces, to be written one behind the other; the payload's (contiguous, of bytes) are not copied."""
+    document = json.dumps(event, separators=(",", ":")).encode()
+    size = sum(piece.nbytes for piece in payload)
+    packed = _HEADER.pack(MAGIC, len(document), size, crc32c_of(payload, crc32c(document)))
+    head = packed + _CRC.pack(crc32c(packed)) + document
+    return [
+        memoryview(head.ljust(_aligned(len(head)), b" ")),
+        *payload,
+        memoryview(bytes(_aligned(size) - size)),
+    ]
+
+
+def read_records(data: memoryview, *, check: bool = True) -> Iterator[Record]:
+    """The whole records, in order; ends where nothing whole follows any more, as after a crash in a write's midst.
+
+    `check` False leaves the checksums of events and payloads out: for whoever needs only where records are.
+
+    Raises:
+        DamageError: a record is not whole, and there are others behind it.
+    """
+    at = 0
+    while at < data.nbytes:
+        record = _record_at(data, at, check=check)
+        if record is None:
+            if (later := _find(data, at + 1)) is not None:
+                raise DamageError(at, f"this record is not as it was written, and there are others from {later} on")
+            return
+        yield record
+        at = record.end
+
+
+def digest(parameters: NDArray[np.float32], buffers: bytes) -> str:
+    """SHA-256, in hexadecimal digits, of the parameters (float32) and the BUFFERs behind them: what `ended` says."""
+    found = hashlib.sha256(parameters.data.cast("B") if parameters.size else b"")
+    found.update(buffers)
+    return found.hexdigest()
+
+
+def _record_at(data: memoryview, at: int, *, check: bool) -> Record | None:
+    sizes = _sizes_at(data, at)
+    if sizes is None:
+        return None
+    document_size, payload_size, crc = sizes
+    payload_at = at + _aligned(HEADER_BYTES + document_size)
+    end = payload_at + _aligned(payload_size)
+    if end > data.nbytes:
+        return None
+    document = data[at + HEADER_BYTES : at + HEADER_BYTES + document_size]
+    payload = data[payload_at : payload_at + payload_size]
+    if check and crc32c_of([document, payload]) != crc:
+        return None
+    return Record(at, end, json.loads(bytes(document)), payload)
+
+
+def _sizes_at(data: memoryview, at: int) -> tuple[int, int, int] | None:
+    """(size of the JSON, of the payload, their checksum) where a header is whole."""
+    if at + HEADER_BYTES > data.nbytes:
+        return None
+    magic, document, payload, crc = _HEADER.unpack_from(data, at)
+    if magic != MAGIC or crc32c(data[at : at + _HEADER.size]) != _CRC.unpack_from(data, at + _HEADER.size)[0]:
+        return None
+    return document, payload, crc
+
+
+def _find(data: memoryview, start: int) -> int | None:
+    """The first place from `start` on where a record can begin and its header is whole."""
+    for block in range(_aligned(start), data.nbytes, _SEARCHED_BYTES):
+        piece = bytes(data[block : block + _SEARCHED_BYTES + len(MAGIC) - 1])
+        at = piece.find(MAGIC)
+        while at >= 0:
+            if at % ALIGNMENT == 0 and _sizes_at(data, block + at) is not None:
+                return block + at
+            at = piece.find(MAGIC, at + 1)
+    return None
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,323 @@
+"""A run done again from its trace, by the rules of gem_core, and compared with what the trace says came of it.
+
+Compared are: each commit's statistics; the parameters with which a server came back, with those that the trace had at
+that clock; the parameters at the end, with those that the server ended with.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Layout, LayoutError, RuleError, Statistics, UpdateRule, WorkerState, create_rule
+from gem_trace.files import map_file
+from gem_trace.format import FORMAT, DamageError, Record, digest, read_records
+
+# Parameters are equal bit for bit on every machine; another processor may add up the statistics in another order.
+STATISTICS_TOLERANCE = 1e-9
+
+
+class ReplayError(Exception):
+    """The trace cannot be replayed, or something else came of it; the message says where."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of a replay: the last parameters, and what lies behind them.
+
+    Attributes:
+        layout: of the model.
+        rule: that of the last start, with its settings.
+        clock: commits that count, and 1 for the first parameters.
+        parameters: theta, float32[layout.parameter_count].
+        buffers, constants: bytes in layout order.
+        starts: of a server.
+        workers: names of those who pulled.
+        sessions: joins.
+        resets: workers that went on with a moment of 0, after a restart or an expiry.
+        commits: all that were applied.
+        lost: those of them that a server which came back did not have any more.
+        missing: commits that count but are not in the trace, because writing it had failed, or the power.
+        compared_starts: servers that came back with what the trace had at that clock, bit for bit.
+        compared_end: whether the trace has an end, and the parameters were those of it, bit for bit.
+        end_digest: `digest` of the last parameters and buffers.
+        torn_at: offset at which the trace breaks off in the midst of a record; None: it does not.
+    """
+
+    layout: Layout
+    rule: UpdateRule
+    clock: int
+    parameters: NDArray[np.float32]
+    buffers: bytes
+    constants: bytes
+    starts: int = 0
+    workers: set[str] = field(default_factory=set)
+    sessions: int = 0
+    resets: int = 0
+    commits: int = 0
+    lost: int = 0
+    missing: int = 0
+    compared_starts: int = 0
+    compared_end: bool = False
+    end_digest: str = ""
+    torn_at: int | None = None
+
+
+def replay(
+    path: Path, *, against: tuple[int, str] | None = None, on_commit: Callable[[int], None] = lambda clock: None
+) -> Replayed:
+    """Do it again.
+
+    Args:
+        path: of the trace.
+        against: a clock, and the `digest` of the parameters and buffers that somebody else has of it.
+        on_commit: is told each clock that is reached.
+
+    Raises:
+        ReplayError: the file is damaged, is no trace, holds no parameters yet, or what comes of it differs.
+        OSError: the file cannot be read.
+    """
+    data = map_file(path)
+    try:
+        plan = _plan(read_records(data, check=False), against[0] if against else None)
+        state = _Replay(plan, on_commit)
+        end = 0
+        for record in read_records(data):
+            state.take(record)
+            end = record.end
+        if against is not None:
+            state.check(*against)
+        done = state.done()
+    except (DamageError, LayoutError, RuleError) as error:
+        raise ReplayError(f"{path}: {error}") from error
+    except ReplayError as error:
+        raise ReplayError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReplayError(f"{path} is not a trace of this version of gemps ({FORMAT}): {error!r}") from error
+    done.torn_at = end if end < data.nbytes else None
+    return done
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Between two starts of a server that had parameters: which clocks it reached, and what is looked at on the way.
+
+    `wanted` are clocks at which a later server came back with what this one had, or that are asked for.
+    """
+
+    first: int
+    last: int
+    wanted: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """All pieces in order; `origins[k]`: the piece that piece k goes on from, where the trace has that.
+
+    `asked`: the piece that has the clock that is asked for.
+    """
+
+    pieces: list[_Piece] = field(default_factory=list)
+    origins: list[int | None] = field(default_factory=list)
+    lost: int = 0
+    missing: int = 0
+    asked: int | None = None
+
+
+def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
+    plan = _Plan()
+    line: list[int] = []  # pieces that count, oldest first; a later one cuts what it did not go on from
+    for record in records:
+        event = record.event
+        if event["event"] == "committed" and plan.pieces:
+            plan.pieces[-1].last = int(event["clock"])
+        if event["event"] != "parameters":
+            continue
+        clock = int(event["clock"])
+        reached = plan.pieces[line[-1]].last if line else clock
+        while line and plan.pieces[line[-1]].first > clock:
+            line.pop()
+        origin = line[-1] if line and plan.pieces[line[-1]].last >= clock else None
+        if origin is not None:
+            plan.pieces[origin].wanted.add(clock)
+        plan.lost += max(0, reached - clock)
+        plan.missing += max(0, clock - reached)
+        line.append(len(plan.pieces))
+        plan.pieces.append(_Piece(clock, clock))
+        plan.origins.append(origin)
+    if asked is not None:
+        having = [number for number in line if plan.pieces[number].first <= asked <= plan.pieces[number].last]
+        plan.asked = having[-1] if having else None
+        for number in having[-1:]:
+            plan.pieces[number].wanted.add(asked)
+    return plan
+
+
+@dataclass(slots=True)
+class _Session:
+    worker: str
+    state: WorkerState | None = None
+    clock: int = 0
+    sequence: int | None = None
+
+
+class _Replay:
+    """The state while the events are taken, one after the other."""
+
+    def __init__(self, plan: _Plan, on_commit: Callable[[int], None]) -> None:
+        self._plan = plan
+        self._on_commit = on_commit
+        self._piece = -1
+        self._rule: UpdateRule | None = None
+        self._sessions: dict[int, _Session] = {}
+        self._met: set[str] = set()
+        self._digests: dict[tuple[int, int], str] = {}
+        self._now: Replayed | None = None
+        self._starts = 0
+        self._joins = 0
+        self._take: dict[str, Callable[[Record], None]] = {
+            "started": self._started,
+            "parameters": self._parameters,
+            "joined": self._joined,
+            "left": lambda record: None,
+            "pulled": self._pulled,
+            "committed": self._committed,
+            "ended": self._ended,
+        }
+
+    def take(self, record: Record) -> None:
+        """The next event. Raises ReplayError, and what wrong values raise."""
+        name = record.event["event"]
+        if self._rule is None and name != "started":
+            raise ReplayError(f"it begins with {name!r} where a server starts: not a whole trace")
+        if name not in self._take:
+            raise ReplayError(f"the event {name!r} at offset {record.offset} is not known to this version of gemps")
+        self._take[name](record)
+
+    def check(self, clock: int, expected: str) -> None:
+        """Raise ReplayError when this clock had other parameters than these, or is not in the trace."""
+        if self._plan.asked is None:
+            raise ReplayError(f"clock {clock}, with which to compare, is not in it")
+        if self._digests[self._plan.asked, clock] != expected:
+            raise ReplayError(f"at clock {clock} it has other parameters than what it is compared with")
+
+    def done(self) -> Replayed:
+        """What came of all of them."""
+        now = self._now
+        if now is None:
+            raise ReplayError("there is nothing to replay: no worker had brought parameters yet")
+        now.starts, now.sessions, now.workers = self._starts, self._joins, self._met
+        now.lost, now.missing = self._plan.lost, self._plan.missing
+        now.end_digest = digest(now.parameters, now.buffers)
+        return now
+
+    def _started(self, record: Record) -> None:
+        event = record.event
+        if event["format"] != FORMAT:
+            raise ReplayError(f"its format is {event['format']}, this version of gemps reads {FORMAT}")
+        self._rule = create_rule(event["rule"], **event["rule_settings"])
+        self._sessions = {}
+        self._starts += 1
+
+    def _parameters(self, record: Record) -> None:
+        event, before = record.event, self._now
+        layout = Layout.from_description(event["layout"])
+        if before is not None and before.layout != layout:
+            raise ReplayError(f"another model follows at offset {record.offset}: these are traces of two runs")
+        assert self._rule is not None
+        count, clock = layout.parameter_count, int(event["clock"])
+        if record.payload.nbytes != 4 * count + layout.buffer_bytes + layout.constant_bytes:
+            raise ReplayError(f"the parameters at offset {record.offset} have another size than their layout says")
+        parameters = np.frombuffer(record.payload, np.float32, count).copy()
+        rest = bytes(record.payload[4 * count :])
+        buffers, constants = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
+        now = Replayed(layout, self._rule, clock, parameters, buffers, constants)
+        if before is not None:
+            now.commits, now.resets, now.compared_starts = before.commits, before.resets, before.compared_starts
+        self._now = now
+        self._piece += 1
+        origin = self._plan.origins[self._piece]
+        if origin is not None:
+            if self._digests[origin, clock] != digest(parameters, buffers):
+                raise ReplayError(
+                    f"the server came back at clock {clock} with other parameters than the trace had there (offset "
+                    f"{record.offset})"
+                )
+            now.compared_starts += 1
+        self._look()
+
+    def _joined(self, record: Record) -> None:
+        worker = str(record.event["worker"])
+        self._sessions[record.event["session"]] = _Session(worker)
+        self._joins += 1
+
+    def _pulled(self, record: Record) -> None:
+        now, session = self._known(record)
+        assert self._rule is not None
+        if record.event["reset"]:
+            session.state = self._rule.new_worker(now.parameters)
+            now.resets += session.worker in self._met
+            self._met.add(session.worker)
+        elif session.state is None:
+            raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")
+        else:
+            np.copyto(session.state.snapshot, now.parameters)
+        session.clock = now.clock
+
+    def _committed(self, record: Record) -> None:
+        event = record.event
+        now, session = self._known(record)
+        assert self._rule is not None
+        clock, sequence, staleness = int(event["clock"]), int(event["sequence"]), now.clock - session.clock
+        place = f"clock {clock} (offset {record.offset})"
+        if session.state is None or clock != now.clock + 1 or staleness != event["staleness"]:
+            raise ReplayError(f"{place} does not follow from what came before it: clock {now.clock}")
+        if session.sequence is not None and sequence != session.sequence + 1:
+            raise ReplayError(f"{place}: sequence {sequence} comes after {session.sequence}")
+        count = now.layout.parameter_count
+        if record.payload.nbytes != 4 * count + now.layout.buffer_bytes:
+            raise ReplayError(f"{place}: the delta has another size than the layout says")
+        delta = np.frombuffer(record.payload, np.float32, count)
+        found = self._rule.commit(now.parameters, session.state, delta, staleness)
+        _compare(found, Statistics(**event["statistics"]), place)
+        now.buffers = bytes(record.payload[4 * count :])
+        now.clock = session.clock = clock
+        now.commits += 1
+        session.sequence = sequence
+        self._look()
+        self._on_commit(clock)
+
+    def _ended(self, record: Record) -> None:
+        now = self._now
+        if now is None or record.event["digest"] is None:
+            return
+        if record.event["clock"] != now.clock or record.event["digest"] != digest(now.parameters, now.buffers):
+            raise ReplayError(
+                f"the server ended at clock {record.event['clock']} with other parameters than those of the replay, "
+                f"which is at clock {now.clock}"
+            )
+        now.compared_end = True
+
+    def _known(self, record: Record) -> tuple[Replayed, _Session]:
+        session = self._sessions.get(record.event["session"])
+        if self._now is None or session is None:
+            raise ReplayError(f"at offset {record.offset} a session is named that has not joined, or has no parameters")
+        return self._now, session
+
+    def _look(self) -> None:
+        """Keep what this clock has, where a later server came back at it; an end said before is no end any more."""
+        now = self._now
+        assert now is not None
+        now.compared_end = False
+        if now.clock in self._plan.pieces[self._piece].wanted:
+            self._digests[self._piece, now.clock] = digest(now.parameters, now.buffers)
+
+
+def _compare(found: Statistics, recorded: Statistics, place: str) -> None:
+    for name in Statistics.__slots__:
+        ours, theirs = getattr(found, name), getattr(recorded, name)
+        if not math.isclose(ours, theirs, rel_tol=STATISTICS_TOLERANCE):
+            raise ReplayError(f"{place}: {name} is {ours!r}, and was {theirs!r} when it was recorded")

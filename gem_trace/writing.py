@@ -1,0 +1,103 @@
+"""Writing a trace: records are appended, and what is not whole is cut off again. Whoever calls chooses the thread."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gem_trace.files import map_file
+from gem_trace.format import MAGIC, DamageError, Record, encode, read_records
+
+
+class TraceError(Exception):
+    """A trace cannot be written; the message names the fix."""
+
+
+class TraceWriter:
+    """Appends to one trace file, which nobody else may append to meanwhile.
+
+    A file that is there already is gone on with: what a crash left half written at its end is cut off (`cut_at` is
+    then where), and `has_parameters` says whether it holds a model already.
+
+    Raises:
+        TraceError: the file cannot be opened, is no trace, is damaged, or is being written by another process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut_at: int | None = None
+        self.has_parameters = False
+        self._end = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TraceError(f"the trace {path} cannot be written: {error.strerror}; choose another file") from error
+        try:
+            self._take_up()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def append(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
+        """Write a record; it has left this process when this returns. Raises OSError, and has then changed nothing."""
+        at = self._end
+        try:
+            for piece in encode(event, payload):
+                left = piece
+                while left.nbytes:
+                    written = os.pwrite(self._descriptor, left, at)
+                    left, at = left[written:], at + written
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end = at
+
+    def close(self) -> None:
+        """What was written is on the disk when this returns. Raises OSError."""
+        try:
+            os.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+    def _take_up(self) -> None:
+        if not _lock(self._descriptor):
+            raise TraceError(f"another process is writing the trace {self.path}: choose another file")
+        data = map_file(self.path)
+        last: Record | None = None
+        try:
+            for last in read_records(data, check=False):
+                self.has_parameters = self.has_parameters or last.event["event"] == "parameters"
+                self._end = last.end
+        except DamageError as error:
+            raise TraceError(f"the trace {self.path} is {error}; choose another file") from error
+        if last is not None and not _is_whole(data, last):
+            self._end = last.offset
+        if not self._end and not _can_be_torn(data):
+            raise TraceError(f"{self.path} is not a trace of gemps: choose another file")
+        if self._end < data.nbytes:
+            self.cut_at = self._end
+            os.ftruncate(self._descriptor, self._end)
+
+
+def _is_whole(data: memoryview, record: Record) -> bool:
+    return next(read_records(data[record.offset : record.end]), None) is not None
+
+
+def _can_be_torn(data: memoryview) -> bool:
+    """Whether a file without a whole record can be what a crash left of the first one."""
+    return bytes(data[: len(MAGIC)]) in (b"", MAGIC, bytes(len(MAGIC)))
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether it could be locked, for as long as the descriptor is open; nothing keeps two apart on Windows."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""Writes the run's trace (gem_trace) while it happens, on a thread of its own, in the order in which it happens.
+
+A commit has been written, though not synced, before its worker hears of it: so a trace survives the process, and its
+last part may be missing after a power loss. When the file cannot be written any more the trace ends there, with an
+error in the log, and training goes on: nothing that the server promises depends on it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Statistics
+from gem_server.errors import StartupError
+from gem_server.flow.requests import CommitRequest
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.sessions import Session
+from gem_trace import TraceError, TraceWriter
+from gem_trace.format import FORMAT, digest
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """The trace of one server process. The event loop's thread only; `clock` in seconds."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._clock = clock
+        self._began = clock()
+        self._writer: TraceWriter | None = None
+        self._thread = ThreadPoolExecutor(1, "gem-trace")
+
+    async def start(self, run: dict[str, Any], central: CentralVariable, *, resume: bool) -> None:
+        """Open the file, and say what starts: `run` has the rule and what else decides about it, as plain JSON values.
+
+        Raises StartupError when the file cannot be had, or holds a run that does not go on here.
+        """
+        try:
+            writer = self._writer = await asyncio.to_thread(TraceWriter, self._path)
+        except TraceError as error:
+            raise StartupError(f"--record: {error}") from error
+        if writer.cut_at is not None:
+            logger.warning("%s: what begins at offset %d is not whole, and is cut off", self._path, writer.cut_at)
+        if writer.has_parameters and not (resume and central.layout is not None):
+            raise StartupError(
+                f"--record: {self._path} is the trace of a run, and that one is not resumed here: choose another file"
+            )
+        self._append({"event": "started", "format": FORMAT, "date": datetime.now(UTC).isoformat(), **run})
+        if central.layout is not None:
+            await self.bound(central)
+
+    async def bound(self, central: CentralVariable) -> None:
+        """The central variable has its first parameters, or those that were recovered."""
+        layout = central.layout
+        if layout is None:
+            raise AssertionError("there are no parameters to record")
+        event = {"event": "parameters", "clock": central.clock, "incarnation": central.incarnation}
+        rest = (memoryview(central.buffers), memoryview(central.constants))
+        await self._appended(event | {"layout": layout.describe()}, (_bytes_of(central.parameters), *rest))
+
+    def joined(self, session: Session) -> None:
+        """A session began."""
+        worker, joining = session.worker, session.joining
+        self._append(
+            {
+                "event": "joined",
+                "session": session.number,
+                "worker": worker.name,
+                "rank": worker.rank,
+                "host_rank": worker.host_rank,
+                "agent": joining.agent,
+                "device": joining.device,
+                "delta_wire_type": joining.delta_wire_type.name,
+                "parameter_wire_type": joining.parameter_wire_type.name,
+            }
+        )
+
+    def left(self, session: Session) -> None:
+        """A session ended."""
+        self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
+
+    def pulled(self, session: Session, is_first: bool) -> None:
+        """A session's snapshot was made the central variable; the first time its moment was made 0."""
+        self._append({"event": "pulled", "session": session.number, "reset": is_first})
+
+    async def committed(
+        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+    ) -> None:
+        """A commit was applied, and made this clock. Its buffer is read until this returns."""
+        buffer = request.hold.buffer
+        if buffer is None:
+            raise AssertionError("a commit without its delta")
+        event = {
+            "event": "committed",
+            "session": session.number,
+            "sequence": request.sequence,
+            "clock": clock,
+            "staleness": staleness,
+            "queued_at": self._seconds(request.enqueued_at),
+            "loss": request.loss,
+            "samples": request.samples,
+            "statistics": asdict(statistics),
+        }
+        await self._appended(event, (_bytes_of(buffer.parameters), buffer.rest))
+
+    async def close(self, central: CentralVariable) -> None:
+        """The server has ended with this. Harmless when it never started, or a second time."""
+        if self._writer is not None:
+            has_any = central.layout is not None
+            found = await asyncio.to_thread(digest, central.parameters, central.buffers) if has_any else None
+            await self._appended({"event": "ended", "clock": central.clock, "digest": found})
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End without saying what the run has come to. Harmless when it never started, or a second time."""
+        self._thread.submit(self._end)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _append(self, event: dict[str, Any]) -> None:
+        self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, ())
+
+    async def _appended(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
+        done = self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, payload)
+        await asyncio.wrap_future(done)
+
+    def _write(self, event: dict[str, Any], payload: Sequence[memoryview]) -> None:
+        """On the trace's thread."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.append(event, payload)
+        except OSError as error:
+            logger.error("the trace %s ends here: %s; training goes on", self._path, error.strerror)
+            self._end()
+
+    def _end(self) -> None:
+        """On the trace's thread."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except OSError as error:
+            logger.error("the trace %s may lack its end: %s", self._path, error.strerror)
+
+    def _seconds(self, at: float) -> float:
+        return round(at - self._began, 6)
+
+
+def _bytes_of(values: NDArray[np.float32]) -> memoryview:
+    return values.data.cast("B") if values.size else memoryview(b"")

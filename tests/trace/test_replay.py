@@ -1,0 +1,287 @@
+"""What a real server recorded comes out again, bit for bit; what was changed in the file does not pass."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gem_trace import Replayed, ReplayError, read_records, replay
+from gem_trace.files import map_file
+from gem_trace.format import digest, encode
+from tests.wire.conftest import Serve
+from tests.wire.model import BFLOAT16, INT8_BLOCK, LARGE, SMALL, Model, Values
+from tests.wire.refusals import PATIENCE, refused
+from tests.wire.serving import Serving
+from tests.wire.worker import RawWorker, all_of
+
+Change = Callable[[dict[str, Any], bytearray], None]
+
+
+def payload(model: Model, found: Replayed) -> bytes:
+    return model.encode(Values(found.parameters, found.buffers))
+
+
+async def work(workers: list[RawWorker], commits: int) -> None:
+    async def train(worker: RawWorker, number: int) -> None:
+        for step in range(commits):
+            await worker.commit(worker.delta(1000 * number + step))
+
+    await all_of(*(train(worker, number) for number, worker in enumerate(workers)))
+
+
+async def recorded(serve: Serve, path: Path, model: Model = SMALL, **settings: Any) -> bytes:
+    """A run of three workers; returns the payload that it ended with."""
+    serving = await serve(record=path, **settings)
+    workers = await serving.training(3, model)
+    await work(workers, 5)
+    await workers[0].pull()  # between its commits: the snapshot is refreshed, the moment stays
+    await work(workers[:2], 4)
+    await workers[2].leave()
+    await work(workers[:2], 2)
+    found = bytes((await serving.read(model)).payload)
+    await serving.stop()
+    return found
+
+
+@pytest.mark.parametrize("rule", ["gem", "downpour", "adaptive-staleness"])
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
+async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, rule: str) -> None:
+    path = tmp_path / "run.trace"
+    settings = {"kappa": 2.0, "momentum": 0.5} if rule == "gem" else {}
+    ended = await recorded(serve, path, model, rule=rule, **settings)
+    clocks: list[int] = []
+    found = replay(path, on_commit=clocks.append)
+    assert payload(model, found) == ended
+    assert found.compared_end
+    assert clocks == list(range(2, 29))
+    assert (found.clock, found.commits, found.starts, found.sessions, found.resets) == (28, 27, 1, 3, 0)
+    assert found.rule.name == rule
+    assert settings.items() <= dict(found.rule.settings).items()
+
+
+async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "run.trace"
+    await recorded(serve, path)
+    records = list(read_records(map_file(path)))
+    names = [record.event["event"] for record in records]
+    assert names[:4] == ["started", "joined", "joined", "joined"]
+    assert (names[4], names[-1]) == ("parameters", "ended")
+    assert names.count("left") == 1
+    assert names.count("pulled") == 4
+    times = [record.event["at"] for record in records]
+    assert times == sorted(times)
+    (commit, *_) = [record.event for record in records if record.event["event"] == "committed"]
+    assert 0 <= commit["queued_at"] <= commit["at"]
+    assert "session_id" not in path.read_bytes().decode("latin-1")
+
+
+@pytest.mark.parametrize("wire_type", [BFLOAT16, INT8_BLOCK])
+async def test_deltas_that_travelled_rounded_are_kept_as_they_were_applied(
+    serve: Serve, tmp_path: Path, wire_type: int
+) -> None:
+    serving = await serve(record=tmp_path / "run.trace")
+    workers = await serving.training(2, delta_wire_types=[wire_type], parameter_wire_types=[BFLOAT16])
+    await work(workers, 4)
+    exact = serving.server.central.parameters.copy()
+    await serving.stop()
+    found = replay(tmp_path / "run.trace")
+    assert found.parameters.tobytes() == exact.tobytes()
+
+
+async def test_a_session_that_expires_begins_again_with_a_moment_of_0(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(record=tmp_path / "run.trace", session_timeout=0.2)
+    workers = await serving.training(2)
+    for _ in range(2):
+        for worker in workers:
+            await worker.join()
+            await worker.pull()
+            await worker.commit_on_new_stream(worker.prepare(worker.delta(worker.sequence)))
+        async with asyncio.timeout(PATIENCE):
+            while len(serving.server.sessions):
+                await asyncio.sleep(0.05)
+    ended = bytes((await serving.read(SMALL)).payload)
+    await serving.stop()
+    found = replay(tmp_path / "run.trace")
+    assert payload(SMALL, found) == ended
+    assert (found.sessions, found.resets, len(found.workers)) == (4, 2, 2)
+    assert found.commits == 4
+
+
+async def test_a_run_that_is_resumed_goes_on_in_its_trace(serve: Serve, tmp_path: Path) -> None:
+    path, settings = tmp_path / "run.trace", {"data_dir": tmp_path / "data", "resume": True}
+    for number in range(3):
+        serving = await serve(record=path, eta=0.1 + number, **settings)
+        await work(await serving.training(2), 4)
+        ended = bytes((await serving.read(SMALL)).payload)
+        await serving.stop()
+        found = replay(path)
+        assert payload(SMALL, found) == ended
+        assert (found.starts, found.compared_starts, found.compared_end) == (number + 1, number, True)
+        assert (found.commits, found.lost, found.resets) == (8 * (number + 1), 0, 2 * number)
+
+
+async def test_commits_that_a_server_did_not_have_any_more_are_told(serve: Serve, tmp_path: Path) -> None:
+    """As after a crash at level interval, and after a backup of an earlier time was restored."""
+    path, settings = tmp_path / "run.trace", {"data_dir": tmp_path / "data", "resume": True, "checkpoint_interval": 0}
+    serving = await serve(record=path, **settings)
+    workers = await serving.training(1)
+    await work(workers, 3)
+    await serving.stop()
+    early = (tmp_path / "data" / "latest").readlink()
+    for kept in (early, early):
+        serving = await serve(record=path, **settings)
+        await work(await serving.training(1), 5)
+        ended = bytes((await serving.read(SMALL)).payload)
+        await serving.stop()
+        newest = (tmp_path / "data" / "latest").readlink()
+        (tmp_path / "data" / "latest").unlink()
+        (tmp_path / "data" / "latest").symlink_to(kept)
+    found = replay(path)
+    assert payload(SMALL, found) == ended
+    assert (found.commits, found.lost, found.clock, found.compared_starts) == (13, 5, 9, 2)
+    assert newest != early
+
+
+async def test_a_clock_of_its_past_can_be_compared(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "run.trace"
+    serving = await serve(record=path)
+    (worker,) = await serving.training(1)
+    await work([worker], 2)
+    early = serving.server.central.parameters.copy(), serving.server.central.buffers
+    await work([worker], 2)
+    await serving.stop()
+    replay(path, against=(3, digest(*early)))
+    with pytest.raises(ReplayError, match="at clock 4 it has other parameters"):
+        replay(path, against=(4, digest(*early)))
+    with pytest.raises(ReplayError, match="clock 9, with which to compare, is not in it"):
+        replay(path, against=(9, digest(*early)))
+
+
+async def test_a_trace_of_another_run_is_refused_and_kept(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "run.trace"
+    await recorded(serve, path)
+    before = path.read_bytes()
+    for settings in ({}, {"data_dir": tmp_path / "other", "resume": True}):
+        with pytest.raises(Exception, match="is the trace of a run, and that one is not resumed here"):
+            await serve(record=path, **settings)
+        assert path.read_bytes() == before
+
+
+async def test_a_trace_that_cannot_be_written_ends_and_training_goes_on(
+    serve: Serve, tmp_path: Path, small_files: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    serving = await serve(record=tmp_path / "run.trace")
+    workers = await serving.training(2)
+    await work(workers, 10)
+    assert (await serving.status()).commits == 20
+    await serving.stop()
+    (line,) = [record.getMessage() for record in caplog.records if "ends here" in record.getMessage()]
+    assert "training goes on" in line
+    found = replay(tmp_path / "run.trace")
+    assert 1 <= found.clock < 21
+    assert not found.compared_end
+
+
+async def test_refused_commits_leave_no_trace(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(record=tmp_path / "run.trace")
+    (worker,) = await serving.training(1)
+    values = worker.delta(1)
+    values.parameters[3] = np.nan
+    await refused(worker.commit(values), "BAD_VALUE")
+    ended = bytes((await serving.read(SMALL)).payload)
+    await serving.stop()
+    found = replay(tmp_path / "run.trace")
+    assert (found.commits, payload(SMALL, found)) == (0, ended)
+
+
+# --- what was changed in the file, with right checksums
+
+
+def rewrite(path: Path, change: Change) -> None:
+    """Every record written anew, after `change` had its event and payload."""
+    changed = []
+    for record in read_records(map_file(path)):
+        event, body = dict(record.event), bytearray(record.payload)
+        change(event, body)
+        if event:
+            changed += [bytes(piece) for piece in encode(event, [memoryview(body)])]
+    path.write_bytes(b"".join(changed))
+
+
+def of(change: Change, name: str, clock: int | None = None) -> Change:
+    """Change only events of this name (and clock)."""
+
+    def apply(event: dict[str, Any], body: bytearray) -> None:
+        if event["event"] == name and clock in (None, event.get("clock")):
+            change(event, body)
+
+    return apply
+
+
+def at_5(change: Change) -> Change:
+    return of(change, "committed", 5)
+
+
+def flip_lowest_bit(event: dict[str, Any], body: bytearray) -> None:
+    body[0] ^= 1
+
+
+def drop(event: dict[str, Any], body: bytearray) -> None:
+    event.clear()
+
+
+def of_another(event: dict[str, Any], body: bytearray) -> None:
+    event["session"] = event["session"] % 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (at_5(lambda event, body: body.__setitem__(2, body[2] ^ 0x80)), r"clock 5 .*: \w+ is .* was"),
+        (of(flip_lowest_bit, "parameters"), "ended at clock 28 with other parameters than those of the replay"),
+        (at_5(drop), "clock 6 .* does not follow"),
+        (at_5(of_another), r"clock 5 .*(does not follow|sequence)"),
+        (at_5(lambda event, body: body.pop()), "the delta has another size"),
+        (at_5(lambda event, body: event.update(staleness=99)), "does not follow"),
+        (at_5(lambda event, body: event["statistics"].update(mean_pi=0.123)), "mean_pi is .* was 0.123"),
+        (at_5(lambda event, body: event.update(event="imagined")), "'imagined' .* is not known"),
+        (at_5(lambda event, body: event.pop("sequence")), "not a trace of this version"),
+        (of(lambda event, body: event.update(rule="downpour", rule_settings={}), "started"), r"clock 2 .*: \w+ is"),
+        (of(lambda event, body: event.update(format="gemps-trace-0"), "started"), "its format is gemps-trace-0"),
+    ],
+)
+async def test_what_was_changed_does_not_pass(serve: Serve, tmp_path: Path, change: Change, words: str) -> None:
+    path = tmp_path / "run.trace"
+    await recorded(serve, path)
+    replay(path)
+    rewrite(path, change)
+    with pytest.raises(ReplayError, match=words):
+        replay(path)
+
+
+async def test_damage_is_refused_with_its_offset(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "run.trace"
+    await recorded(serve, path)
+    hit = next(record for record in read_records(map_file(path)) if record.event.get("clock") == 7)
+    data = bytearray(path.read_bytes())
+    data[hit.end - 70] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(ReplayError, match=f"damaged at offset {hit.offset}"):
+        replay(path)
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("notes " * 50)
+    with pytest.raises(ReplayError, match="nothing to replay"):
+        replay(tmp_path / "notes")
+
+
+async def test_a_run_without_parameters_has_nothing_to_replay(serve: Serve, tmp_path: Path) -> None:
+    serving: Serving = await serve(record=tmp_path / "run.trace")
+    await serving.joined()
+    await serving.stop()
+    with pytest.raises(ReplayError, match="nothing to replay"):
+        replay(tmp_path / "run.trace")
