@@ -3,7 +3,8 @@
 settings.py     what it can be told
 state/          what it knows: central variable, sessions, workers, ledger, run
 flow/           how requests flow: staging pool, queue, the one applying task
-durability/     what survives it: checkpoints
+durability/     what survives it: checkpoints, and a log; persistence.py puts these together
+security/       who may come in: certificates, tokens
 service/        gRPC, and nothing else
 server.py       puts the parts together; process.py runs it as a process
 """

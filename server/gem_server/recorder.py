@@ -11,35 +11,46 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Statistics
+from gem_core import Statistics, UpdateRule
 from gem_server.errors import StartupError
 from gem_server.flow.requests import CommitRequest
+from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
 
+# What a trace says of the run beside its rule: all that decides about order, eta and end.
+RECORDED_SETTINGS = frozenset(
+    {
+        *("eta", "eta_schedule", "eta_warmup", "eta_step_every", "eta_step_factor", "eta_decay_commits", "eta_min"),
+        *("steps", "epochs", "commits", "order", "min_workers", "seed", "staging_buffers"),
+    }
+)
+
 logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """The trace of one server process. The event loop's thread only; `clock` in seconds."""
+    """The trace of one server process, in the file of `--record`. The event loop's thread only; `clock` in seconds."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._path = path
+    def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
+        if settings.record is None:
+            raise ValueError("there is no file to record in")
+        self._settings = settings
+        self._path = settings.record
         self._clock = clock
         self._began = clock()
         self._writer: TraceWriter | None = None
         self._thread = ThreadPoolExecutor(1, "gem-trace")
 
-    async def start(self, run: dict[str, Any], central: CentralVariable, *, resume: bool) -> None:
-        """Open the file, and say what starts: `run` has the rule and what else decides about it, as plain JSON values.
+    async def start(self, rule: UpdateRule, central: CentralVariable) -> None:
+        """Open the file, and say what starts, with which parameters if there are any yet.
 
         Raises StartupError when the file cannot be had, or holds a run that does not go on here.
         """
@@ -49,11 +60,20 @@ class Recorder:
             raise StartupError(f"--record: {error}") from error
         if writer.cut_at is not None:
             logger.warning("%s: what begins at offset %d is not whole, and is cut off", self._path, writer.cut_at)
-        if writer.has_parameters and not (resume and central.layout is not None):
+        if writer.has_parameters and central.layout is None:
             raise StartupError(
                 f"--record: {self._path} is the trace of a run, and that one is not resumed here: choose another file"
             )
-        self._append({"event": "started", "format": FORMAT, "date": datetime.now(UTC).isoformat(), **run})
+        self._append(
+            {
+                "event": "started",
+                "format": FORMAT,
+                "date": datetime.now(UTC).isoformat(),
+                "rule": rule.name,
+                "rule_settings": dict(rule.settings),
+                "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS)),
+            }
+        )
         if central.layout is not None:
             await self.bound(central)
 

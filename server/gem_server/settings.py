@@ -243,8 +243,8 @@ class ServerSettings(BaseSettings):
     record: Path | None = Field(
         None,
         description="File that keeps a trace of the run: joins, pulls, restarts, and every commit with its delta, so "
-        "that `gemps replay FILE` can do it all again. It grows by 4 bytes a parameter with every commit, and commits wait "
-        "for it to be written. With --resume a trace that is there is gone on with.",
+        "that `gemps replay FILE` can do it all again. It grows by 4 bytes a parameter with every commit, and commits "
+        "wait for it to be written. With --resume a trace that is there is gone on with.",
         json_schema_extra={"panel": "Durability"},
     )
 

@@ -16,7 +16,7 @@ from gem_worker.client.retry import Patience
 class World:
     """A clock that only sleeping moves; jitter takes what the test chooses."""
 
-    def __init__(self, jitter: float = 1.0, limit: float | None = None) -> None:
+    def __init__(self, jitter: float = 1.0, limit: float | None = None, **settings: float) -> None:
         self.now = 1000.0
         self.pauses: list[float] = []
         self.ranges: set[tuple[float, float]] = set()
@@ -25,7 +25,7 @@ class World:
         self.renewed = 0
         self.patience = Patience(
             "server:1",
-            ClientSettings(connect_timeout=10, backoff_first=0.1, backoff_limit=2.0),
+            ClientSettings(**({"connect_timeout": 10, "backoff_first": 0.1, "backoff_limit": 2.0} | settings)),
             self.events.append,
             limit=limit,
             renew=self.renew,
@@ -45,8 +45,10 @@ class World:
         self.ranges.add((low, high))
         return self.jitter
 
-    def fail_for_ever(self) -> None:
+    def fail_for_ever(self, attempt: float = 0.0) -> None:
+        """`attempt`: seconds that each one takes."""
         for _ in range(1000):
+            self.now += attempt
             self.patience.failed("no")
 
     def refuse_for_ever(self, reason: str, message: str, *, bounded: bool) -> None:
@@ -227,3 +229,41 @@ def test_a_server_that_stays_away_is_given_up_although_the_process_was_stopped_o
     with pytest.raises(ServerUnavailable):
         world.fail_for_ever()
     assert world.now < 1000.0 + 600.0 + 300.0 + 10.0
+
+
+def test_worker_of_little_patience_that_was_stopped_tries_once_more_and_only_once() -> None:
+    """The longest attempt (120 s) is longer than all its patience."""
+    world = World(limit=5.0)
+    world.patience.failed("gone")
+    world.now += 600.0
+    world.patience.failed("restarted meanwhile")
+    world.now += 600.0
+    with pytest.raises(ServerUnavailable):
+        world.patience.failed("still gone")
+
+
+def test_pauses_that_are_longer_than_an_attempt_use_up_patience() -> None:
+    """They are no time in which the process was stopped."""
+    world = World(limit=300.0, progress_timeout=0.1, backoff_first=60.0, backoff_limit=60.0)
+    with pytest.raises(ServerUnavailable, match="for 300 s"):
+        world.fail_for_ever()
+    assert world.now == 1300.0
+
+
+@pytest.mark.parametrize("progress_timeout", [1.0, 60.0])
+def test_attempts_that_the_watchdog_ended_use_up_patience_however_short_a_silence_it_bears(
+    progress_timeout: float,
+) -> None:
+    """Each takes the silence, and the 20 s of a heartbeat that nobody answers."""
+    world = World(limit=300.0, progress_timeout=progress_timeout)
+    with pytest.raises(ServerUnavailable):
+        world.fail_for_ever(attempt=progress_timeout + 20.0)
+    assert world.now < 1000.0 + 300.0 + 3 * (progress_timeout + 20.0)
+
+
+def test_patience_without_end_outlasts_a_day_and_a_stop() -> None:
+    world = World(limit=float("inf"))
+    world.fail_for_ever()
+    world.fail_for_ever(attempt=86_400.0)
+    assert max(world.pauses) == 2.0
+    assert world.events[0].message == "waiting for a gemps server at server:1 for as long as it takes (no)"

@@ -17,10 +17,15 @@ def test_environment_sets_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ClientSettings().connect_timeout == 7.5
 
 
-@pytest.mark.parametrize("value", [0, -1, "soon"])
+@pytest.mark.parametrize("value", [0, -1, "soon", "inf", "nan"])
 def test_time_must_be_positive(value: object) -> None:
     with pytest.raises(ValidationError, match="progress_timeout"):
         ClientSettings(progress_timeout=value)  # type: ignore[arg-type]
+
+
+def test_only_patience_may_be_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_CLIENT_CONNECT_TIMEOUT", "inf")
+    assert ClientSettings().connect_timeout == float("inf")
 
 
 def test_settings_are_frozen_and_complete() -> None:

@@ -203,7 +203,7 @@ async def test_checkpoints_are_written_after_each_interval_and_at_once_when_told
     server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=0.05))
     await server.start()
     try:
-        writer = server.checkpointer
+        writer = server.persistence.checkpointer
         assert writer is not None
         server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
         while writer.newest is None:

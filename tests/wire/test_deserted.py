@@ -1,27 +1,20 @@
-"""An unfinished run that nobody trains says so in the server's log, once each time."""
+"""An unfinished run that nobody trains says so in the server's log."""
+
+import asyncio
 
 import pytest
-from gem_server.server import DESERTED_SECONDS
+from gem_server import desertion
 
-from .serving import Serving
+from tests.wire.refusals import PATIENCE
+from tests.wire.serving import Serving
 
 
-async def test_a_run_without_workers_says_that_it_waits_for_some(
-    serving: Serving, caplog: pytest.LogCaptureFixture
+async def test_a_server_that_its_workers_have_left_says_that_it_waits_for_some(
+    serving: Serving, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told() -> int:
-        return len([text for text in caplog.messages if "the run waits for workers" in text])
-
-    tell = serving.server._tell_when_deserted
-    for seconds in (1e6, 1e6 + DESERTED_SECONDS - 1):
-        tell(seconds)
-    assert told() == 0
-    for seconds in (1e6 + DESERTED_SECONDS, 1e6 + 5 * DESERTED_SECONDS):
-        tell(seconds)
-    assert told() == 1
     worker = await serving.joined()
-    tell(2e6)
+    monkeypatch.setattr(desertion, "PATIENCE_SECONDS", 0.0)
     await worker.leave()
-    for seconds in (3e6, 3e6 + DESERTED_SECONDS + 1):
-        tell(seconds)
-    assert told() == 2
+    async with asyncio.timeout(PATIENCE):
+        while not any("the run waits for workers" in text for text in caplog.messages):
+            await asyncio.sleep(0.01)

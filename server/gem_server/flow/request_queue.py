@@ -2,7 +2,7 @@
 
 `FifoQueue` serves requests as they became complete, so no worker is favoured. `RoundRobinQueue` serves one request of
 each session in turn, by rank: with it, what an experiment does no longer depends on timing. A queue is the seam where
-another order can be put in (`Server(settings, queue=...)`). The event loop's thread only.
+another order can be put in (`Server(settings, make_queue=...)`). The event loop's thread only.
 """
 
 import asyncio

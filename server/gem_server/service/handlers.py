@@ -1,6 +1,6 @@
 """Which method is served by what; messages go in and out as bytes, so that sizes are checked before parsing."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from gemps.v1 import parameter_server_pb2
@@ -14,6 +14,8 @@ from gem_server.service.status import Status
 
 SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 
+Service: TypeAlias = grpc.GenericRpcHandler
+
 
 def handlers(
     membership: Membership,
@@ -22,7 +24,7 @@ def handlers(
     commit: CommitStream,
     status: Status,
     operations: Operations,
-) -> grpc.GenericRpcHandler:
+) -> Service:
     """The service."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": grpc.unary_unary_rpc_method_handler(membership.join),

@@ -16,7 +16,7 @@ from gem_server.state.central_variable import Snapshot
 from gem_server.state.fairness import FairnessWindow
 from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
-from gem_server.state.run import Run
+from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState
 
 # How many ended sessions are remembered, to tell "expired" from "unknown".
@@ -124,6 +124,13 @@ class Sessions:
         """The workers of live sessions, by rank."""
         return [session.worker for session in self.live()]
 
+    def in_turn(self) -> list[Session]:
+        """Live sessions whose turn may come: those with budget left; none when the run is finished, by rank."""
+        if self.run.state is RunState.FINISHED:
+            return []
+        all_reserved = self.run.all_reserved
+        return [s for s in self.live() if not s.worker.done and (s.worker.reserved or not all_reserved)]
+
     def get(self, session_id: bytes, now: float) -> Session:
         """The live session, noted as heard of; raises UNKNOWN_SESSION, or why it ended."""
         session = self._live.get(session_id)
@@ -203,7 +210,7 @@ class Sessions:
             session.worker.done = True
         self.end(
             session,
-            WorkerState.FINISHED if self.run.state_for(session.worker).value == "finished" else WorkerState.LEFT,
+            WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
             Refusal(Reason.UNKNOWN_SESSION, "this session has left: Join again to go on"),
         )
 

@@ -1,5 +1,6 @@
 """How long and how often to try again. Which failures may be repeated is decided where the calls are made."""
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, ServerUnavailable, Torn, UntrustedServer
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
+from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 # Seconds of trouble after which another reason for it is worth a line: a server that is restarted goes through several.
 _TELL_CHANGES_AFTER = 5.0
@@ -38,8 +40,8 @@ class Patience:
         self._address = address
         self._settings = settings
         self._limit = settings.connect_timeout if limit is None else limit
-        # An attempt is ended, at the latest, when nothing has moved for so long and no heartbeat was answered.
-        self._longest_attempt = 2 * settings.progress_timeout
+        # When nothing moves for so long, and then no heartbeat is answered, the watchdog ends an attempt.
+        self._longest_attempt = settings.progress_timeout + max(settings.progress_timeout, PROBE_TIMEOUT)
         self._on_event = on_event
         self._renew = renew
         self._token_changed = token_changed
@@ -49,6 +51,8 @@ class Patience:
         self._connected = False
         self._failing_since: float | None = None
         self._failed_last = 0.0
+        self._slept = 0.0
+        self._was_stopped = False
         self._busy_since: float | None = None
         self._pause = settings.backoff_first
         self._told: set[str] = set()
@@ -74,21 +78,26 @@ class Patience:
         happened.
         """
         now = self._clock()
+        stopped = 0.0
         if self._failing_since is None:
-            self._failing_since = now
-        elif now - self._failed_last > self._longest_attempt:
+            self._failing_since, self._was_stopped = now, False
+        else:
             # The process did not run (SIGSTOP, a machine that slept): that is no time in which the server was away.
-            self._failing_since += now - self._failed_last - self._longest_attempt
+            stopped = max(0.0, now - self._failed_last - self._slept - self._longest_attempt)
+            self._failing_since += stopped
         self._failed_last = now
         elapsed = now - self._failing_since
-        if elapsed >= self._limit:
+        if elapsed >= self._limit and stopped and not self._was_stopped:
+            self._was_stopped = True  # what failed may be as old as the stop: one more attempt tells
+        elif elapsed >= self._limit:
             waited = f" for {elapsed:.0f} s" if elapsed >= 1 else ""
             raise ServerUnavailable(
                 f"no answer from a gemps server at {self._address}{waited} ({why}): {fix or _ANY_FIX}"
             )
         if report:
             self._report_trouble(f"{why}: {fix}" if fix else why, elapsed)
-        self._sleep(min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
+        self._slept = max(0.0, min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
+        self._sleep(self._slept)
         self._pause = min(2 * self._pause, self._settings.backoff_limit)
 
     def wait_as_asked(self, refusal: ServerRefused, *, bounded: bool = False) -> None:
@@ -140,7 +149,7 @@ class Patience:
             return
         is_first = not self._told
         self._told.add(why)
-        until = f"for up to {self._limit:g} s"
+        until = f"for up to {self._limit:g} s" if math.isfinite(self._limit) else "for as long as it takes"
         if not is_first:
             text = f"still no answer from {self._address}, after {elapsed:.0f} s ({why})"
             self._on_event(ClientEvent(EventKind.WAITING_FOR_SERVER, text))

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-Seconds = Annotated[float, Field(gt=0)]
+# Thirty years. gRPC counts a deadline in nanoseconds, and takes one beyond 64 bits for one that has passed.
+LONGEST_SECONDS = 1e9
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
 
 # For `tls_ca`: the authorities that gRPC knows by itself.
 SYSTEM_AUTHORITIES = "system"
@@ -27,8 +29,9 @@ class ClientSettings(BaseSettings):
         env_prefix="GEMPS_CLIENT_", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    connect_timeout: Seconds = Field(
+    connect_timeout: float = Field(
         default=300.0,
+        gt=0,
         description="Seconds (default 300) for which the server may stay unreachable, or unable to complete "
         "one and the same call, before the client gives up with ServerUnavailable. It also bounds how long join() "
         "waits for a server that is not there yet. Longer rides out slower restarts; shorter ends a job sooner "

@@ -1,0 +1,183 @@
+"""What a server keeps on the disk: the parts of `durability`, put together by the settings, begun and ended in order.
+
+Without a data directory nothing is kept, and nothing here does anything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+
+from gem_server.durability import checkpoint, recovery, run_record
+from gem_server.durability.checkpointer import Checkpointer
+from gem_server.durability.files import Files, StorageFailure
+from gem_server.durability.lock import DirectoryLock
+from gem_server.durability.log import Log
+from gem_server.durability.log_format import NO_LOG
+from gem_server.errors import StartupError
+from gem_server.flow.applying import Applier
+from gem_server.settings import ServerSettings
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.ledger import Ledger
+from gem_server.state.run import Run
+from gem_server.state.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+
+class Persistence:
+    """The data directory of one run: `attach`, `recover`, `write_whenever_due`; `end_log`, `write_last`, `release`.
+
+    `on_failure`: the disk cannot be trusted any more. The event loop's thread only.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        files: Files,
+        *,
+        central: CentralVariable,
+        run: Run,
+        workers: Workers,
+        ledger: Ledger,
+        on_failure: Callable[[StorageFailure], None],
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._central = central
+        self._run = run
+        self._workers = workers
+        self._ledger = ledger
+        self._on_failure = on_failure
+        self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
+        self.log = self._make_log()
+        self.checkpointer: Checkpointer | None = None
+
+    def attach(self, applier: Applier) -> None:
+        """Take the state of checkpoints from this one, between two of its requests."""
+        settings = self._settings
+        if settings.data_dir is None:
+            return
+        self.checkpointer = writer = Checkpointer(
+            data_dir=settings.data_dir,
+            files=self._files,
+            central=self._central,
+            applier=applier,
+            describe=lambda: run_record.describe(self._run, self._workers, self._ledger, settings.seed),
+            clock=monotonic,
+            log=self.log,
+            on_failure=self._on_failure,
+        )
+        if settings.checkpoint_commits and settings.durability_level != "none":
+            applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
+
+    async def recover(self) -> None:
+        """Take the directory, and bring back what is in it when that is wanted. Raises StartupError."""
+        data_dir = self._settings.data_dir
+        if data_dir is None:
+            return
+        self._take(data_dir)
+        if not self._settings.resume:
+            if (data_dir / checkpoint.LATEST).exists():
+                raise StartupError(
+                    f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
+                    "another --data-dir"
+                )
+            if self.log is not None:
+                self.log.start(0, NO_LOG)
+            return
+        recovered = await asyncio.to_thread(recovery.recover, data_dir)
+        if self.log is not None:
+            self.log.start(*((recovered.last_number, recovered.last_id) if recovered else (0, NO_LOG)))
+        if recovered is None:
+            logger.info("nothing to resume in %s: starting anew", data_dir)
+            return
+        saved = recovered.whole
+        if saved.state.get("seed") != self._settings.seed:
+            logger.warning("the checkpoint was made with --seed %s", saved.state.get("seed"))
+        logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed)
+        self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
+        try:
+            run_record.restore(saved.state, self._run, self._workers, self._ledger)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
+        if self.log is not None or recovered.replayed:
+            await self._write_recovered(data_dir)
+
+    async def write_whenever_due(self) -> None:
+        """Write checkpoints for as long as the server serves."""
+        if self.checkpointer is not None:
+            level = self._settings.durability_level
+            await self.checkpointer.write_whenever_due(0.0 if level == "none" else self._settings.checkpoint_interval)
+
+    def soon(self) -> None:
+        """Let a checkpoint be written as soon as it can, if there is something new."""
+        if self.checkpointer is not None:
+            self.checkpointer.soon()
+
+    @property
+    def all_is_synced(self) -> Callable[[], Awaitable[None]] | None:
+        """What an answer waits for before it shows the state; None: for nothing."""
+        return self._all_is_synced if self.log is not None else None
+
+    @property
+    def first_is_written(self) -> Callable[[], Awaitable[None]] | None:
+        """What an Initialize waits for before it is acknowledged; None: for nothing."""
+        if self.checkpointer is None or self._settings.durability_level == "none":
+            return None
+        return self.checkpointer.first_is_written
+
+    async def end_log(self) -> None:
+        """Finish the log: what was applied is on the disk. Harmless a second time."""
+        if self.log is not None:
+            await self.log.close()
+
+    async def write_last(self) -> None:
+        """Write how things stand, when nothing changes any more. Raises OSError, StorageFailure."""
+        if self.checkpointer is not None and self._central.layout is not None:
+            await self.checkpointer.write_last()
+
+    def release(self) -> None:
+        """Leave the directory to others. Harmless a second time."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def _make_log(self) -> Log | None:
+        settings = self._settings
+        if settings.data_dir is None or settings.durability_level != "commit":
+            return None
+        return Log(
+            directory=settings.data_dir / recovery.LOG,
+            files=self._files,
+            staging_buffers=settings.staging_buffers,
+            on_large=self.soon,
+            on_failure=self._on_failure,
+        )
+
+    def _take(self, data_dir: Path) -> None:
+        try:
+            missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
+            data_dir.mkdir(parents=True, exist_ok=True)
+            for path in missing:
+                self._files.sync(path.parent)
+            if self._lock is not None:
+                self._lock.acquire()
+        except OSError as error:
+            raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
+
+    async def _write_recovered(self, data_dir: Path) -> None:
+        if self.checkpointer is None:
+            return
+        try:
+            await self.checkpointer.write_recovered()
+        except OSError as error:
+            raise StartupError(
+                f"there is no room in {data_dir} to begin with ({error.strerror}): free some; nothing is lost"
+            ) from error
+        except StorageFailure as error:
+            raise StartupError(f"{error}: check the disk") from error
+
+    async def _all_is_synced(self) -> None:
+        if self.log is not None:
+            await self.log.until(self._central.clock)

@@ -1,0 +1,61 @@
+"""What protects a server, by its settings: TLS, client certificates, tokens."""
+
+from dataclasses import dataclass
+
+from gem_server.errors import StartupError
+from gem_server.security.access import Access
+from gem_server.security.certificates import Certificates, read_certificates
+from gem_server.security.reloading import Reloading, UnusableFileError
+from gem_server.security.tokens import Tokens, read_tokens
+from gem_server.settings import ServerSettings, is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What stands between the network and the service; None where it was not asked for."""
+
+    certificates: Reloading[Certificates] | None
+    access: Access | None
+
+
+def protect(settings: ServerSettings) -> Protection:
+    """Read what the settings name. Raises StartupError, which names the file and the fix."""
+    try:
+        certificates, tokens = _certificates(settings), _tokens(settings)
+    except UnusableFileError as error:
+        raise StartupError(str(error)) from error
+    return Protection(certificates, Access(tokens.current) if tokens is not None else None)
+
+
+def describe(settings: ServerSettings) -> str:
+    """What the log says about who may come in."""
+    encrypted = "with TLS" if settings.tls_cert is not None else "without TLS"
+    return f"{encrypted}, {' and '.join(_asked_for(settings)) or 'no credentials'} asked for"
+
+
+def warning(settings: ServerSettings) -> str | None:
+    """What people must know who let in whoever comes; None: they do not."""
+    if _asked_for(settings) or is_loopback(settings.host):
+        return None
+    return (
+        f"whoever reaches {settings.bind} can train, read the parameters and end the run: give --tokens FILE or "
+        "--tls-client-ca FILE, unless all in this network may"
+    )
+
+
+def _asked_for(settings: ServerSettings) -> list[str]:
+    asked = [("client certificates", settings.tls_client_ca), ("tokens", settings.tokens)]
+    return [what for what, path in asked if path is not None]
+
+
+def _certificates(settings: ServerSettings) -> Reloading[Certificates] | None:
+    certificate, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    if certificate is None or key is None:
+        return None
+    paths = [path for path in (certificate, key, client_ca) if path is not None]
+    return Reloading(paths, lambda: read_certificates(certificate, key, client_ca))
+
+
+def _tokens(settings: ServerSettings) -> Reloading[Tokens] | None:
+    path = settings.tokens
+    return Reloading([path], lambda: read_tokens(path)) if path is not None else None

@@ -1,0 +1,81 @@
+"""The port: gRPC's server with the options of its channels, the door before it, health and reflection beside it."""
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from gem_server.errors import StartupError
+from gem_server.security.protection import Protection
+from gem_server.service import handlers
+from gem_server.service.door import TokenInterceptor, server_credentials
+from gem_server.service.refused_callers import RefusedCallers
+
+MIB = 1024 * 1024
+# DESIGN.md section 3. The receive limit leaves room for a 2 MiB chunk and its header.
+MAX_RECEIVE_BYTES = 2 * MIB + 64 * 1024
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+    ("grpc.max_send_message_length", 4 * MIB),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.max_frame_size", 16 * MIB - 1),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * MIB),
+    ("grpc.max_concurrent_streams", 4096),
+)
+
+
+class Listener:
+    """Takes calls from `open` to `close`; both on one event loop. Until it is told, it says that nobody serves."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+        self._health = health_aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not closed since."""
+        return self._server is not None
+
+    async def open(self, bind: str, service: handlers.Service, with_reflection: bool) -> int:
+        """Listen; returns the port. Raises StartupError when the address cannot be had."""
+        protection = self._protection
+        door = () if protection.access is None else (TokenInterceptor(protection.access, RefusedCallers()),)
+        self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
+        self._server.add_generic_rpc_handlers((service,))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        await self.tell_health(serving=False)
+        if with_reflection:
+            names = (handlers.SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+        try:
+            if protection.certificates is None:
+                port = self._server.add_insecure_port(bind)
+            else:
+                port = self._server.add_secure_port(bind, server_credentials(protection.certificates))
+        except RuntimeError as error:
+            raise StartupError(
+                f"cannot listen on {bind}: another process has that port, or the address is not this machine's; stop "
+                "that process, or choose another --bind (port 0 takes a free one)"
+            ) from error
+        await self._server.start()
+        return port
+
+    async def tell_health(self, *, serving: bool) -> None:
+        """What gRPC's health service says from now on."""
+        states = health_pb2.HealthCheckResponse
+        for name in ("", handlers.SERVICE):
+            await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
+
+    async def close(self, grace: float | None) -> None:
+        """End: calls that run may go on for `grace` seconds. Harmless a second time."""
+        if self._server is not None:
+            await self._server.stop(grace)
+            self._server = None
