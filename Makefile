@@ -31,7 +31,7 @@ settings: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/exchange.py $(ARGS)
 
-# What --durability costs, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
+# What --durability, --record and TLS cost, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
 bench-durability: $(INSTALLED)
 	$(BIN)/python benchmarks/durability.py $(ARGS)
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -52,18 +53,19 @@ def measure(
     seconds: float,
     *,
     credentials: Path | None = None,
-    durability: str = "none",
+    flags: Mapping[str, object] | None = None,
+    files: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> list[float]:
     """Start a server and the workers; returns all round trips.
 
-    `credentials`: with TLS and tokens from there. `directory`: on the disk that durability is paid to.
+    `credentials`: with TLS and tokens from there. `flags`: more of the server's, with their values. `files`: those
+    whose value names something in a temporary folder, which is made in `directory`.
     """
     with tempfile.TemporaryDirectory(prefix="gemps-bench-", dir=directory) as folder:
         ready = Path(folder) / "ready.json"
         settings = {"--bind": "127.0.0.1:0", "--rule": rule, "--min-workers": workers, "--ready-file": ready}
-        if durability != "none":
-            settings |= {"--durability": durability, "--data-dir": Path(folder) / "data"}
+        settings |= dict(flags or {}) | {flag: Path(folder) / name for flag, name in (files or {}).items()}
         if credentials is not None:
             settings["--credentials"] = credentials / "server"
             os.environ["GEMPS_CLIENT_CREDENTIALS"] = str(credentials / "worker")  # which the workers inherit

@@ -80,7 +80,7 @@ async def test_second_server_on_the_same_directory_or_port_is_refused(tmp_path: 
         await kill(first)
 
 
-async def test_server_whose_disk_fails_exits_1_with_one_line(tmp_path: Path) -> None:
+async def test_server_whose_disk_fails_exits_1_with_one_line(tmp_path: Path, figures: Figures) -> None:
     server = await start(tmp_path / "data", failing_process, durability="commit")
     try:
         worker = await server.joined()
@@ -103,3 +103,4 @@ async def test_server_whose_disk_fails_exits_1_with_one_line(tmp_path: Path) -> 
         assert (await server.status()).commits in (3, 4)
     finally:
         await kill(server)
+    figures("EIO on sync, a process", "exit code 1, one line, 3 of 3 acknowledged commits there after a restart")
