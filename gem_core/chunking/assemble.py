@@ -43,7 +43,7 @@ class Assembler(ABC):
         self.chunk_count = 0
         self.crc32c = crc32c
         self.complete = False
-        self._refused: CoreError | None = None
+        self._refused = ""  # why: not the error, whose frames know this object, and keep the chunk that it is about
 
     def add(self, offset: int, data: memoryview) -> None:
         """Take the next chunk: copy (and decode) `data`, which lies at `offset` of the payload.
@@ -59,7 +59,7 @@ class Assembler(ABC):
             self._check_place(offset, end)
             self._take(offset, end, data)
         except CoreError as error:
-            self._refused = error
+            self._refused = str(error)
             raise
         self.crc32c = crc32c(data, self.crc32c)
         self.received = end
@@ -77,7 +77,7 @@ class Assembler(ABC):
         try:
             self._check_footer(byte_count, chunk_count, crc32c)
         except CoreError as error:
-            self._refused = error
+            self._refused = str(error)
             raise
         self.complete = True
 
@@ -117,7 +117,7 @@ class Assembler(ABC):
             )
 
     def _check_open(self) -> None:
-        if self._refused is not None:
+        if self._refused:
             raise ChunkError(f"this transfer was refused before ({self._refused}): start a new one")
         if self.complete:
             raise ChunkError("this transfer is complete: start a new one")

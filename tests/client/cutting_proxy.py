@@ -1,9 +1,10 @@
-"""A TCP proxy that cuts a connection after a chosen number of bytes, as a dying machine or a broken path does."""
+"""A TCP proxy that cuts connections after a chosen number of bytes, as a dying machine or a broken path does."""
 
 import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 Direction = Literal["to_server", "to_client"]
@@ -12,12 +13,17 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class CuttingProxy:
-    """Forwards to `port` on loopback. `cut_after` arms one cut; connections made afterwards are sound again."""
+    """Forwards to `port` on loopback. `cut_after` arms cuts; connections made after the last are sound again.
 
-    def __init__(self, port: int) -> None:
+    `on_cut` is called at each cut, before either side can know of it.
+    """
+
+    def __init__(self, port: int, on_cut: Callable[[], None] = lambda: None) -> None:
         self._upstream = ("127.0.0.1", port)
+        self._on_cut = on_cut
         self._lock = threading.Lock()
-        self._left: dict[Direction, int | None] = {"to_server": None, "to_client": None}
+        # In each direction: bytes until the next cut, and then until the one after it, ...
+        self._left: dict[Direction, list[int]] = {"to_server": [], "to_client": []}
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self.cuts = 0
         self.connections = 0
@@ -25,14 +31,14 @@ class CuttingProxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut_after(self, direction: Direction, count: int) -> None:
-        """Cut when so many more bytes have gone in this direction; 0 cuts before the next one."""
+    def cut_after(self, direction: Direction, *counts: int) -> None:
+        """Cut when so many more bytes have gone in this direction, then again after so many; 0: before the next one."""
         with self._lock:
-            self._left[direction] = count
+            self._left[direction] = list(counts)
 
     def disarm(self) -> None:
         with self._lock:
-            self._left = {"to_server": None, "to_client": None}
+            self._left = {"to_server": [], "to_client": []}
 
     def close(self) -> None:
         # shutdown wakes the thread in accept; close alone would not.
@@ -72,6 +78,7 @@ class CuttingProxy:
                 sink.sendall(data[:allowed])
                 if allowed < len(data):
                     self.cuts += 1
+                    self._on_cut()
                     break
         self._reset(pair)
 
@@ -79,13 +86,12 @@ class CuttingProxy:
         """How many of so many bytes may pass; fewer means: cut now."""
         with self._lock:
             left = self._left[direction]
-            if left is None:
+            if not left:
                 return count
-            if left >= count:
-                self._left[direction] = left - count
+            if left[0] >= count:
+                left[0] -= count
                 return count
-            self._left[direction] = None
-            return left
+            return left.pop(0)
 
     def _reset(self, pair: tuple[socket.socket, socket.socket]) -> None:
         self._pairs.discard(pair)

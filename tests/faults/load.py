@@ -77,6 +77,14 @@ class LoggedWorker:
         repeat = worker.prepare(worker.delta(commit.seed), sequence=commit.sequence)
         return await worker.commit_stream().outcome_of_repeat(repeat)
 
+    async def settle(self, commit: Commit, seed: int, base_clock: int) -> None:
+        """Ask for a commit's verdict, or commit it now; what is held then is what its reply brought."""
+        worker = self.worker
+        assert worker is not None
+        outcome = await worker.commit_stream().outcome_of_repeat(commit)
+        worker.sequence = outcome.verdict.sequence
+        self._log(outcome, seed, base_clock, acknowledged=True)
+
     async def _learn_fate(self, commit: Commit, seed: int, base_clock: int) -> None:
         worker = self.worker
         assert worker is not None

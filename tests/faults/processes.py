@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +21,14 @@ def count(few: int, full: int) -> int:
     return full if FULL else few
 
 
-async def start(directory: Path, program: ModuleType = serve_process, **settings: Any) -> ServerProcess:
-    """A server process on a data directory, which it resumes."""
+async def start(
+    directory: Path,
+    program: ModuleType = serve_process,
+    *,
+    environment: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> ServerProcess:
+    """A server process on a data directory, which it resumes; `environment`: further variables."""
     assert program.__file__ is not None
     ready = directory.parent / f"{directory.name}-ready.json"
     ready.unlink(missing_ok=True)
@@ -31,15 +38,21 @@ async def start(directory: Path, program: ModuleType = serve_process, **settings
         "data_dir": str(directory),
         "resume": True,
     } | settings
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, program.__file__, json.dumps(told), stderr=asyncio.subprocess.PIPE
-    )
+    # A file: a pipe that nobody reads blocks the server when it is full.
+    with log_of(directory).open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, program.__file__, json.dumps(told), stderr=log, env={**os.environ, **(environment or {})}
+        )
     async with asyncio.timeout(START_PATIENCE):
         while not ready.exists():
-            if process.returncode is not None and process.stderr is not None:
-                raise AssertionError((await process.stderr.read()).decode())
+            assert process.returncode is None, log_of(directory).read_text()
             await asyncio.sleep(0.02)
     return ServerProcess(json.loads(ready.read_text())["address"], process)
+
+
+def log_of(directory: Path) -> Path:
+    """What the servers on this data directory logged, one after the other."""
+    return directory.parent / f"{directory.name}.log"
 
 
 async def kill(server: ServerProcess) -> None:

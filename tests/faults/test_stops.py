@@ -14,7 +14,7 @@ import pytest
 from tests.faults import failing_process
 from tests.faults.history import Deltas, History
 from tests.faults.load import LoggedWorker
-from tests.faults.processes import count, kill, start
+from tests.faults.processes import count, kill, log_of, start
 from tests.figures import Figures
 from tests.wire import serve_process
 from tests.wire.model import SMALL
@@ -91,8 +91,7 @@ async def test_server_whose_disk_fails_exits_1_with_one_line(tmp_path: Path, fig
         with pytest.raises(grpc.aio.AioRpcError, match=r"UNAVAILABLE|CANCELLED"):
             await worker.commit(worker.delta(3))
         assert await asyncio.wait_for(server.process.wait(), 30) == 1
-        assert server.process.stderr is not None
-        errors = (await server.process.stderr.read()).decode()
+        errors = log_of(tmp_path / "data").read_text()
         (line,) = [line for line in errors.splitlines() if "Input/output error" in line]
         assert "the server stops" in line
         assert "Traceback" not in errors

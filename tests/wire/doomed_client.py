@@ -1,9 +1,9 @@
-"""A client process that begins a commit, says how far it got, and waits to be killed.
+"""A client process that begins transfers, says how far it got, and waits to be killed.
 
-    python doomed_client.py ADDRESS MESSAGES_FILE COUNT
+    python doomed_client.py ADDRESS METHOD MESSAGES_FILE ...
 
-MESSAGES_FILE holds the serialised CommitRequests, each after its length (4 bytes, little-endian). COUNT of them are
-sent; after the first one the server's answer (proceed) is awaited, if there are more.
+METHOD is Commit or Initialize. Each MESSAGES_FILE holds the serialised requests of one stream, each after its length (4
+bytes, little-endian); after a commit's first one the server's answer (proceed) is awaited, if there are more.
 """
 
 import struct
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+
+SERVICE = "/gemps.v1.ParameterServerService"
 
 
 def read_messages(path: Path) -> list[bytes]:
@@ -29,26 +31,41 @@ def write_messages(path: Path, messages: list[bytes]) -> None:
     path.write_bytes(b"".join(struct.pack("<I", len(message)) + message for message in messages))
 
 
-def main(address: str, path: str, count: str) -> None:
-    messages = read_messages(Path(path))[: int(count)]
-    proceed = threading.Event()
-    sent = threading.Event()
+class Transfer:
+    """One stream that goes nowhere."""
 
-    def requests() -> Iterator[bytes]:
-        yield messages[0]
-        if len(messages) > 1:
-            proceed.wait()
-        yield from messages[1:]
+    def __init__(self, channel: grpc.Channel, method: str, messages: list[bytes]) -> None:
+        self._messages = messages
+        self._proceed = threading.Event()
+        self._sent = threading.Event()
+        if method == "Commit":
+            self._call = channel.stream_stream(f"{SERVICE}/{method}")(self._requests())
+        else:
+            self._proceed.set()
+            self._call = channel.stream_unary(f"{SERVICE}/{method}").future(self._requests())
+
+    def wait(self) -> None:
+        """Until all is on its way."""
+        if len(self._messages) > 1 and not self._proceed.is_set():
+            next(self._call)
+            self._proceed.set()
+        self._sent.wait()
+
+    def _requests(self) -> Iterator[bytes]:
+        yield self._messages[0]
+        if len(self._messages) > 1:
+            self._proceed.wait()
+        yield from self._messages[1:]
         # gRPC asks for the next message when the last one is on its way.
-        sent.set()
+        self._sent.set()
         threading.Event().wait()
 
+
+def main(address: str, method: str, *files: str) -> None:
     with grpc.insecure_channel(address) as channel:
-        call = channel.stream_stream("/gemps.v1.ParameterServerService/Commit")(requests())
-        if len(messages) > 1:
-            next(call)
-            proceed.set()
-        sent.wait()
+        transfers = [Transfer(channel, method, read_messages(Path(file))) for file in files]
+        for transfer in transfers:
+            transfer.wait()
         print("sent", flush=True)
         threading.Event().wait()
 

@@ -4,12 +4,14 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from tests.wire import serve_process
+from google.protobuf.message import Message
+
+from tests.wire import doomed_client, serve_process
 from tests.wire.serving import Endpoint
 
 START_PATIENCE = 120.0
@@ -64,6 +66,28 @@ async def server_process(directory: Path, **settings: Any) -> AsyncIterator[Serv
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@asynccontextmanager
+async def doomed_process(
+    address: str, folder: Path, method: str, streams: Sequence[Sequence[Message]]
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A client process that has sent these messages; killed (-9) in the end, if the test did not."""
+    files = [folder / f"stream-{number}" for number in range(len(streams))]
+    for file, messages in zip(files, streams, strict=True):
+        doomed_client.write_messages(file, [message.SerializeToString() for message in messages])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, doomed_client.__file__, address, method, *map(str, files), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), START_PATIENCE)
+        assert line == b"sent\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 class PeakMeter:

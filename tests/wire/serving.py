@@ -74,6 +74,10 @@ class Endpoint:
         """Until so many calls wait for a staging buffer."""
         await self.until(lambda status: status.queue.waiting == count)
 
+    async def until_staged(self, count: int) -> None:
+        """Until so many staging buffers are in use."""
+        await self.until(lambda status: status.queue.staging_buffers_in_use == count)
+
     async def until_idle(self) -> None:
         """Until no staging buffer is in use, nobody waits for one, and the queue is empty."""
         await self.until(lambda s: s.queue.staging_buffers_in_use == s.queue.waiting == s.queue.length == 0)

@@ -1,18 +1,14 @@
 """A commit without a footer that matches does not exist, however its stream ended (DESIGN.md section 3)."""
 
-import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.wire import doomed_client
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
-from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused, refused
+from tests.wire.processes import doomed_process
+from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
 from tests.wire.transfer import Commit
 from tests.wire.worker import CommitStream, RawWorker
@@ -81,31 +77,12 @@ async def test_commit_torn_by_a_lost_connection_does_not_exist(serve: Serve, sen
         await worker.close()
 
 
-@asynccontextmanager
-async def client_process(
-    address: str, path: Path, commit: Commit, count: int
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that has sent `count` messages of the commit; killed (-9) in the end, if the test did not."""
-    messages = [commit.opening(), *commit.chunk_messages(), commit.closing()]
-    doomed_client.write_messages(path, [message.SerializeToString() for message in messages])
-    arguments = [sys.executable, doomed_client.__file__, address, str(path), str(count)]
-    process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
-        assert line == b"sent\n"
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
 @TORN_AFTER
 async def test_commit_torn_by_the_death_of_its_client_does_not_exist(serve: Serve, tmp_path: Path, sent: int) -> None:
     """Kill -9, at every chunk."""
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
-    client = client_process(serving.address, tmp_path / "messages", large_commit(worker), sent)
+    client = doomed_process(serving.address, tmp_path, "Commit", [large_commit(worker).messages()[:sent]])
     async with serving.unchanged(worker), client as process:
         await serving.until(lambda status: status.queue.staging_buffers_in_use == 1)
         process.kill()
@@ -116,7 +93,7 @@ async def test_commit_whose_client_died_after_the_footer_counts_once(serve: Serv
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
     commit = large_commit(worker).repeated()
-    async with client_process(serving.address, tmp_path / "messages", commit, MESSAGES) as process:
+    async with doomed_process(serving.address, tmp_path, "Commit", [commit.messages()]) as process:
         process.kill()
     await serving.until_idle()
     applied = (await worker.heartbeat()).last_applied_sequence

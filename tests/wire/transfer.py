@@ -52,6 +52,10 @@ class Commit:
     def closing(self) -> commit_pb2.CommitRequest:
         return commit_pb2.CommitRequest(footer=self.footer)
 
+    def messages(self) -> list[commit_pb2.CommitRequest]:
+        """All messages of a commit that does not travel whole."""
+        return [self.opening(), *self.chunk_messages(), self.closing()]
+
     def repeated(self) -> "Commit":
         """The same commit as a retry sends it: its header tells the payload's CRC32C."""
         header = commit_pb2.CommitHeader()

@@ -2,16 +2,13 @@
 
 import asyncio
 import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import grpc
-from gemps.framing import FramingError
 from google.protobuf.message import Message
 from grpc.aio import ServicerContext
 
-from gem_core import CoreError
 from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.security.access import Access
@@ -147,12 +144,6 @@ class Answering:
                 logger.exception("a call failed")
             elif refusal.reason.fault is Fault.CALLER and attendance.session is not None:
                 logger.warning("worker %s was refused: %s", attendance.session.worker.name, refusal.message)
-            if isinstance(error, CoreError | FramingError):
-                # grpc.aio keeps what ended a call in a circle of references, so the frames that it passed through would
-                # keep the refused message (up to 2 MiB) until the garbage collector comes by. Only for these, which are
-                # raised within this call: a refusal may come from the applying task, whose frame is alive, and clearing
-                # that would end the task.
-                traceback.clear_frames(error.__traceback__)
         finally:
             self._running.discard(call)
             attendance.close(refused=refusal is not None)

@@ -1,0 +1,83 @@
+"""A worker of the client library, behind a proxy that cuts its connection; it logs what it saw."""
+
+import itertools
+from collections.abc import Callable
+from threading import Event
+
+from gem_server.service.messages import layout_from
+from gem_worker.client import Client, ClientSettings, Version
+
+from tests.client.cutting_proxy import CuttingProxy
+from tests.faults.history import Applied, History, Pulled
+from tests.wire.transfer import crc32c
+
+
+class LibraryWorker:
+    """Blocking, so for a thread of its own. `dropped`: deltas that the library says are not applied."""
+
+    def __init__(
+        self, name: str, port: int, history: History, seeds: "itertools.count[int]", on_cut: Callable[[], None]
+    ) -> None:
+        self.name = name
+        self.proxy = CuttingProxy(port, on_cut)
+        self.duplicates = 0
+        self.dropped = 0
+        self._history = history
+        self._model = history.model
+        self._seeds = seeds
+        # Pauses are short, because nobody has to be spared; patience is long, because machines may be slow.
+        settings = ClientSettings(backoff_first=0.01, backoff_limit=0.05, connect_timeout=300)
+        self._client = Client(
+            self.proxy.address,
+            worker_name=name,
+            layout=layout_from(self._model.to_proto()),
+            host_id="host",
+            settings=settings,
+            on_event=lambda _: None,
+        )
+        self._into = memoryview(bytearray(self._model.byte_count()))
+
+    def begin(self) -> None:
+        """Join, upload the first parameters if there are none, and pull."""
+        if not self._client.join().has_parameters:
+            self._client.initialize(memoryview(self._model.encode(self._history.first)))
+        self._pulled(self._client.pull(self._into))
+
+    def commit(self) -> None:
+        """One commit, whatever it takes."""
+        seed, base = next(self._seeds), self._client.version
+        assert base is not None
+        delta = self._model.random_values(seed, scale=0.01)
+        outcome = self._client.commit(memoryview(self._model.encode(delta)), self._into)
+        verdict = outcome.verdict
+        if verdict is None:
+            assert not outcome.applied, "an applied commit whose verdict is lost"
+            self.dropped += 1
+        else:
+            told = outcome.version == verdict.version
+            self.duplicates += verdict.duplicate
+            self._history.commits.append(
+                Applied(
+                    self.name,
+                    self.name.encode(),  # the library keeps one session id for its life
+                    verdict.sequence,
+                    seed,
+                    base.clock,
+                    verdict.version.incarnation,
+                    verdict.version.clock,
+                    crc32c(bytes(self._into)) if told else None,
+                )
+            )
+        if verdict is None or outcome.version != verdict.version:
+            self._pulled(outcome.version)
+
+    def commit_until(self, done: Event) -> None:
+        while not done.is_set():
+            self.commit()
+
+    def close(self) -> None:
+        self.proxy.close()
+        self._client.close()
+
+    def _pulled(self, version: Version) -> None:
+        self._history.pulls.append(Pulled(self.name, version.incarnation, version.clock, crc32c(bytes(self._into))))
