@@ -1,9 +1,11 @@
 """`gemps certs`: a working set, as files that only their owner reads; a run that uses it, as its own output says."""
 
+import itertools
 import json
 import re
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -96,12 +98,23 @@ def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_openssl_finds_the_certificates_good(made: Path) -> None:
     for purpose, file in (("sslserver", "server/server.crt"), *(("sslclient", f"{role}/client.crt") for role in ROLES)):
-        line = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", "ca.crt", file]
-        try:
-            done = subprocess.run(line, cwd=made, capture_output=True, text=True)
-        except FileNotFoundError:
-            pytest.skip("there is no openssl here")
+        done = verified(made, "-x509_strict", "-purpose", purpose, file)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_machine_whose_clock_is_a_day_wrong_finds_them_good(made: Path) -> None:
+    for file, seconds in itertools.product(("server/server.crt", "worker/client.crt"), (-86_400, 86_400)):
+        done = verified(made, "-attime", str(int(time.time()) + seconds), file)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def verified(made: Path, *how: str) -> subprocess.CompletedProcess[str]:
+    """What openssl thinks of a certificate that the authority signed."""
+    line = ["openssl", "verify", "-CAfile", "ca.crt", *how]
+    try:
+        return subprocess.run(line, cwd=made, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no openssl here")
 
 
 def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +101,16 @@ def test_latest_points_to_the_newest_and_the_one_before_is_kept(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == sorted(
         place.name for place in places[-2:]
     )
+
+
+def test_the_one_before_is_kept_whatever_the_files_dates_say(tmp_path: Path) -> None:
+    """The machine's clock may have been moved by a day between two checkpoints."""
+    places = []
+    for clock, days in ((1, 0), (2, 1), (3, 0), (4, -1), (5, 0)):
+        places.append(checkpoint.write(tmp_path, sample(clock)))
+        date = time.time() + 86_400 * days
+        os.utime(places[-1], (date, date))
+        assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {place.name for place in places[-2:]}
 
 
 def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(tmp_path: Path) -> None:

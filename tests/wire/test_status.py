@@ -117,6 +117,17 @@ async def test_worker_is_silent_between_two_commits_though_its_stream_is_open(se
         await serving.until(lambda status: status.workers[0].seconds_since_last_call > 0.05)
 
 
+async def test_worker_whose_connection_is_given_up_was_heard_no_later_for_that(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    (session,) = serving.server.sessions.live()
+    await serving.until(lambda status: status.workers[0].seconds_since_last_call > 0.3)
+    await worker.close()
+    while session.open_calls:
+        await asyncio.sleep(0.01)
+    assert (await serving.status()).workers[0].seconds_since_last_call > 0.3
+
+
 async def test_worker_that_waits_for_the_server_is_not_silent(serve: Serve) -> None:
     serving = await serve(staging_buffers=1)
     first, second = await serving.training(2, LARGE)

@@ -35,8 +35,6 @@ MODEL_FILE, EXACT_FILE, STATE_FILE = "model.safetensors", "float32.safetensors",
 CHECKSUMS_FILE = "checksums.json"
 CHECKED_BLOCK = 1024 * 1024
 LATEST = "latest"
-# The newest, and the one before it in case a reader has just opened that.
-KEPT = 2
 
 # safetensors' names of the types, for writing and as they are read back.
 _WRITTEN = {
@@ -77,6 +75,7 @@ def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) ->
         files.make_directory(parent)
         files.sync(data_dir)
     place = _unused_place(parent, checkpoint.clock)
+    before = (data_dir / LATEST).resolve()
     unfinished = parent / f".unfinished-{os.getpid()}"
     files.remove(unfinished)
     files.make_directory(unfinished)
@@ -95,7 +94,8 @@ def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) ->
     except BaseException:
         files.remove(unfinished)
         raise
-    _remove_old(files, parent, keep=place)
+    # The one before is kept in case a reader has just opened it.
+    _remove_others(files, parent, keep={place.name, before.name})
     return place
 
 
@@ -252,8 +252,7 @@ def _point_latest(files: Files, data_dir: Path, place: Path) -> None:
     files.sync(data_dir)
 
 
-def _remove_old(files: Files, parent: Path, keep: Path) -> None:
-    others = [path for path in parent.iterdir() if path != keep and re.fullmatch(r"\d+-\d+", path.name)]
-    others.sort(key=lambda path: path.stat().st_mtime)
-    for path in others[: max(0, len(others) - (KEPT - 1))]:
-        files.remove(path)
+def _remove_others(files: Files, parent: Path, keep: set[str]) -> None:
+    for path in [*parent.iterdir()]:
+        if path.name not in keep and re.fullmatch(r"\d+-\d+", path.name):
+            files.remove(path)

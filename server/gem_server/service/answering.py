@@ -53,6 +53,7 @@ class Attendance:
         self._sessions = sessions
         self._clock = clock
         self.session: Session | None = None
+        self._owes_an_answer = False
 
     def attend(self, session_id: bytes) -> Session:
         """The session of this id, as the one that this call belongs to. Raises UNKNOWN_SESSION and the like."""
@@ -62,6 +63,7 @@ class Attendance:
                 f"session_id has {len(session_id)} bytes: it is the 16 random bytes that were sent in Join",
             )
         session = self._sessions.get(session_id, self._clock())
+        self._owes_an_answer = True
         if self.session is None:
             self.session = session
             session.open_calls += 1
@@ -75,18 +77,24 @@ class Attendance:
         if self.session is None:
             yield
             return
-        self.session.last_call = self.session.worker.last_call = self._clock()
+        self.answered()
         self.session.idle_calls += 1
         try:
             yield
         finally:
             self.session.idle_calls -= 1
 
+    def answered(self) -> None:
+        """The worker has its answer. A call that just ends says nothing of it: so do connections that are given up."""
+        if self.session is not None and self._owes_an_answer:
+            self._owes_an_answer = False
+            self.session.worker.last_call = self._clock()
+
     def close(self, refused: bool) -> None:
         """The call is over."""
         if self.session is not None:
             self.session.open_calls -= 1
-            self.session.last_call = self.session.worker.last_call = self._clock()
+            self.session.last_call = self._clock()
             if refused:
                 self.session.worker.telemetry.refused += 1
 
@@ -136,6 +144,7 @@ class Answering:
             self.gate.check_ready()
             async with call.ending():
                 yield call, attendance
+            attendance.answered()
         except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
             raise  # the caller has gone
         except Exception as error:

@@ -1,0 +1,138 @@
+"""Workers are killed again and again while they train digits: it costs no accuracy, and leaves nothing in the server.
+
+The short form goes with the other tests; `make test-kills MINUTES=10` (or 60) is the long one, for each of three seeds.
+"""
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.faults.supervised import SAMPLE_SECONDS, Training, look_for, look_until
+from tests.figures import Figures
+
+MINUTES = float(os.environ.get("GEMPS_TEST_KILLS", "0"))
+SECONDS, KILL_SECONDS = (60 * MINUTES, 30.0) if MINUTES else (12.0, 2.0)
+WORKERS = 4 if MINUTES else 2
+POINT = 0.01
+MIB = 1024 * 1024
+# Between the second and the last third of a run.
+MEMORY_MORE = 4 * MIB
+
+
+class Killer:
+    """Kills one of a training's workers at random moments, one in `seconds` on average."""
+
+    def __init__(self, training: Training, seed: int, seconds: float) -> None:
+        self._training = training
+        self._draw = random.Random(seed)
+        self._seconds = seconds
+        self._next = self._draw_next()
+        self.kills = 0
+
+    def look(self) -> None:
+        running = [worker for worker in self._training.workers if worker.is_running]
+        if running and time.monotonic() >= self._next:
+            self._draw.choice(running).kill()
+            self.kills += 1
+            self._next = self._draw_next()
+
+    def _draw_next(self) -> float:
+        return time.monotonic() + self._draw.uniform(0.5, 1.5) * self._seconds
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one seed: two trainings side by side, of which one had its workers killed."""
+
+    kills: int
+    commits: int
+    accuracy: float
+    undisturbed_accuracy: float
+    descriptors: tuple[int, int]  # before and after
+    memory: list[int]
+
+
+@pytest.mark.timeout(200 * MINUTES + 1200)
+def test_workers_killed_at_random_cost_no_accuracy_and_leave_nothing_behind(tmp_path: Path, figures: Figures) -> None:
+    found = [train(tmp_path, seed) for seed in ((1, 2, 3) if MINUTES else (1,))]
+    figures(
+        f"workers killed every {KILL_SECONDS:g} s for {SECONDS:g} s, seeds: {len(found)}",
+        f"kills {[one.kills for one in found]}, commits {[one.commits for one in found]}; "
+        f"accuracy {shown(one.accuracy for one in found)}, beside it without kills "
+        f"{shown(one.undisturbed_accuracy for one in found)}; the server's descriptors before and after "
+        f"{[one.descriptors for one in found]}; its memory {[in_mib(statistics.median(one.memory)) for one in found]} "
+        f"MiB, in the last third {[in_mib(growth(one.memory)) for one in found]} MiB more than in the second",
+    )
+    expected = statistics.mean(one.undisturbed_accuracy for one in found)
+    assert statistics.mean(one.accuracy for one in found) >= expected - POINT
+    for one in found:
+        assert one.kills >= SECONDS / (2 * KILL_SECONDS)
+        assert one.descriptors[1] == one.descriptors[0]
+        assert growth(one.memory) <= MEMORY_MORE
+
+
+def train(folder: Path, seed: int) -> Found:
+    with (
+        Training(folder / f"killed-{seed}", WORKERS, f"--seed={seed}") as killed,
+        Training(folder / f"undisturbed-{seed}", WORKERS, f"--seed={seed}") as undisturbed,
+    ):
+        both = (killed, undisturbed)
+        all_train(both)
+        before = settled_descriptors(killed, both)
+        killed.samples.clear()
+        killer = Killer(killed, seed, KILL_SECONDS)
+        ends_at = time.monotonic() + SECONDS
+        while time.monotonic() < ends_at:
+            look_for(0.1, *both)
+            killer.look()
+        memory = [sample.anonymous_bytes for sample in killed.samples]
+        all_train(both)
+        after = settled_descriptors(killed, both)
+        for training in both:
+            training.finish()
+            assert training.exit_codes() == [0] * (1 + WORKERS)
+            of_run, of_workers = training.ledger_commits()
+            assert of_run == of_workers
+            assert "Traceback" not in training.said
+    commits, _ = killed.ledger_commits()
+    return Found(killer.kills, commits, killed.accuracy(), undisturbed.accuracy(), (before, after), memory)
+
+
+def all_train(trainings: Sequence[Training]) -> None:
+    """Returns when every worker, as it runs now, has commits that it had not before."""
+    before = [training.commits_of_each() for training in trainings]
+
+    def moved() -> bool:
+        return all(
+            all(now > then for now, then in zip(training.commits_of_each(), commits, strict=True))
+            for training, commits in zip(trainings, before, strict=True)
+        )
+
+    look_until(moved, *trainings)
+
+
+def settled_descriptors(training: Training, trainings: Sequence[Training]) -> int:
+    """The least that the server has open while all its workers train: without a file that is just being written."""
+    training.samples.clear()
+    look_for(3 * SAMPLE_SECONDS, *trainings)
+    return min(sample.descriptors for sample in training.samples)
+
+
+def growth(values: list[int]) -> float:
+    """Of the medians of the second and the last third; in the first one everything is still new."""
+    third = len(values) // 3
+    return statistics.median(values[2 * third :]) - statistics.median(values[third : 2 * third])
+
+
+def in_mib(count: float) -> float:
+    return round(count / MIB, 1)
+
+
+def shown(accuracies: Iterable[float]) -> str:
+    return ", ".join(f"{100 * one:.1f} %" for one in accuracies)
