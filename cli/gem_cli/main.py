@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 
 from gem_cli.commands.certs import certs
+from gem_cli.commands.checkpoint import checkpoint
 from gem_cli.commands.evaluate import evaluate
+from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
 from gem_cli.commands.serve import serve
 from gem_cli.commands.status import status
 from gem_cli.commands.train import train
 from gem_cli.commands.version import version
 from gem_cli.commands.work import work
+from gem_cli.environment import misspelt
 from gem_cli.errors import INTERRUPTED, CommandError
 from gem_cli.options import help_text
 
@@ -49,10 +52,12 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that stand before a command, and look at what all commands read."""
+    for name, meant in misspelt(os.environ).items():
+        print(f"gemps: {name} is ignored, since there is no such setting: did you mean {meant}?", file=sys.stderr)
 
 
-for command in (train, serve, work, evaluate, status, replay, certs, version):
+for command in (train, serve, work, evaluate, status, checkpoint, finish, replay, certs, version):
     app.command(help=help_text(command))(command)
 
 

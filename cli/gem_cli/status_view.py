@@ -204,7 +204,7 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         ("budget", budget or "none"),
         ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),
         ("model", f"{status.get('parameter_count', 0):,} parameters in {status.get('tensor_count', 0)} tensors"),
-        ("commits", f"{status.get('commits', 0):,} applied in {number(status.get('run_seconds'))} s"),
+        ("commits", _commits(status)),
         ("queue", f"{queue.get('length', 0)} complete, {queue.get('waiting', 0)} waiting for a buffer"),
         ("buffers", f"{queue.get('staging_buffers_in_use', 0)} of {queue.get('staging_buffers', 0)} in use"),
         ("memory", f"{_mib(memory, 'reserved_bytes')} promised of {_mib(memory, 'limit_bytes')}"),
@@ -215,6 +215,14 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     if best:
         facts.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))
     return facts
+
+
+def _commits(status: Status) -> str:
+    commits, seconds = status.get("commits", 0), f"{number(status.get('run_seconds'))} s"
+    of_process = status.get("commits_of_process", commits)  # older servers do not tell
+    if of_process == commits:
+        return f"{commits:,} applied in {seconds}"
+    return f"{commits:,} applied, {of_process:,} of them by this server process in {seconds}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -4,10 +4,12 @@ Without a data directory nothing is kept, and nothing here does anything.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpointer import Checkpointer
@@ -64,7 +66,7 @@ class Persistence:
             files=self._files,
             central=self._central,
             applier=applier,
-            describe=lambda: run_record.describe(self._run, self._workers, self._ledger, settings.seed),
+            describe=self._describe,
             clock=monotonic,
             log=self.log,
             on_failure=self._on_failure,
@@ -102,8 +104,15 @@ class Persistence:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
+        self._run.commits_before = self._run.commits
+        if self.checkpointer is None:
+            return
         if self.log is not None or recovered.replayed:
-            await self._write_recovered(data_dir)
+            await self._write_recovered(self.checkpointer, data_dir)
+        else:
+            self.checkpointer.newest = (data_dir / checkpoint.LATEST).resolve()
+            self.checkpointer.newest_version = self._central.version
+            self.checkpointer.written_at = monotonic()
 
     async def write_whenever_due(self) -> None:
         """Write checkpoints for as long as the server serves."""
@@ -134,9 +143,16 @@ class Persistence:
             await self.log.close()
 
     async def write_last(self) -> None:
-        """Write how things stand, when nothing changes any more. Raises OSError, StorageFailure."""
-        if self.checkpointer is not None and self._central.layout is not None:
-            await self.checkpointer.write_last()
+        """Write how things stand, when nothing changes any more; unless the newest checkpoint says that already.
+
+        Raises OSError, StorageFailure.
+        """
+        writer = self.checkpointer
+        if writer is None or self._central.layout is None:
+            return
+        newest = writer.newest if writer.newest_version == self._central.version else None
+        if newest is None or not await asyncio.to_thread(self._says_all, newest):
+            await writer.write_last()
 
     def release(self) -> None:
         """Leave the directory to others. Harmless a second time."""
@@ -166,11 +182,21 @@ class Persistence:
         except OSError as error:
             raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
 
-    async def _write_recovered(self, data_dir: Path) -> None:
-        if self.checkpointer is None:
-            return
+    def _describe(self) -> dict[str, Any]:
+        return run_record.describe(self._run, self._workers, self._ledger, self._settings.seed)
+
+    def _says_all(self, place: Path) -> bool:
+        """Whether this checkpoint, which is of the last version, has all of the state, and no log behind it."""
         try:
-            await self.checkpointer.write_recovered()
+            written = json.loads((place / checkpoint.STATE_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        state = self._describe() | {"log": None}
+        return all(name in written and written[name] == value for name, value in state.items())
+
+    async def _write_recovered(self, checkpointer: Checkpointer, data_dir: Path) -> None:
+        try:
+            await checkpointer.write_recovered()
         except OSError as error:
             raise StartupError(
                 f"there is no room in {data_dir} to begin with ({error.strerror}): free some; nothing is lost"

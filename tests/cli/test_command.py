@@ -7,9 +7,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+from gem_cli.environment import misspelt
 from gem_cli.errors import FAILED, USAGE
+from gem_worker.client import Client, RunFinished
 
 from tests.cli.processes import PATIENCE, gemps, in_terminal, json_lines, served, started, stop, wait_for
+from tests.client.models import SMALL, payload
+from tests.client.real_server import begin
 from tests.client.test_connecting import web_server
 
 # `python -c BLOCKED gemps ARGUMENTS`: the command, in an environment whose imports of these packages fail.
@@ -27,7 +31,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status"])
+@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status", "checkpoint", "finish"])
 def test_help_teaches_with_two_examples(command: str) -> None:
     done = gemps(command, "--help")
     assert done.returncode == 0
@@ -167,16 +171,59 @@ def test_missing_data_files_are_one_line_with_the_fix(tmp_path: Path) -> None:
     assert "--download" in done.stderr
 
 
-def test_an_address_without_a_port_is_one_line_with_the_fix() -> None:
-    ended = gemps("status", "nonsense")
+@pytest.mark.parametrize("command", [["status"], ["finish"], ["checkpoint"], ["work"], ["evaluate", "--server"]])
+def test_an_address_without_a_port_is_one_line_with_the_fix(command: list[str]) -> None:
+    ended = gemps(*command, "nonsense")
     assert ended.returncode == USAGE
     assert ended.stderr.count("\n") == 1
     assert "write HOST:PORT" in ended.stderr
 
 
-@pytest.mark.parametrize(("flag", "name"), [("--task", "digit"), ("--rule", "gems")])
+@pytest.mark.parametrize(("flag", "name"), [("--task", "digit"), ("--rule", "gems"), ("--model", "resnet81")])
 def test_unknown_names_are_refused_before_anything_starts(flag: str, name: str, tmp_path: Path) -> None:
     ended = gemps("train", flag, name, "--run-dir", str(tmp_path / "run"))
     assert ended.returncode == USAGE
     assert flag in ended.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_resembles_none_is_refused_by_a_worker_too() -> None:
+    ended = gemps("work", "--model", "no-such-model")
+    assert ended.returncode == USAGE
+    assert ended.stderr.count("\n") == 1
+    assert "mlp" in ended.stderr
+
+
+def test_a_misspelt_variable_is_told_and_ignored() -> None:
+    done = gemps("version", env={"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_TOKENFILE": "x"})
+    assert done.returncode == 0
+    assert done.stdout == gemps("version").stdout
+    assert done.stderr.splitlines() == [
+        "gemps: GEMPS_CLIENT_TOKENFILE is ignored, since there is no such setting: did you mean "
+        "GEMPS_CLIENT_TOKEN_FILE?",
+        "gemps: GEMPS_ETTA is ignored, since there is no such setting: did you mean GEMPS_ETA?",
+    ]
+
+
+def test_variables_of_others_and_our_own_are_not_told() -> None:
+    """Those that Kubernetes makes of a service's name, those of compose, of tests, and those that scripts read."""
+    others = ["GEMPS_PORT", "GEMPS_PORT_50051_TCP_ADDR", "GEMPS_SERVICE_HOST", "GEMPS_SERVICE_PORT", "GEMPS_ADDRESS"]
+    ours = ["GEMPS_SERVER", "GEMPS_WORKERS", "GEMPS_WORKER_INDEX", "GEMPS_CONFIG", "GEMPS_CLIENT_TLS_CA", "GEMPS_ETA"]
+    assert misspelt([*others, *ours, "GEMPS_TEST_FAULTS", "GEMPS_NETLAB", "GEMPS_ENGINE", "PATH"]) == {}
+
+
+def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with served(tmp_path, "--data-dir", str(state), "--exit-when-finished", "--exit-grace", "5") as (address, process):
+        empty = gemps("checkpoint", address)
+        assert (empty.returncode, empty.stderr.count("\n")) == (FAILED, 1)
+        with Client(address, worker_name="w", layout=SMALL) as client:
+            into = begin(client, SMALL)
+            written = Path(gemps("checkpoint", address).stdout.strip())
+            assert written.resolve() == (state / "latest").resolve()
+            done = gemps("finish", address, "--reason", "it is good enough")
+            assert done.stdout == f"the run at {address} is finished, at version 1\n"
+            with pytest.raises(RunFinished, match="it is good enough"):
+                client.commit(payload(SMALL, 1.0), into)
+        assert process.wait(PATIENCE) == 0
+    assert "finished: it is good enough" in (tmp_path / "server.log").read_text(encoding="utf-8")

@@ -54,6 +54,13 @@ def test_a_waiting_run_says_whom_it_waits_for() -> None:
     assert line == "waiting: 1 of 2 workers have joined, version 241"
 
 
+def test_a_run_that_was_resumed_says_what_this_process_did() -> None:
+    lines = status_view.plain_report(changed(commits=1240, commits_of_process=240))
+    assert "commits: 1,240 applied, 240 of them by this server process in 4 s" in lines
+    assert "commits: 240 applied in 4 s" in status_view.plain_report(changed(commits_of_process=240))
+    assert "commits: 240 applied in 4 s" in status_view.plain_report(STATUS)
+
+
 def test_a_finished_run_has_the_figures_of_its_workers() -> None:
     gone = {**WORKER, "state": "WORKER_STATE_LEFT", "loss": 0.75}
     idle = {**WORKER, "commits": 0, "loss": 99.0}

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 
 import grpc
 
@@ -9,10 +10,23 @@ from tests.faults.history import Applied, History, Pulled
 from tests.wire.model import Model
 from tests.wire.refusals import PATIENCE
 from tests.wire.transfer import Commit, crc32c
-from tests.wire.worker import Outcome, RawWorker
+from tests.wire.worker import Outcome, RawWorker, all_of
 
 # What calls raise when the server has gone in their midst: the status, or an assertion on how a stream has to end.
 GONE = (grpc.aio.AioRpcError, AssertionError, asyncio.InvalidStateError)
+
+
+def crew(model: Model, size: int = 4) -> "tuple[History, list[LoggedWorker]]":
+    """A history that begins with random parameters, and workers that write it; no two deltas of theirs are the same."""
+    history = History(model, model.random_values(0, with_constants=True))
+    seeds = itertools.count(1)
+    return history, [LoggedWorker(f"worker-{number}", model, history, seeds) for number in range(size)]
+
+
+async def everybody_connects(workers: "Sequence[LoggedWorker]", address: str) -> None:
+    """The first one alone, since it brings the parameters where there are none."""
+    await workers[0].connect(address)
+    await all_of(*(worker.connect(address) for worker in workers[1:]))
 
 
 class LoggedWorker:

@@ -1,7 +1,6 @@
 """A server that is killed at random moments under load comes back with what it acknowledged, bit for bit."""
 
 import asyncio
-import itertools
 import random
 from pathlib import Path
 
@@ -9,21 +8,13 @@ import grpc
 import pytest
 
 from gem_trace import replay
-from tests.faults.history import Deltas, History
-from tests.faults.load import LoggedWorker
+from tests.faults.history import Deltas
+from tests.faults.load import LoggedWorker, crew, everybody_connects
 from tests.faults.processes import count, kill, start
 from tests.figures import Figures
 from tests.wire.model import LARGE, SMALL, Model, Values
 from tests.wire.processes import ServerProcess
 from tests.wire.serving import Endpoint
-from tests.wire.worker import all_of
-
-WORKERS = 4
-
-
-async def everybody_connects(workers: list[LoggedWorker], server: ServerProcess) -> None:
-    await workers[0].connect(server.address)
-    await all_of(*(worker.connect(server.address) for worker in workers[1:]))
 
 
 async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWorker], seconds: float) -> None:
@@ -40,9 +31,7 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 async def test_kill_at_level_commit_loses_no_acknowledged_commit(
     tmp_path: Path, model: Model, figures: Figures
 ) -> None:
-    history = History(model, model.random_values(0, with_constants=True))
-    seeds = itertools.count(1)
-    workers = [LoggedWorker(f"worker-{number}", model, history, seeds) for number in range(WORKERS)]
+    history, workers = crew(model)
     draw = random.Random(1)
     kills = count(3, 100)
     settings = {"durability": "commit", "checkpoint_interval": 0.7}
@@ -53,11 +42,11 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
         acknowledged = max((commit.clock for commit in history.commits), default=0)
         acknowledged_lost += sum(1 for commit in history.commits if commit.clock > recovered)
         assert acknowledged_lost == 0, f"clock {recovered} after {acknowledged} was acknowledged"
-        await everybody_connects(workers, server)
+        await everybody_connects(workers, server.address)
         await under_load_until_killed(server, workers, draw.uniform(0.05, 1.5))
     server = await start(tmp_path / "data", **settings)
     try:
-        await everybody_connects(workers, server)
+        await everybody_connects(workers, server.address)
         transfer = await server.read(model)
         assert bytes(transfer.payload) == history.rebuild(Deltas(model))
         # What was acknowledged before the crash is told again, as a duplicate, with what is there now.
@@ -86,9 +75,7 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
 async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_last_checkpoint(
     tmp_path: Path, figures: Figures
 ) -> None:
-    history = History(SMALL, SMALL.random_values(0, with_constants=True))
-    seeds = itertools.count(1)
-    workers = [LoggedWorker(f"worker-{number}", SMALL, history, seeds) for number in range(WORKERS)]
+    history, workers = crew(SMALL)
     draw = random.Random(2)
     kills = count(3, 200)
     settings = {"durability": "interval", "checkpoint_interval": 0.3}
@@ -99,7 +86,7 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
         assert recovered >= told, "a checkpoint that the server had told of is not there any more"
         gone = history.forget_after(recovered)
         lost, most = lost + len(gone), max(most, len(gone))
-        await everybody_connects(workers, server)
+        await everybody_connects(workers, server.address)
         if number % 20 == 1 or number == kills:  # each takes as long as all commits so far
             assert bytes((await server.read(SMALL)).payload) == history.rebuild(Deltas(SMALL))
         history.check_sequences()
@@ -124,15 +111,14 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     tmp_path: Path, level: str, figures: Figures
 ) -> None:
     """And judges each recovery: what a server came back with is what the trace has at that clock, bit for bit."""
-    history = History(SMALL, SMALL.random_values(0, with_constants=True))
-    workers = [LoggedWorker(f"worker-{number}", SMALL, history, itertools.count(1)) for number in range(WORKERS)]
+    _, workers = crew(SMALL)
     draw = random.Random(3)
     kills = count(3, 50)
     trace = tmp_path / "run.trace"
     settings = {"durability": level, "checkpoint_interval": 0.3, "record": str(trace)}
     for _ in range(kills):
         server = await start(tmp_path / "data", **settings)
-        await everybody_connects(workers, server)
+        await everybody_connects(workers, server.address)
         await under_load_until_killed(server, workers, draw.uniform(0.1, 1.5))
         for worker in workers:
             worker.pending = None  # what became of it is for other tests

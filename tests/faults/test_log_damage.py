@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,34 @@ from tests.wire.serving import Serving
 TINY = Model((Tensor("weight", (3, 11)), Tensor("steps", (), "buffer", "int64")))
 
 
-@pytest.fixture
-async def written(tmp_path: Path) -> tuple[Path, dict[int, bytes]]:
+@dataclass
+class Written:
     """A data directory as a kill leaves it, with six commits in its log; and the central variable at every clock."""
+
+    data_dir: Path
+    states: dict[int, bytes]
+
+    @property
+    def log(self) -> Path:
+        (path,) = (self.data_dir / "log").glob("*.wal")
+        return path
+
+    def recover(self) -> int:
+        """The clock that comes back; the parameters, the buffers and the ledger must be those of that clock."""
+        recovered = recovery.recover(self.data_dir)
+        assert recovered is not None
+        whole = recovered.whole
+        assert whole.parameters.astype(np.float32).tobytes() + whole.buffers == self.states[whole.clock]
+        assert whole.state["commits"] == whole.clock - 1
+        (line,) = whole.state["ledger"]
+        assert line["last_applied"] == whole.clock - 1
+        if whole.clock > 1:
+            assert line["verdict"]["clock"] == whole.clock
+        return whole.clock
+
+
+@pytest.fixture
+async def written(tmp_path: Path) -> Written:
     serving = await Serving.start(data_dir=tmp_path / "live", durability="commit", checkpoint_interval=0)
     try:
         (worker,) = await serving.training(1, TINY)
@@ -33,12 +59,7 @@ async def written(tmp_path: Path) -> tuple[Path, dict[int, bytes]]:
     finally:
         await serving.close()
         await serving.stop()
-    return tmp_path / "data", states
-
-
-def log_of(data_dir: Path) -> Path:
-    (path,) = (data_dir / "log").glob("*.wal")
-    return path
+    return Written(tmp_path / "data", states)
 
 
 def borders(whole: bytes) -> list[int]:
@@ -49,29 +70,14 @@ def borders(whole: bytes) -> list[int]:
     return [log_format.HEADER_BYTES, *(record.end for record in log_format.read_records(data, header))]
 
 
-def recover(data_dir: Path, states: dict[int, bytes]) -> int:
-    """The clock that comes back; the parameters, the buffers and the ledger must be those of that clock."""
-    recovered = recovery.recover(data_dir)
-    assert recovered is not None
-    whole = recovered.whole
-    assert whole.parameters.astype(np.float32).tobytes() + whole.buffers == states[whole.clock]
-    assert whole.state["commits"] == whole.clock - 1
-    (line,) = whole.state["ledger"]
-    assert line["last_applied"] == whole.clock - 1
-    if whole.clock > 1:
-        assert line["verdict"]["clock"] == whole.clock
-    return whole.clock
-
-
 def assert_damaged(error: StartupError, path: Path, offset: int) -> None:
     assert re.search(rf"{path.name} is damaged at offset {offset}:", str(error)), error
 
 
 def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_groups(
-    written: tuple[Path, dict[int, bytes]], figures: Figures
+    written: Written, figures: Figures
 ) -> None:
-    data_dir, states = written
-    path = log_of(data_dir)
+    path = written.log
     whole = path.read_bytes()
     ends = borders(whole)
     assert len(ends) == 7
@@ -79,18 +85,17 @@ def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_gro
     for length in lengths:
         path.write_bytes(whole[:length])
         expected = 1 + sum(1 for end in ends[1:] if end <= length)
-        assert recover(data_dir, states) == expected
+        assert written.recover() == expected
         # The same with room that was set aside behind it.
         path.write_bytes(whole[:length].ljust(len(whole), b"\0"))
-        assert recover(data_dir, states) == expected
+        assert written.recover() == expected
     figures(f"log cut at {len(lengths)} places of its last two records, twice", "whole groups came back each time")
 
 
 def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_last_record(
-    written: tuple[Path, dict[int, bytes]], figures: Figures
+    written: Written, figures: Figures
 ) -> None:
-    data_dir, states = written
-    path = log_of(data_dir)
+    path = written.log
     whole = path.read_bytes()
     ends = borders(whole)
     refused, cut, harmless = 0, 0, 0
@@ -98,7 +103,7 @@ def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_
         at = bit // 8
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit % 8]) + whole[at + 1 :])
         try:
-            clock = recover(data_dir, states)
+            clock = written.recover()
         except StartupError as error:
             begins = max([0, *(end for end in ends if end <= at)])
             assert_damaged(error, path, begins)
@@ -112,32 +117,29 @@ def test_bit_flipped_anywhere_in_the_log_is_refused_with_its_offset_or_cuts_the_
     figures("bits flipped in the log", f"{refused} refused with file and offset, {cut} cut back, {harmless} behind it")
 
 
-def test_zeroed_pages_in_the_midst_of_the_log_are_refused(written: tuple[Path, dict[int, bytes]]) -> None:
-    data_dir, states = written
-    path = log_of(data_dir)
+def test_zeroed_pages_in_the_midst_of_the_log_are_refused(written: Written) -> None:
+    path = written.log
     whole = path.read_bytes()
     ends = borders(whole)
     path.write_bytes(whole[: ends[2]] + bytes(ends[3] - ends[2]) + whole[ends[3] :])
     with pytest.raises(StartupError, match=f"damaged at offset {ends[2]}.*others behind it, from offset {ends[3]}"):
-        recover(data_dir, states)
+        written.recover()
 
 
-def test_record_that_is_missing_or_there_twice_is_refused(written: tuple[Path, dict[int, bytes]]) -> None:
-    data_dir, states = written
-    path = log_of(data_dir)
+def test_record_that_is_missing_or_there_twice_is_refused(written: Written) -> None:
+    path = written.log
     whole = path.read_bytes()
     ends = borders(whole)
     path.write_bytes(whole[: ends[2]] + whole[ends[3] :])
     with pytest.raises(StartupError, match=f"offset {ends[2]}: this record has clocks 5 to 5 where 4 is next"):
-        recover(data_dir, states)
+        written.recover()
     path.write_bytes(whole[: ends[3]] + whole[ends[2] : ends[3]] + whole[ends[3] :])
     with pytest.raises(StartupError, match=f"offset {ends[3]}: this record has clocks 4 to 4 where 5 is next"):
-        recover(data_dir, states)
+        written.recover()
 
 
-def test_log_of_another_run_or_none_at_all_is_refused(written: tuple[Path, dict[int, bytes]]) -> None:
-    data_dir, states = written
-    path = log_of(data_dir)
+def test_log_of_another_run_or_none_at_all_is_refused(written: Written) -> None:
+    path = written.log
     whole = path.read_bytes()
     header = log_format.decode_header(memoryview(whole))
     assert header is not None
@@ -152,43 +154,40 @@ def test_log_of_another_run_or_none_at_all_is_refused(written: tuple[Path, dict[
     )
     path.write_bytes(log_format.encode_header(other) + whole[log_format.HEADER_BYTES :])
     with pytest.raises(StartupError, match="of another log"):
-        recover(data_dir, states)
+        written.recover()
     path.unlink()
     with pytest.raises(StartupError, match=f"{path.name} is missing"):
-        recover(data_dir, states)
+        written.recover()
 
 
 def test_checkpoint_copied_as_a_backup_without_the_log_goes_on_alone_and_says_so(
-    written: tuple[Path, dict[int, bytes]], caplog: pytest.LogCaptureFixture
+    written: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data_dir, states = written
-    shutil.rmtree(data_dir / "log")
-    assert recover(data_dir, states) == 1
+    shutil.rmtree(written.data_dir / "log")
+    assert written.recover() == 1
     assert "going on from the checkpoint of clock 1 alone, as from a backup" in caplog.text
 
 
-def test_log_without_its_checkpoint_is_refused(written: tuple[Path, dict[int, bytes]]) -> None:
-    data_dir, states = written
-    (data_dir / "latest").unlink()
+def test_log_without_its_checkpoint_is_refused(written: Written) -> None:
+    (written.data_dir / "latest").unlink()
     with pytest.raises(StartupError, match="is the log of a run whose checkpoint"):
-        recover(data_dir, states)
+        written.recover()
 
 
-async def test_server_restarts_on_a_torn_log_and_writes_on(written: tuple[Path, dict[int, bytes]]) -> None:
-    data_dir, states = written
-    path = log_of(data_dir)
+async def test_server_restarts_on_a_torn_log_and_writes_on(written: Written) -> None:
+    path = written.log
     whole = path.read_bytes()
     path.write_bytes(whole[: borders(whole)[-1] - 5])
     for _ in range(3):
-        serving = await Serving.start(data_dir=data_dir, durability="commit", resume=True)
+        serving = await Serving.start(data_dir=written.data_dir, durability="commit", resume=True)
         try:
             clock = (await serving.status()).version.clock
-            assert bytes((await serving.read(TINY)).payload) == states[clock]
+            assert bytes((await serving.read(TINY)).payload) == written.states[clock]
             (worker,) = await serving.training(1, TINY, name=f"worker-{clock}")
             outcome = await worker.commit(worker.delta(clock))
-            states[clock + 1] = bytes(outcome.reply.payload)
+            written.states[clock + 1] = bytes(outcome.reply.payload)
         finally:
             await serving.close()
             await serving.stop()
             await asyncio.sleep(0)
-    assert sorted(states)[-1] == 9
+    assert sorted(written.states)[-1] == 9

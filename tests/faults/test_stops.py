@@ -1,7 +1,6 @@
 """Servers that are stopped, or started twice, as processes."""
 
 import asyncio
-import itertools
 import json
 import random
 import sys
@@ -12,8 +11,8 @@ import grpc
 import pytest
 
 from tests.faults import failing_process
-from tests.faults.history import Deltas, History
-from tests.faults.load import LoggedWorker
+from tests.faults.history import Deltas
+from tests.faults.load import crew, everybody_connects
 from tests.faults.processes import count, kill, log_of, start
 from tests.figures import Figures
 from tests.wire import serve_process
@@ -26,16 +25,13 @@ from tests.wire.worker import all_of
 async def test_sigterm_under_load_finishes_the_queue_loses_nothing_and_exits_0(
     tmp_path: Path, level: str, figures: Figures
 ) -> None:
-    history = History(SMALL, SMALL.random_values(0, with_constants=True))
-    seeds = itertools.count(1)
-    workers = [LoggedWorker(f"worker-{number}", SMALL, history, seeds) for number in range(4)]
+    history, workers = crew(SMALL)
     draw = random.Random(4)
     stops = count(2, 20)
     for number in range(stops + 1):
         server = await start(tmp_path / "data", durability=level)
         assert (await server.status()).version.clock >= max((commit.clock for commit in history.commits), default=0)
-        await workers[0].connect(server.address)
-        await all_of(*(worker.connect(server.address) for worker in workers[1:]))
+        await everybody_connects(workers, server.address)
         assert bytes((await server.read(SMALL)).payload) == history.rebuild(Deltas(SMALL))
         if number == stops:
             await kill(server)

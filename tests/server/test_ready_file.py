@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ async def until_there(path: Path) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.fixture
+async def announced(tmp_path: Path) -> AsyncIterator[Path]:
+    """The file of a server that serves."""
+    file = ReadyFile(tmp_path / "ready.json")
+    file.announce("127.0.0.1", 1)
+    await until_there(tmp_path / "ready.json")
+    yield tmp_path / "ready.json"
+    file.withdraw()
+
+
 def test_what_a_killed_server_left_is_removed_before_this_one_serves(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     path.write_text("left by a killed server", encoding="utf-8")
@@ -42,29 +53,19 @@ async def test_it_holds_address_port_and_process(tmp_path: Path) -> None:
         file.withdraw()
 
 
-async def test_it_is_renewed_while_the_event_loop_runs(tmp_path: Path) -> None:
-    path = tmp_path / "ready.json"
-    file = ReadyFile(path)
-    file.announce("127.0.0.1", 1)
-    await until_there(path)
+async def test_it_is_renewed_while_the_event_loop_runs(announced: Path) -> None:
     for _ in range(3):
-        os.utime(path, (0, 0))
+        os.utime(announced, (0, 0))
         async with asyncio.timeout(PATIENCE):
-            while path.stat().st_mtime == 0:
+            while announced.stat().st_mtime == 0:
                 await asyncio.sleep(0)
-    file.withdraw()
 
 
-async def test_it_is_written_again_when_somebody_removed_it(tmp_path: Path) -> None:
-    path = tmp_path / "ready.json"
-    file = ReadyFile(path)
-    file.announce("127.0.0.1", 1)
-    await until_there(path)
-    before = path.read_text(encoding="utf-8")
-    path.unlink()
-    await until_there(path)
-    assert path.read_text(encoding="utf-8") == before
-    file.withdraw()
+async def test_it_is_written_again_when_somebody_removed_it(announced: Path) -> None:
+    before = announced.read_text(encoding="utf-8")
+    announced.unlink()
+    await until_there(announced)
+    assert announced.read_text(encoding="utf-8") == before
 
 
 async def test_withdrawn_it_stays_away(tmp_path: Path) -> None:

@@ -27,10 +27,6 @@ class Oracle:
             self._states[worker] = self.rule.new_worker(self.parameters)
         self._clocks[worker] = self.clock
 
-    def forget(self, worker: str) -> None:
-        """The worker's session ended: its moment and snapshot are gone."""
-        del self._states[worker], self._clocks[worker]
-
     def commit(self, worker: str, delta: NDArray[np.float32]) -> tuple[int, object]:
         """Applies a delta; its staleness, and the rule's statistics."""
         staleness = self.clock - self._clocks[worker]

@@ -258,3 +258,48 @@ async def test_second_server_on_the_same_directory_is_refused_and_harms_nothing(
     await serving.next_commit_works(worker)
     serving = await restart(serve, serving, tmp_path)
     assert (await serving.status()).commits == 2
+
+
+async def test_status_after_a_resume_tells_what_this_process_did_and_where_it_began(
+    serve: Serve, tmp_path: Path
+) -> None:
+    serving = await serve(data_dir=tmp_path)
+    (worker,) = await serving.training(1)
+    for seed in range(3):
+        await worker.commit(worker.delta(seed))
+    serving = await restart(serve, serving, tmp_path)
+    resumed = (tmp_path / "latest").resolve()
+    back = moved(worker, serving)
+    await back.join()
+    await back.pull()
+    await back.commit(back.delta(9))
+    status = await serving.status()
+    assert (status.commits, status.commits_of_process) == (4, 1)
+    assert status.checkpoint.path == str(resumed)
+    assert (status.checkpoint.version.incarnation, status.checkpoint.version.clock) == (status.version.incarnation, 4)
+
+
+async def test_a_run_that_is_over_is_written_once(serve: Serve, tmp_path: Path) -> None:
+    """When it is finished; not again when the server stops, nor when one has resumed it and nothing happened."""
+    serving = await serve(commits=1, data_dir=tmp_path, checkpoint_interval=0)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    await worker.leave()
+    await serving.until(lambda status: status.checkpoint.version == status.version)
+    written = (tmp_path / "latest").resolve()
+    serving = await restart(serve, serving, tmp_path, commits=1)
+    assert (tmp_path / "latest").resolve() == written
+    await serving.stop()
+    assert (tmp_path / "latest").resolve() == written
+
+
+async def test_what_changed_without_a_commit_is_written_at_the_end(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, checkpoint_interval=0)
+    await serving.training(1)
+    await serving.stub.Control(CHECKPOINT)
+    written = (tmp_path / "latest").resolve()
+    newcomer = await serving.joined(name="newcomer")
+    serving = await restart(serve, serving, tmp_path)
+    assert (tmp_path / "latest").resolve() != written
+    assert {worker.name: worker.rank for worker in (await serving.status()).workers}["newcomer"] == 1
+    assert newcomer.membership.rank == 1

@@ -1,9 +1,39 @@
-"""The options of every command that talks to a server: TLS, and who is calling."""
+"""What every command that talks to a server has in common: its options, where the server is, and how it is reached."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
 from gem_worker.client.settings import ClientSettings
 
-from gem_cli.options import OptionGroup
+from gem_cli.commands.checks import check_address, check_credentials
+from gem_cli.errors import refused
+from gem_cli.options import Given, OptionGroup
+
+if TYPE_CHECKING:
+    from gem_worker.client import Observer
 
 # Not patience, which is for the environment; and not the token itself, since all users see a process's arguments.
 _FLAGS = frozenset({"credentials", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file"})
 CONNECTION = OptionGroup(ClientSettings, "Connection", frozenset(ClientSettings.model_fields) - _FLAGS)
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+Address: TypeAlias = Annotated[
+    str, typer.Argument(envvar="GEMPS_SERVER", metavar="[ADDRESS]", help="HOST:PORT of the server.")
+]
+
+
+@contextmanager
+def connected(address: str, given: Given) -> "Iterator[Observer]":
+    """Talk to the server at this address. What it refuses, or that it is not there, ends as CommandError."""
+    settings = given.load(ClientSettings)
+    check_address(address)
+    check_credentials(settings)
+    from gem_worker.client import ClientError, Observer
+
+    try:
+        with Observer(address, settings=settings) as observer:
+            yield observer
+    except ClientError as error:
+        raise refused(error) from None

@@ -10,6 +10,7 @@ import typer
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
+from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
@@ -52,6 +53,11 @@ def evaluate(
         raise CommandError(
             "nothing to evaluate: give a MODEL_FILE, as runs/FOLDER/model.safetensors, or --server HOST:PORT", USAGE
         )
+    connection = given.load(ClientSettings)
+    if model_file is None:
+        check_address(settings.server)
+        check_credentials(connection)
+    check_model(settings.model)
     try:
         from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
     except ModuleNotFoundError as error:
@@ -61,7 +67,6 @@ def evaluate(
             result = evaluate_checkpoint(model_file, settings)
         else:
             reporter = socket.gethostname() if report else ""
-            connection = given.load(ClientSettings)
             result = evaluate_server(settings.server, settings, report_as=reporter, client_settings=connection)
     except (ClientError, TaskError) as error:
         raise refused(error) from None

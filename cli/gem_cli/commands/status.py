@@ -4,14 +4,12 @@ import json
 from typing import Annotated, Any
 
 import typer
-from gem_worker.client.settings import ClientSettings
 from rich.console import Console
 from rich.live import Live
 
 from gem_cli import status_view
-from gem_cli.commands.connection import CONNECTION
+from gem_cli.commands.connection import CONNECTION, DEFAULT_ADDRESS, Address, connected
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import USAGE, CommandError, refused
 from gem_cli.options import Given, with_options
 from gem_cli.status_view import Status
 
@@ -19,9 +17,7 @@ from gem_cli.status_view import Status
 @with_options(CONNECTION, known=KNOWN)
 def status(
     given: Given,
-    address: Annotated[
-        str, typer.Argument(envvar="GEMPS_SERVER", metavar="[ADDRESS]", help="HOST:PORT of the server.")
-    ] = "127.0.0.1:50051",
+    address: Address = DEFAULT_ADDRESS,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Go on showing it, until the run ends or Ctrl-C.")
     ] = False,
@@ -36,13 +32,7 @@ def status(
 
       gemps status --json | jq .workers
     """
-    from gem_worker.client import AddressError, ClientError, CredentialsError, Observer
-
-    try:
-        observer = Observer(address, settings=given.load(ClientSettings))
-    except (AddressError, CredentialsError) as error:
-        raise CommandError(str(error), USAGE) from None
-    try:
+    with connected(address, given) as observer:
         if watch:
             _watch(observer, interval, as_json=as_json)
         elif as_json:
@@ -54,10 +44,6 @@ def status(
                 console.print(status_view.report(found, width=console.width))
             else:
                 print(status_view.plain_report(found))
-    except ClientError as error:
-        raise refused(error) from None
-    finally:
-        observer.close()
 
 
 def _watch(observer: Any, interval: float, *, as_json: bool) -> None:

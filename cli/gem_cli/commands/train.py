@@ -13,6 +13,7 @@ from gem_server.settings import ServerSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
+from gem_cli.commands.checks import check_credentials, check_model
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
@@ -57,8 +58,10 @@ def train(
     """
     settings = given.load(TrainSettings)
     worker = given.load(WorkerSettings)
-    _check_credentials(given.load(ClientSettings))
+    check_credentials(given.load(ClientSettings))  # once here: the workers have them from the same environment
     command = _script(script) if script else None
+    if command is None:
+        check_model(worker.model)
     if command is None and find_spec("torch") is None:
         raise missing_worker_extra(ModuleNotFoundError(name="torch"))
     folder, server, server_arguments = _prepare(given, settings, worker, command)
@@ -85,18 +88,6 @@ def train(
         raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
     if outcome.server_failed or outcome.failed_workers:
         raise SystemExit(FAILED)
-
-
-def _check_credentials(settings: ClientSettings) -> None:
-    """Tell a mistake here, once: the workers and this process have them from the same environment."""
-    if settings.tls_ca or settings.token_file is not None:
-        from gem_worker.client import CredentialsError
-        from gem_worker.client.credentials import Credentials
-
-        try:
-            Credentials(settings)
-        except CredentialsError as error:
-            raise CommandError(str(error), USAGE) from None
 
 
 def _prepare(

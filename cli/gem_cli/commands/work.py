@@ -6,6 +6,7 @@ import typer
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
+from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, missing_worker_extra
@@ -34,6 +35,9 @@ def work(
         raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
     overrides: dict[str, Any] = {} if address is None else {"server": address}
     settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
+    check_address(settings.server)
+    check_credentials(connection)
+    check_model(settings.model)
     try:
         from gem_worker.trainer import work as run
     except ModuleNotFoundError as error:

@@ -132,7 +132,7 @@ class CheckpointStatus(_message.Message):
     def __init__(self, path: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., seconds_ago: _Optional[float] = ..., durability: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation")
+    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class RunStatus(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     LAST_EVALUATION_FIELD_NUMBER: _ClassVar[int]
     BEST_EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_OF_PROCESS_FIELD_NUMBER: _ClassVar[int]
     server_version: str
     version: _transfer_pb2.Version
     run_state: _run_pb2.RunState
@@ -179,7 +180,8 @@ class RunStatus(_message.Message):
     checkpoint: CheckpointStatus
     last_evaluation: Evaluation
     best_evaluation: Evaluation
-    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+    commits_of_process: int
+    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -13,6 +13,7 @@ from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.security.access import Access
 from gem_server.service.door import authorization
+from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
@@ -111,6 +112,7 @@ class Answering:
         access: Access | None = None,
     ) -> None:
         self.gate = gate
+        self.refusals = RefusalLog(clock)
         self._sessions = sessions
         self._clock = clock
         self._shown = shown
@@ -152,7 +154,8 @@ class Answering:
             if refusal.reason is Reason.INTERNAL:
                 logger.exception("a call failed")
             elif refusal.reason.fault is Fault.CALLER and attendance.session is not None:
-                logger.warning("worker %s was refused: %s", attendance.session.worker.name, refusal.message)
+                name = attendance.session.worker.name
+                self.refusals.tell(name, f"worker {name} was refused: {refusal.message}")
         finally:
             self._running.discard(call)
             attendance.close(refused=refusal is not None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -10,7 +11,7 @@ from gem_server.errors import Refusal
 from gem_server.security.access import Access
 from gem_server.security.certificates import Certificates
 from gem_server.security.reloading import Reloading
-from gem_server.service.refused_callers import RefusedCallers
+from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort
 
 _HEALTH = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
@@ -43,9 +44,9 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls without the right token, before their requests are read. gRPC's health service stays open."""
 
-    def __init__(self, access: Access, refused: RefusedCallers) -> None:
+    def __init__(self, access: Access, refusals: RefusalLog) -> None:
         self._access = access
-        self._refused = refused
+        self._refusals = refusals
 
     async def intercept_service(
         self,
@@ -64,7 +65,9 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     def _refusing(self, refusal: Refusal) -> Handler:
         async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-            self._refused.note(context.peer(), refusal)
+            address = address_of(context)
+            host = address.rpartition(":")[0]
+            self._refusals.tell(host, f"a call from {address} was refused: {refusal.message}")
             await abort(context, refusal)
 
         # Whatever kind the call is: of a stream, gRPC reads only what the handler asks for.
@@ -77,3 +80,8 @@ def authorization(metadata: Any) -> str | None:
         if key == "authorization":
             return value if isinstance(value, str) else value.decode("latin-1")
     return None
+
+
+def address_of(context: Any) -> str:
+    """Where a call comes from, as people write it: gRPC says ipv4:10.0.0.2:4242, or ipv6:%5B::1%5D:4242."""
+    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -9,7 +9,7 @@ from gem_server.errors import StartupError
 from gem_server.security.protection import Protection
 from gem_server.service import handlers
 from gem_server.service.door import TokenInterceptor, server_credentials
-from gem_server.service.refused_callers import RefusedCallers
+from gem_server.service.refusal_log import RefusalLog
 
 MIB = 1024 * 1024
 # DESIGN.md section 3. The receive limit leaves room for a 2 MiB chunk and its header.
@@ -47,7 +47,7 @@ class Listener:
     async def open(self, bind: str, service: handlers.Service, with_reflection: bool) -> int:
         """Listen; returns the port. Raises StartupError when the address cannot be had."""
         protection = self._protection
-        door = () if protection.access is None else (TokenInterceptor(protection.access, RefusedCallers()),)
+        door = () if protection.access is None else (TokenInterceptor(protection.access, RefusalLog()),)
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
         self._server.add_generic_rpc_handlers((service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from urllib.parse import unquote
 
 from gemps.framing import count_fields
 from gemps.v1 import run_pb2, session_pb2
@@ -12,6 +11,7 @@ from gem_server import __version__
 from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Attendance, Context
+from gem_server.service.door import address_of
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
 from gem_server.state.sessions import Joining, Sessions
@@ -45,11 +45,10 @@ class Membership:
         self._run_settings = run_settings
         self._chunk_bytes = chunk_bytes
         self._clock = clock
-        self._refused_last: tuple[str, str] | None = None
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Become a worker of the run, or find out where an own session stands."""
-        return await self._answering.unary(context, lambda _: self._join(raw, _address_of(context)))
+        return await self._answering.unary(context, lambda _: self._join(raw, address_of(context)))
 
     async def heartbeat(self, raw: bytes, context: Context) -> bytes:
         """Keep a session alive, and say what was applied."""
@@ -65,7 +64,9 @@ class Membership:
         try:
             session = self._sessions.join(asked, self._clock())
         except Refusal as refusal:
-            self._tell_refused(asked.worker_name, address, refusal)
+            if refusal.retry_after is None:  # sent away for good
+                name = asked.worker_name
+                self._answering.refusals.tell(name, f"worker {name} may not join from {address}: {refusal}")
             raise
         worker, joining = session.worker, session.joining
         if session.joined_at == session.last_call:
@@ -87,12 +88,6 @@ class Membership:
             server_version=__version__,
         )
 
-    def _tell_refused(self, name: str, address: str, refusal: Refusal) -> None:
-        """Log that a worker was sent away for good, but not the same again and again."""
-        if refusal.retry_after is None and (told := (name, str(refusal))) != self._refused_last:
-            self._refused_last = told
-            logger.warning("worker %s may not join from %s: %s", name, address, refusal)
-
     async def _heartbeat(self, raw: bytes, attendance: Attendance) -> session_pb2.HeartbeatResponse:
         session = attendance.attend(messages.parse(session_pb2.HeartbeatRequest, raw).session_id)
         return session_pb2.HeartbeatResponse(
@@ -112,11 +107,6 @@ class Membership:
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,
         )
-
-
-def _address_of(context: Context) -> str:
-    """Where a call comes from, as people write it: gRPC says ipv4:10.0.0.2:4242, or ipv6:%5B::1%5D:4242."""
-    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 def _joining(raw: bytes) -> Joining:

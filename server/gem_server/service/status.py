@@ -114,7 +114,8 @@ class Status:
             run_seconds=seen.run_seconds(),
             uptime_seconds=seen.uptime(),
             commits=seen.run.commits,
-            commits_per_second=self._rate(measured, now),
+            commits_of_process=seen.run.commits_of_process,
+            commits_per_second=self._rate(now),
             next_eta=seen.run.next_eta,
             staleness_mean=_mean([float(worker.telemetry.staleness_last) for worker in training]),
             mean_pi=_mean([one.mean_pi for one in statistics]),
@@ -148,11 +149,11 @@ class Status:
             report.best_evaluation.CopyFrom(_evaluation(seen.evaluations.best))
         return report
 
-    def _rate(self, measured: list[Worker], now: float) -> float:
+    def _rate(self, now: float) -> float:
         """Commits a second: lately, or over the whole training (of this process) when the run is finished."""
         seconds = self._observed.run_seconds()
         if self._observed.run.state is RunState.FINISHED and seconds > 0:
-            return sum(worker.telemetry.measured for worker in measured) / seconds
+            return self._observed.run.commits_of_process / seconds
         return self._observed.rate.rate(now)
 
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:

@@ -52,6 +52,7 @@ class Run:
         self.schedule = schedule
         self.min_workers = min_workers
         self.commits = 0
+        self.commits_before = 0  # of `commits`, those that earlier processes of the run applied
         self.reserved = 0
         self.started = False
         self.finished_because: str | None = None
@@ -72,6 +73,11 @@ class Run:
     def next_eta(self) -> float:
         """The learning rate for the next delta."""
         return self.schedule.at(self.commits)
+
+    @property
+    def commits_of_process(self) -> int:
+        """Commits that this process applied."""
+        return self.commits - self.commits_before
 
     def consider_start(self, has_parameters: bool, workers: int) -> None:
         """Begin training once there are parameters and enough workers (live ones, and any that are done already).

@@ -5,8 +5,9 @@ parts work together. The names below are loaded when they are first used, so tha
 without loading gRPC.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from gem_worker.lazy import lazy
 
 if TYPE_CHECKING:
     from gem_worker.client.client import Client
@@ -92,15 +93,4 @@ __all__ = [
     "Version",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name on first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

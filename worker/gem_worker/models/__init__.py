@@ -1,19 +1,18 @@
 """The models of `gemps work`, by name: `mlp`, `cnn`, and every classification model of torchvision."""
 
-import difflib
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from gem_worker.errors import TaskError
+from gem_worker.model_names import explain_unknown
 from gem_worker.models.cnn import Cnn
 from gem_worker.models.mlp import mlp
 from gem_worker.tasks.torchvision_import import import_torchvision
 
 __all__ = ["create_model"]
 
-_OWN = ("mlp", "cnn")
 # These two return several outputs while training unless told not to.
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 
@@ -46,9 +45,7 @@ def _of_torchvision(name: str, input_shape: tuple[int, int, int], classes: int) 
     models = import_torchvision("models", f"the model {name!r}")
     known: Sequence[str] = models.list_models(module=models)
     if name not in known:
-        near = difflib.get_close_matches(name, [*_OWN, *known], n=1)
-        hint = f"did you mean {near[0]}?" if near else "there are mlp, cnn and torchvision's classification models"
-        raise TaskError(f"there is no model {name!r}; {hint}")
+        raise TaskError(explain_unknown(name, known))
     if input_shape[0] != 3:
         raise TaskError(f"{name} takes images of 3 channels, this task has {input_shape[0]}; use --model cnn or mlp")
     extra = {"aux_logits": False, "init_weights": True} if name in _WITH_AUXILIARY_HEADS else {}
