@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from gem_worker import evaluate_checkpoint
 from gem_worker.client import Observer
+from gem_worker.settings import WorkerSettings
 
-from tests.cli.processes import CLEAN, command, gemps, wait_for
+from tests.cli.processes import CLEAN, command, wait_for
 
 RESTART_SECONDS = 1.0
 # Importing torch eight times on a busy machine; nothing is measured by it.
@@ -163,9 +165,7 @@ class Training:
 
     def accuracy(self) -> float:
         """On digits that nobody trained on, of the last checkpoint."""
-        done = gemps("evaluate", str(self.folder / "state/latest/model.safetensors"), "--json")
-        assert done.returncode == 0, done.stderr
-        return float(json.loads(done.stdout)["accuracy"])
+        return evaluate_checkpoint(self.folder / "state/latest/model.safetensors", WorkerSettings()).accuracy
 
 
 def look_until(condition: Callable[[], bool], *trainings: Training, patience: float = START_PATIENCE) -> None:

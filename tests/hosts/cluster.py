@@ -98,6 +98,7 @@ class Cluster:
         self._holder = holder
         self._netlab = Path(os.environ[VARIABLE]).resolve()
         self._programs: list[Program] = []
+        self._far: set[str] = set()
 
     def folder(self, host: str) -> Path:
         """Return where the host's programs run."""
@@ -122,17 +123,24 @@ class Cluster:
 
     def cut(self, host: str) -> None:
         """Unplug a host."""
-        self._hosts("cut", host)
+        if host in self._far:
+            self.run("hub", "ip", "link", "set", f"t{host}", "nomaster")
+        else:
+            self._hosts("cut", host)
 
     def join(self, host: str) -> None:
         """Plug it in again."""
-        self._hosts("join", host)
+        if host in self._far:
+            self.run("hub", "ip", "link", "set", f"t{host}", "master", "br0")
+        else:
+            self._hosts("join", host)
 
-    def delay(self, host: str, address: str, seconds: float) -> None:
-        """Give the host this address, and nothing but a link that delays each way by so much."""
-        link = self._start(host, "delaylink.py", host, address, str(seconds), "0")
+    def delay(self, host: str, address: str, seconds: float, loss: float = 0.0) -> None:
+        """Give the host this address, and only a link that delays by so much, and loses this part, each way."""
+        link = self._start(host, "delaylink.py", host, address, str(seconds), str(loss))
         link.wait_for("link up")
         self.run(host, "ip", "link", "set", "eth0", "down")
+        self._far.add(host)
 
     def lose(self, host: str, address: str, fraction: float) -> None:
         """Drop this part of the packets that reach the host, and of those from it that reach the server."""
