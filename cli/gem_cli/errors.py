@@ -28,6 +28,10 @@ def missing_certs_extra() -> CommandError:
 
 def refused(error: Exception) -> CommandError:
     """Make the message for what the client library raised; its texts name the fix already."""
+    from gem_worker.client import AddressError, CredentialsError  # gRPC, which whoever has such an error has loaded
+
+    if isinstance(error, AddressError | CredentialsError):
+        return CommandError(str(error), USAGE)
     hint = ""
     if getattr(error, "reason", "") == "UNIMPLEMENTED":
         hint = f". If it is one, its version differs from this one's, gemps {version('gemps')}"

@@ -179,6 +179,14 @@ def test_an_address_without_a_port_is_one_line_with_the_fix(command: list[str]) 
     assert "write HOST:PORT" in ended.stderr
 
 
+@pytest.mark.parametrize("command", [["status"], ["finish"], ["work"]])
+def test_a_token_that_others_could_read_on_its_way_is_wrong_usage(command: list[str]) -> None:
+    ended = gemps(*command, "10.77.0.1:50051", env={"GEMPS_CLIENT_TOKEN": "0123456789abcdef"})
+    assert ended.returncode == USAGE
+    assert ended.stderr.count("\n") == 1
+    assert "GEMPS_CLIENT_INSECURE" in ended.stderr
+
+
 @pytest.mark.parametrize(("flag", "name"), [("--task", "digit"), ("--rule", "gems"), ("--model", "resnet81")])
 def test_unknown_names_are_refused_before_anything_starts(flag: str, name: str, tmp_path: Path) -> None:
     ended = gemps("train", flag, name, "--run-dir", str(tmp_path / "run"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gem_worker.client import ClientError, ClientSettings, Membership
+from gem_worker.client import AddressError, ClientError, ClientSettings, CredentialsError, Membership
 from gem_worker.devices import describe, device_for
 from gem_worker.errors import Diverged, TaskError, UnsupportedModel
 from gem_worker.models import create_model
@@ -20,13 +20,14 @@ from gem_worker.progress import Progress
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import Task, TaskOptions, create_task, steps_per_epoch, training_batches
 
-FINISHED, FAILED, INTERRUPTED, TERMINATED = 0, 1, 130, 143
+FINISHED, FAILED, MISUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
     """Train until the run is finished; the server's budget says when.
 
-    Returns the exit code: 0 finished, 1 an error (one line on stderr names the fix), 130 Ctrl-C, 143 SIGTERM.
+    Returns the exit code: 0 finished, 1 an error (one line on stderr names the fix), 2 an address or credentials that
+    cannot be used (the same), 130 Ctrl-C, 143 SIGTERM.
     """
     name = settings.worker_name or default_worker_name()
     progress = Progress(name, settings.log_interval, settings.log_format)
@@ -35,7 +36,7 @@ def work(settings: WorkerSettings, client_settings: ClientSettings | None = None
             _train(settings, client_settings, name, progress)
     except (ClientError, Diverged, TaskError, UnsupportedModel) as error:
         print(f"gemps work: {error}", file=sys.stderr, flush=True)
-        return FAILED
+        return MISUSED if isinstance(error, AddressError | CredentialsError) else FAILED
     except KeyboardInterrupt:
         progress.summary("interrupted")
         return INTERRUPTED

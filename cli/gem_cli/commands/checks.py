@@ -3,7 +3,7 @@
 from gem_worker.client.settings import ClientSettings
 from gem_worker.model_names import OWN, explain_unknown, torchvision_models
 
-from gem_cli.errors import USAGE, CommandError
+from gem_cli.errors import USAGE, CommandError, refused
 
 
 def check_address(address: str) -> None:
@@ -14,7 +14,7 @@ def check_address(address: str) -> None:
     try:
         check(address)
     except AddressError as error:
-        raise CommandError(str(error), USAGE) from None
+        raise refused(error) from None
 
 
 def check_credentials(settings: ClientSettings) -> None:
@@ -26,7 +26,7 @@ def check_credentials(settings: ClientSettings) -> None:
         try:
             Credentials(settings)
         except CredentialsError as error:
-            raise CommandError(str(error), USAGE) from None
+            raise refused(error) from None
 
 
 def check_model(name: str) -> None:

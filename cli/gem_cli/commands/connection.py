@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from gem_worker.client.settings import ClientSettings
 
-from gem_cli.commands.checks import check_address, check_credentials
 from gem_cli.errors import refused
 from gem_cli.options import Given, OptionGroup
 
@@ -28,8 +27,6 @@ Address: TypeAlias = Annotated[
 def connected(address: str, given: Given) -> "Iterator[Observer]":
     """Talk to the server at this address. What it refuses, or that it is not there, ends as CommandError."""
     settings = given.load(ClientSettings)
-    check_address(address)
-    check_credentials(settings)
     from gem_worker.client import ClientError, Observer
 
     try:
