@@ -68,9 +68,10 @@ GROUPS = (
     Group("Training on one machine", "Of `gemps train`, beside those above.", TrainSettings),
     Group(
         "Client library",
-        "How patient a worker is with its network and its server, and how it proves who it is: of `gemps work`, "
-        "`gemps status`, `gemps evaluate`, `gemps train` and a script with a `ParameterServer` alike. Variables only; "
-        "a script can also give `ParameterServer` a `ClientSettings` with these as fields.",
+        "How patient a worker is with its network and its server, and how it proves who it is: of every command that "
+        "talks to a server and of a script with a `ParameterServer` alike. Variables; of those under Security some are "
+        "flags of these commands, too, as `--credentials`. A script can also give `ParameterServer` a `ClientSettings` "
+        "with these as fields.",
         ClientSettings,
         has_flags=False,
     ),
