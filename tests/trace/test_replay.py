@@ -36,8 +36,10 @@ async def recorded(serve: Serve, path: Path, model: Model = SMALL, **settings: A
     """A run of three workers; returns the payload that it ended with."""
     serving = await serve(record=path, **settings)
     workers = await serving.training(3, model)
-    await work(workers, 5)
-    await workers[0].pull()  # between its commits: the snapshot is refreshed, the moment stays
+    await work(workers, 4)
+    for worker in workers:
+        await work([worker], 1)
+    await workers[0].pull()  # between its commits, and after others': the snapshot is refreshed, the moment stays
     await work(workers[:2], 4)
     await workers[2].leave()
     await work(workers[:2], 2)
