@@ -125,6 +125,12 @@ class Persistence:
         if self.checkpointer is not None:
             self.checkpointer.soon()
 
+    def run_finished(self) -> None:
+        """Have that written, although no commit may have come since the newest checkpoint."""
+        if self.checkpointer is not None:
+            self.checkpointer.newest_version = None
+            self.checkpointer.soon()
+
     @property
     def all_is_synced(self) -> Callable[[], Awaitable[None]] | None:
         """What an answer waits for before it shows the state; None: for nothing."""

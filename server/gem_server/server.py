@@ -313,7 +313,7 @@ class Server:
         self.run.on_change.append(run_changed)
 
     def _run_finished(self) -> None:
-        self.persistence.soon()
+        self.persistence.run_finished()
         stays = "; serving pulls until it is stopped"
         if self.settings.exit_when_finished:
             linger = self.settings.exit_linger

@@ -303,3 +303,17 @@ async def test_what_changed_without_a_commit_is_written_at_the_end(serve: Serve,
     assert (tmp_path / "latest").resolve() != written
     assert {worker.name: worker.rank for worker in (await serving.status()).workers}["newcomer"] == 1
     assert newcomer.membership.rank == 1
+
+
+async def test_an_operators_finish_survives_a_crash_though_no_commit_came_since_the_newest_checkpoint(
+    serve: Serve, tmp_path: Path
+) -> None:
+    serving = await serve(data_dir=tmp_path / "live", checkpoint_interval=0)
+    await serving.training(1)
+    await serving.stub.Control(CHECKPOINT)
+    finish = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_FINISH, reason="enough")
+    await serving.stub.Control(finish)
+    await serving.until(lambda status: status.checkpoint.version == status.version)
+    shutil.copytree(tmp_path / "live", tmp_path / "crashed", symlinks=True)
+    after = await serve(data_dir=tmp_path / "crashed", resume=True)
+    assert (await after.status()).run_state == run_pb2.RUN_STATE_FINISHED

@@ -161,10 +161,11 @@ class Status:
         status = status_pb2.CheckpointStatus(durability=self._observed.durability)
         if writer is None:
             return status
-        if writer.newest is not None and writer.newest_version is not None:
+        if writer.newest is not None:
             status.path = str(writer.newest)
-            status.version.CopyFrom(messages.version_to(writer.newest_version))
             status.seconds_ago = now - writer.written_at
+        if writer.newest_version is not None:
+            status.version.CopyFrom(messages.version_to(writer.newest_version))
         return status
 
 
