@@ -17,6 +17,7 @@ from tests.faults.processes import count, kill, log_of, start
 from tests.figures import Figures
 from tests.wire import serve_process
 from tests.wire.model import SMALL
+from tests.wire.processes import START_PATIENCE
 from tests.wire.worker import all_of
 
 
@@ -58,22 +59,58 @@ async def run_to_its_end(**settings: Any) -> tuple[int, str]:
     return process.returncode, errors.decode()
 
 
-async def test_second_server_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+async def test_second_server_on_the_same_directory_or_port_is_refused(tmp_path: Path, figures: Figures) -> None:
     first = await start(tmp_path / "data", durability="commit")
+    attempts = count(1, 20)
+    same_directory = {"bind": "127.0.0.1:0", "data_dir": str(tmp_path / "data"), "resume": True}
+    same_port = {"bind": first.address, "data_dir": str(tmp_path / "other"), "resume": True}
     try:
-        code, errors = await run_to_its_end(bind="127.0.0.1:0", data_dir=str(tmp_path / "data"), resume=True)
-        assert code == 2
-        assert f"in use by another server (pid {first.process.pid})" in errors
-        assert errors.count("\n") == 1
-        code, errors = await run_to_its_end(bind=first.address, data_dir=str(tmp_path / "other"), resume=True)
-        assert code == 2
-        assert "another process has that port" in errors
-        worker = await first.joined()
-        await worker.initialize()
-        await worker.pull()
-        await first.next_commit_works(worker)
+        (worker,) = await first.training()
+        for _ in range(attempts):
+            code, errors = await run_to_its_end(**same_directory)
+            assert code == 2
+            assert f"in use by another server (pid {first.process.pid})" in errors
+            assert errors.count("\n") == 1
+            code, errors = await run_to_its_end(**same_port)
+            assert code == 2
+            assert "another process has that port" in errors
+            await first.next_commit_works(worker)
     finally:
         await kill(first)
+    servers = 3
+    for number in range(attempts):
+        assert await one_of(servers, tmp_path / f"race-{number}") == 1
+    figures(
+        "second server on the same directory or port",
+        f"{attempts} refused on each, with exit code 2, and the first trained on; of {servers} that were started at "
+        f"once on one directory, one served, each of {attempts} times",
+    )
+
+
+async def one_of(servers: int, directory: Path) -> int:
+    """Starts so many at once on one directory; how many serve when the others have ended with exit code 2."""
+    ready = [directory.with_name(f"{directory.name}-{number}.json") for number in range(servers)]
+    told = {"bind": "127.0.0.1:0", "data_dir": str(directory)}
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            serve_process.__file__,
+            json.dumps(told | {"ready_file": str(file)}),
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        for file in ready
+    ]
+    try:
+        async with asyncio.timeout(START_PATIENCE):
+            while sum(file.exists() for file in ready) + sum(one.returncode == 2 for one in processes) < servers:
+                await asyncio.sleep(0.05)
+        return sum(one.returncode is None for one in processes)
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 async def test_server_whose_disk_fails_exits_1_with_one_line(tmp_path: Path, figures: Figures) -> None:
