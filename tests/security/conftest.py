@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from gem_worker.client import ClientSettings, Observer
 
-from tests.client.conftest import connect, serve
+from tests.client.conftest import connect, proxied, serve
 from tests.security.authority import Authority
 
-__all__ = ["authority", "connect", "observe", "serve", "stranger", "tls", "tls_client"]
+__all__ = ["authority", "connect", "observe", "proxied", "serve", "stranger", "tls", "tls_client"]
 
 Observe = Callable[..., Observer]
 

@@ -8,9 +8,9 @@ import pytest
 from gem_server.errors import StartupError
 from gem_worker.client import CredentialsError, ServerUnavailable, UntrustedServer
 
-from tests.client.conftest import Connect, Serve
+from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import LARGE, SMALL, payload
-from tests.client.real_server import begin
+from tests.client.real_server import RealServer, begin
 from tests.security.authority import Authority, replace
 from tests.security.conftest import Observe
 
@@ -135,6 +135,42 @@ def test_a_clients_renewed_certificate_is_used_for_its_next_connection(
         assert client.commit(payload(SMALL, 1.0), into).applied
     finally:
         again.stop()
+
+
+def test_a_verdict_that_was_cut_off_is_told_again_by_a_server_that_came_back_with_another_authority(
+    serve: Serve, connect: Connect, proxied: Proxied, tls: Settings, authority: Authority, stranger: Authority,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Everybody's certificates were renewed between the commit and its verdict: it is applied once."""
+    own, own_key = authority.pair("worker").write(tmp_path, "worker")
+    believed = replace(tmp_path / "believed.crt", authority.pem)
+    server = serve(**tls, tls_client_ca=authority.file, data_dir=tmp_path / "state", durability="commit")
+    proxy = proxied(server)
+    client = connect(proxy.address, SMALL, tls_ca=str(believed), tls_cert=own, tls_key=own_key).client
+    into = begin(client, SMALL)
+    assert client.commit(payload(SMALL, 1.0), into).applied
+    replaced: list[RealServer] = []
+
+    def replace_all(seconds: float) -> None:
+        if not replaced:
+            assert server.clock() == 3
+            stranger.pair("server").write(tmp_path, "server")
+            stranger.pair("worker").write(tmp_path, "worker")
+            replace(believed, stranger.pem)
+            replaced.append(server.again(tls_client_ca=stranger.file, resume=True))
+
+    client._session.patience._sleep = replace_all
+    proxy.cut_after("to_client", 60)
+    try:
+        outcome = client.commit(payload(SMALL, 1.0), into)
+        assert outcome.verdict is not None
+        assert (outcome.verdict.duplicate, outcome.verdict.sequence) == (True, 2)
+        assert client.commit(payload(SMALL, 1.0), into).applied
+        assert replaced[0].clock() == 4
+        assert (replaced[0].parameters() == 3.0).all()
+    finally:
+        for one in replaced:
+            one.stop()
 
 
 def test_a_broken_new_certificate_leaves_the_old_one_in_force_and_is_told_once(
