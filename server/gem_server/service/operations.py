@@ -84,7 +84,7 @@ class Operations:
         if self._write_checkpoint is None:
             raise Refusal(Reason.NOT_OFFERED, "this server has no data directory: start it with --data-dir")
         if self._central.layout is None:
-            raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters to write yet")
+            raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters to write yet: wait for the first worker")
         try:
             return await self._write_checkpoint()
         except OSError as error:
