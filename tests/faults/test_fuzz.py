@@ -202,6 +202,7 @@ async def one_server_is_fuzzed(server: ServerProcess, *, with_parameters: bool, 
         for worker in (own, *others):
             await worker.pull()
             await worker.commit(worker.delta(1))
+        await own.pull()  # what the fuzzer's commits begin with is what it holds, also after a pull by chance
     fuzzer = await asyncio.to_thread(Fuzzer, server.address, own, others)
     try:
         await asyncio.to_thread(fuzz, fuzzer, own, wanted)
@@ -246,7 +247,7 @@ async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) 
         "connections of noise; 0 changes of state, 0 INTERNAL or UNKNOWN, 0 crashes, no traceback",
     )
     # It got far: not only at the decoder did requests fail.
-    assert {"BAD_CHUNK", "CHECKSUM", "SIZE_MISMATCH", "STALE_BASE", "INVALID_LAYOUT"} <= answers.keys()
+    assert {"BAD_CHUNK", "CHECKSUM", "SIZE_MISMATCH", "OUT_OF_ORDER", "MALFORMED"} <= answers.keys()
 
 
 # -- the handlers, guided by coverage ----------------------------------------------------------------------------------
