@@ -66,7 +66,7 @@ def port_of(server: ServerProcess) -> int:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("model", "commits"),
-    [pytest.param(SMALL, count(12, 1000), id="small"), pytest.param(LARGE, count(8, 500), id="large")],
+    [pytest.param(SMALL, count(12, 400), id="small"), pytest.param(LARGE, count(8, 150), id="large")],
 )
 async def test_reply_that_is_cut_off_up_to_ten_times_counts_once(
     tmp_path: Path, model: Model, commits: int, figures: Figures
@@ -157,7 +157,7 @@ class Stubborn(LoggedWorker):
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
 async def test_attempts_given_up_anywhere_count_once(tmp_path: Path, model: Model, figures: Figures) -> None:
     history, seeds, draw = new_history(model), itertools.count(1), random.Random(5)
-    commits = count(15, 500)
+    commits = count(15, 300)
     server = await start(tmp_path / "data", chunk_bytes=CHUNK_BYTES, durability="commit")
     workers = [Stubborn(f"worker-{number}", history, seeds, draw) for number in range(WORKERS)]
 
@@ -205,7 +205,7 @@ def lasting_port() -> int:
 async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, figures: Figures) -> None:
     """The server dies in the moment in which the reply is cut off: the first retry finds it gone, a later one back."""
     history, draw = new_history(model), random.Random(7)
-    kills = count(2, 60)
+    kills = count(2, 40)
     settings = {"bind": f"127.0.0.1:{lasting_port()}", "durability": "commit", "chunk_bytes": CHUNK_BYTES}
     server = await start(tmp_path / "data", **settings)
     done = threading.Event()
