@@ -1,5 +1,7 @@
 """A reply torn anywhere: the worker resumes, and holds exactly what the server believes it holds (s_w)."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -110,3 +112,23 @@ async def test_reply_lost_with_the_connection_is_completed_over_another(serve: S
     whole = await back.resume(outcome.reply)
     assert bytes(whole.payload) == bytes(untorn.payload)
     await serving.next_commit_works(back)
+
+
+async def test_worker_that_goes_while_a_reply_is_written_to_it_is_no_failure_of_the_server(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log stays without a traceback, at whatever moment the worker goes."""
+    serving = await serve(chunk_bytes=CHUNK_BYTES)
+    for moment in range(40):
+        worker = serving.worker(LARGE, "goes", reads_ahead=False)
+        await worker.join()
+        if not worker.membership.has_parameters:
+            await worker.initialize()
+        await worker.pull()
+        stream = worker.commit_stream()
+        await stream.send_commit(worker.prepare(worker.delta(moment)))
+        for _ in range(moment % 20):
+            await asyncio.sleep(0)
+        await worker.close()
+    await serving.until_idle()
+    assert [record.message for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
