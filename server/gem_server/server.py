@@ -90,7 +90,7 @@ class Server:
             lambda: self.central.layout,
         )
         self.queue = (make_queue or _queue_of(settings))(self.sessions.in_turn, lambda: self.run.started)
-        self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue.pick, monotonic)
+        self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
         self.course = Course(monotonic)
         self.persistence = Persistence(
@@ -333,6 +333,8 @@ class Server:
                 logger.warning("worker %s expired: not heard of for %g s", session.worker.name, self.sessions.timeout)
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
                 logger.warning("the upload of worker %s stalled: its buffer goes on", hold.session.worker.name)
+            for hold in self.staging.evict_slow():
+                logger.warning("the upload of worker %s is slow: its buffer goes on", hold.session.worker.name)
             finished = self.run.state is RunState.FINISHED
             if (told := self._desertion.look(monotonic(), workers=len(self.sessions), finished=finished)) is not None:
                 logger.warning("%s", told)

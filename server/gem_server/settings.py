@@ -252,13 +252,15 @@ class ServerSettings(BaseSettings):
         4,
         ge=1,
         description="Commits that may be under way at once, each with one buffer of the model's size. More helps slow "
-        "networks, and costs memory.",
+        "networks, and costs memory. Workers whose uploads are much slower than the others' share a quarter of them, "
+        "at least one; with fewer than two everybody waits for the slowest.",
         json_schema_extra={"panel": "Limits"},
     )
     waiting_room: int = Field(
         1024,
         ge=1,
-        description="Calls that may wait for a staging buffer; the next one is told to come back later.",
+        description="Calls that may wait for a staging buffer; one more, and whoever asked last is told to come back "
+        "later. Fewer than there are workers makes --order round-robin slow.",
         json_schema_extra={"panel": "Limits"},
     )
     max_sessions: int = Field(

@@ -22,7 +22,7 @@ class Turns:
         self.sessions = [self.registry.join(number) for number in range(1, sessions + 1)]
         self.started = True
         self.queue = RoundRobinQueue(self.registry.sessions.live, lambda: self.started)
-        self.pool = StagingPool(buffers, 10, self.queue.pick, lambda: 0.0)
+        self.pool = StagingPool(buffers, 10, self.queue, lambda: 0.0)
         self.pool.prepare(layout())
 
     def put(self, session: Session) -> PullRequest:
@@ -134,7 +134,7 @@ async def test_buffers_are_granted_in_the_order_of_turns_so_the_pool_cannot_fill
 
 
 def pool(buffers: int = 1, waiting: int = 10, clock: Callable[[], float] = lambda: 0.0) -> StagingPool:
-    made = StagingPool(buffers, waiting, FifoQueue().pick, clock)
+    made = StagingPool(buffers, waiting, FifoQueue(), clock)
     made.prepare(layout())
     return made
 

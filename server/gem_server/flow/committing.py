@@ -248,6 +248,10 @@ class Committing:
         """Bytes of an upload arrived."""
         self._staging.progressed(hold)
 
+    def received(self, hold: Hold) -> None:
+        """All bytes of an upload arrived, and are what they should be."""
+        self._staging.received(hold)
+
 
 class Staged:
     """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back."""
@@ -290,6 +294,7 @@ class Staged:
             raise Refusal(
                 Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
             )
+        self._committing.received(self.hold)
         await self._committing.take_room()
         try:
             request = self._committing.enqueue(self, footer)

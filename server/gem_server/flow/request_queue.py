@@ -47,6 +47,15 @@ class RequestQueue(ABC):
         started = self._started()
         return next((hold for hold in waiting if started or hold.purpose is Purpose.INITIALIZE), None)
 
+    def last(self, waiting: Sequence[Hold]) -> Hold:
+        """Who of `waiting` would be the last to get one: who has come last."""
+        return waiting[-1]
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether whoever is next in the order is waited for."""
+        return False
+
     def blocked(self) -> bool:
         """Whether complete requests wait for one that is not complete."""
         return False
@@ -131,7 +140,7 @@ class RoundRobinQueue(RequestQueue):
         if not self._in_turn:
             return None
         ring = self._from_turn()
-        outside = [session for session in self._in_turn if session not in ring]
+        outside = self._in_turn.keys() - set(ring)
         if outside:
             return self._first_of(min(outside, key=lambda session: session.worker.rank))
         if self._closed:
@@ -150,8 +159,9 @@ class RoundRobinQueue(RequestQueue):
         """
         wanting = {hold.session: hold for hold in waiting if hold.purpose is Purpose.COMMIT}
         ring = self._from_turn()
+        in_ring = set(ring)
         for hold in waiting:
-            if hold.purpose is Purpose.INITIALIZE or hold.session not in ring:
+            if hold.purpose is Purpose.INITIALIZE or hold.session not in in_ring:
                 return hold
         if not self._started():
             return None
@@ -160,6 +170,20 @@ class RoundRobinQueue(RequestQueue):
             if session not in ahead:
                 return wanting.get(session)
         return None
+
+    def last(self, waiting: Sequence[Hold]) -> Hold:
+        """Who of `waiting` would be the last to get one: whose turn is the farthest away.
+
+        Were it who came last, the room could be full of those whose turn is not yet, and the one whose turn it is would
+        be sent away for ever.
+        """
+        turns = {session: number for number, session in enumerate(self._from_turn())}
+        return max(waiting, key=lambda hold: -1 if hold.purpose is Purpose.INITIALIZE else turns.get(hold.session, -1))
+
+    @property
+    def is_strict(self) -> bool:
+        """Turns are waited for."""
+        return True
 
     def blocked(self) -> bool:
         """Whether somebody's complete request waits for the turn of another."""

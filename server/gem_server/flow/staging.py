@@ -1,14 +1,24 @@
 """Staging buffers: where a delta lies until it is complete, and until it is applied. And the waiting room before them.
 
 There are `capacity` buffers; calls that want one wait in a room of bounded length, and get one in the order that the
-request queue picks. A holder whose upload stalls while others wait loses its buffer. When a commit is complete its
-buffer belongs to the queue, and the applying task frees it. Nobody waits for anything else while holding a buffer.
-The event loop's thread only.
+request queue picks. Who finds the room full is told to come back, and then has the place of when it asked first: so
+nobody is overtaken again and again by those who happen to find room.
+
+A holder whose upload stalls while others wait loses its buffer. So does one that is much slower than the others are,
+unless it is one of the few that may be: a session that has kept others waiting is remembered as slow, and the slow ones
+share a quarter of the buffers (at least one), in turn. There they may take their time, and nobody else pays for it.
+
+When a commit is complete its buffer belongs to the queue, and the applying task frees it. Nobody waits for anything
+else while holding a buffer. The event loop's thread only.
 """
 
 import asyncio
+import statistics
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +29,12 @@ from gem_server.flow.calls import Call
 from gem_server.state.sessions import Session
 
 RETRY_SECONDS = 1.0
+# An upload is slow that takes longer than this, and than so many times what uploads take here. Less might be a hiccup
+# of a busy machine (a second was, with 40 processes on 2 cores); and where all are slow (a large model), none is.
+SLOW_SECONDS = 2.0
+SLOW_FACTOR = 8
+# Uploads that tell what uploads take here.
+RECENT_UPLOADS = 16
 
 
 class StagingBuffer:
@@ -41,10 +57,22 @@ class Purpose(Enum):
 class Hold:
     """One call's place: in the waiting room first, then at a buffer.
 
-    `buffer` is None for an Initialize, which brings its own memory and only counts.
+    `buffer` is None for an Initialize, which brings its own memory and only counts. `asked_at`: when the session asked
+    first, before it was told to come back. `received`: the whole payload is here; `complete`: the queue has it.
     """
 
-    __slots__ = ("buffer", "call", "complete", "granted", "progressed_at", "purpose", "session")
+    __slots__ = (
+        "asked_at",
+        "buffer",
+        "call",
+        "complete",
+        "granted",
+        "granted_at",
+        "progressed_at",
+        "purpose",
+        "received",
+        "session",
+    )
 
     def __init__(self, session: Session, call: Call, purpose: Purpose, granted: "asyncio.Future[None]") -> None:
         self.session = session
@@ -52,28 +80,37 @@ class Hold:
         self.purpose = purpose
         self.granted = granted
         self.buffer: StagingBuffer | None = None
+        self.asked_at = 0.0
+        self.granted_at = 0.0
         self.progressed_at = 0.0
+        self.received = False
         self.complete = False
 
 
+class Order(Protocol):
+    """In which order buffers are granted: the request queue's, because it must fit the order of serving."""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the next in the order is waited for, however slow it is."""
+
+    def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
+        """Who of `waiting` gets the next free buffer, knowing who has one (None: nobody yet)."""
+
+    def last(self, waiting: Sequence[Hold]) -> Hold:
+        """Who of `waiting` would be the last to get one."""
+
+
 class StagingPool:
-    """The buffers and the waiting room.
+    """The buffers and the waiting room. Holds wait in the order of asking; `order` says who of them is next."""
 
-    `pick` chooses, among the waiting holds and knowing those that have a buffer, who gets the next free one (None:
-    nobody yet). It is the request queue's, because the order of buffers must fit the order of serving.
-    """
-
-    def __init__(
-        self,
-        capacity: int,
-        waiting_limit: int,
-        pick: Callable[[Sequence[Hold], Sequence[Hold]], Hold | None],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, capacity: int, waiting_limit: int, order: Order, clock: Callable[[], float]) -> None:
         self.capacity = capacity
         self.waiting_limit = waiting_limit
-        self._pick = pick
+        self._order = order
         self._clock = clock
+        self._slow_places = max(1, capacity // 4)
+        self._recent_seconds: deque[float] = deque(maxlen=RECENT_UPLOADS)
         self._layout: Layout | None = None
         self._spare: list[StagingBuffer] = []
         self._holding: list[Hold] = []
@@ -94,16 +131,14 @@ class StagingPool:
         self._layout = layout
 
     async def reserve(self, session: Session, call: Call, purpose: Purpose) -> Hold:
-        """Wait for a buffer. Raises WAITING_ROOM at once when too many wait already."""
+        """Wait for a buffer. Raises WAITING_ROOM when too many wait who come first: at once, or when they have come."""
         hold = Hold(session, call, purpose, asyncio.get_running_loop().create_future())
+        if session.asked_at is None:
+            session.asked_at = self._clock()
+        hold.asked_at = session.asked_at
         if self.waiting >= self.waiting_limit:
-            raise Refusal(
-                Reason.WAITING_ROOM,
-                f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: come back later "
-                "(or raise --waiting-room or --staging-buffers)",
-                retry_after=RETRY_SECONDS,
-            )
-        self._waiting.append(hold)
+            self._make_room_for(hold)
+        insort(self._waiting, hold, key=lambda one: one.asked_at)
         self.dispatch()
         try:
             await hold.granted
@@ -119,6 +154,13 @@ class StagingPool:
         """Note that bytes arrived."""
         hold.progressed_at = self._clock()
 
+    def received(self, hold: Hold) -> None:
+        """Note that the whole payload arrived: how long it took says what is slow here, and who is not any more."""
+        seconds = self._clock() - hold.granted_at
+        hold.received = True
+        hold.session.uploads_slowly &= self._is_slow(seconds)
+        self._recent_seconds.append(seconds)
+
     def release(self, hold: Hold) -> None:
         """Give a buffer back, and hand it on."""
         self._holding.remove(hold)
@@ -130,15 +172,16 @@ class StagingPool:
     def dispatch(self) -> None:
         """Hand out free buffers. Call it whenever what `pick` looks at has changed."""
         while self._waiting and self.free:
-            waiting = self._still_waiting()
-            hold = self._pick(waiting, self._holding) if waiting else None
+            waiting = [hold for hold in self._still_waiting() if not self._is_kept_back(hold)]
+            hold = self._order.pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
             self._waiting.remove(hold)
             self._holding.append(hold)
             if hold.purpose is Purpose.COMMIT:
                 hold.buffer = self._take_buffer()
-            hold.progressed_at = self._clock()
+            hold.session.asked_at = None
+            hold.granted_at = hold.progressed_at = self._clock()
             hold.granted.set_result(None)
 
     def refuse_waiting(self, refusal: Refusal, purposes: tuple[Purpose, ...]) -> None:
@@ -162,6 +205,29 @@ class StagingPool:
             )
         return stalled
 
+    def evict_slow(self) -> list[Hold]:
+        """End uploads that are slow while others wait, but for those that may be; returns them."""
+        if self._order.is_strict or all(hold.session.uploads_slowly for hold in self._still_waiting()):
+            return []
+        now = self._clock()
+        slow = []
+        for hold in self._holding:
+            if hold.purpose is Purpose.COMMIT and not hold.received:
+                hold.session.uploads_slowly |= self._is_slow(now - hold.granted_at)
+                if hold.session.uploads_slowly:
+                    slow.append(hold)
+        evicted = slow[self._slow_places :]
+        for hold in evicted:
+            hold.call.end(
+                Refusal(
+                    Reason.STALLED,
+                    "the upload was much slower than the others' while they waited for the buffer: send the commit "
+                    "again, which may take its time then",
+                    retry_after=RETRY_SECONDS,
+                )
+            )
+        return evicted
+
     def end_uploads(self, refusal: Refusal) -> None:
         """End every upload that is not complete (the server drains)."""
         for hold in [hold for hold in self._holding if not hold.complete]:
@@ -170,6 +236,32 @@ class StagingPool:
     def _still_waiting(self) -> list[Hold]:
         """Who waits, without those whose call was ended and has not taken itself away yet."""
         return [hold for hold in self._waiting if not hold.granted.done()]
+
+    def _make_room_for(self, hold: Hold) -> None:
+        """Send the last of the order away, or raise why it is this one."""
+        refusal = Refusal(
+            Reason.WAITING_ROOM,
+            f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: come back later (or raise "
+            "--waiting-room or --staging-buffers)",
+            retry_after=RETRY_SECONDS,
+        )
+        all_of_them = sorted([*self._still_waiting(), hold], key=lambda one: one.asked_at)
+        kept_back = [one for one in all_of_them if self._is_kept_back(one)]
+        last = self._order.last(kept_back or all_of_them)
+        if last is hold:
+            raise refusal
+        last.call.end(refusal)
+
+    def _is_slow(self, seconds: float) -> bool:
+        usual = statistics.median(self._recent_seconds) if self._recent_seconds else float("inf")
+        return seconds > max(SLOW_SECONDS, SLOW_FACTOR * usual)
+
+    def _is_kept_back(self, hold: Hold) -> bool:
+        """Whether its session is slow, and has to wait until other slow ones are done."""
+        if not hold.session.uploads_slowly:
+            return False
+        slow = sum(1 for one in self._holding if one.session.uploads_slowly and not one.received)
+        return slow >= self._slow_places
 
     def _take_buffer(self) -> StagingBuffer:
         if self._spare:

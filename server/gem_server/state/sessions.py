@@ -61,7 +61,8 @@ class Session:
     `snapshot` is what the worker holds (None until its first completed pull), written by the applying task alone.
     `open_calls` are running; `idle_calls` of them have nothing to do until the worker says more. `commit_call` is its
     running Commit stream, `reader` whoever streams `snapshot` at this moment. `queued_sequence` is that of its complete
-    commit in the queue (0: none), and `queued_commit` resolves when that was applied.
+    commit in the queue (0: none), and `queued_commit` resolves when that was applied. `asked_at`: since when it has
+    asked for a staging buffer (None: it does not, or has one); `uploads_slowly`: its uploads have kept others waiting.
     """
 
     joining: Joining
@@ -80,6 +81,8 @@ class Session:
     queued_pulls: int = 0
     queued_sequence: int = 0
     queued_commit: "asyncio.Future[None] | None" = None
+    asked_at: float | None = None
+    uploads_slowly: bool = False
 
     @property
     def session_id(self) -> bytes:
