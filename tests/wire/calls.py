@@ -68,10 +68,10 @@ class Stream:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             assert self.call.done()
 
-    async def receive(self) -> Any:
+    async def receive(self, patience: float = PATIENCE) -> Any:
         """The next message, or None when the server ended the call with OK; raises AioRpcError otherwise."""
         try:
-            message = await asyncio.wait_for(self.call.read(), PATIENCE)
+            message = await asyncio.wait_for(self.call.read(), patience)
         except grpc.aio.AioRpcError:
             raise await asyncio.wait_for(self._servers_error(), PATIENCE) from None
         return None if message is grpc.aio.EOF else message

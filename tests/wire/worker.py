@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 from gemps.v1 import commit_pb2, parameters_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import Message
 
@@ -25,13 +26,22 @@ class Outcome:
 class RawWorker:
     """A worker's own state (what it holds, which sequence it is at) and its calls, one method each."""
 
-    def __init__(self, address: str, model: Model, name: str, *, reads_ahead: bool = True, **join_fields: Any) -> None:
+    def __init__(
+        self,
+        address: str,
+        model: Model,
+        name: str,
+        *,
+        reads_ahead: bool = True,
+        channel: grpc.aio.Channel | None = None,
+        **join_fields: Any,
+    ) -> None:
         self.address = address
         self.model = model
         self.name = name
         self.session_id = os.urandom(16)
         self.join_fields = join_fields
-        self.channel = open_channel(address, reads_ahead=reads_ahead)
+        self.channel = channel or open_channel(address, reads_ahead=reads_ahead)
         self.stub = Stub(self.channel)
         self.membership = session_pb2.JoinResponse()
         # Last applied sequence, and what the worker holds: of the last completed pull or reply.
