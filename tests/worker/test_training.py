@@ -172,16 +172,18 @@ def test_a_worker_may_start_before_its_server(processes: Processes, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "code", "expected"),
     [
-        (["--task=mnist", "--dataset-dir=/nowhere"], "--dataset-dir, or add --download"),
-        (["--model=resnet18"], "use --model cnn or mlp"),
-        (["--server=localhost"], "write HOST:PORT"),
+        (["--task=mnist", "--dataset-dir=/nowhere"], 1, "--dataset-dir, or add --download"),
+        (["--model=resnet18"], 1, "use --model cnn or mlp"),
+        (["--server=localhost"], 2, "write HOST:PORT"),
     ],
 )
-def test_an_error_is_one_line_that_names_the_fix(arguments: list[str], expected: str, processes: Processes) -> None:
+def test_an_error_is_one_line_that_names_the_fix(
+    arguments: list[str], code: int, expected: str, processes: Processes
+) -> None:
     (worker,) = workers(processes, "127.0.0.1:1", 1, *arguments)
-    assert worker.wait() == 1
+    assert worker.wait() == code
     assert expected in worker.output
     assert len(worker.output.splitlines()) == 1
 
