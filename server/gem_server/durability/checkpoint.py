@@ -82,7 +82,7 @@ def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) ->
     try:
         write_tensors(unfinished, checkpoint)
         document = {"format": FORMAT, "clock": checkpoint.clock, "layout": checkpoint.layout.describe()}
-        (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state, indent=1), encoding="utf-8")
+        (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state), encoding="utf-8")
         _write_checksums(unfinished)
         for file in unfinished.iterdir():
             file.chmod(0o600)
