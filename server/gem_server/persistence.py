@@ -19,6 +19,7 @@ from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
 from gem_server.errors import StartupError
 from gem_server.flow.applying import Applier
+from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Ledger
@@ -172,7 +173,7 @@ class Persistence:
         return Log(
             directory=settings.data_dir / recovery.LOG,
             files=self._files,
-            staging_buffers=settings.staging_buffers,
+            staging_buffers=settings.staging_buffers + BUFFERS_FOR_THE_SLOW,
             on_large=self.soon,
             on_failure=self._on_failure,
         )

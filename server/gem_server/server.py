@@ -20,7 +20,7 @@ from gem_server.flow.committing import Committing
 from gem_server.flow.initializing import Initializing
 from gem_server.flow.pulling import Pulling
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQueue
-from gem_server.flow.staging import Purpose, StagingPool
+from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
 from gem_server.persistence import Persistence
 from gem_server.process_memory import default_limit
 from gem_server.ready_file import ReadyFile
@@ -78,7 +78,9 @@ class Server:
         self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
         self.memory = MemoryBudget(
-            settings.memory_limit or default_limit(), settings.staging_buffers, self.rule.vectors_per_worker
+            settings.memory_limit or default_limit(),
+            settings.staging_buffers + BUFFERS_FOR_THE_SLOW,
+            self.rule.vectors_per_worker,
         )
         self.sessions = Sessions(
             self.run,

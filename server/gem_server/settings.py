@@ -252,8 +252,7 @@ class ServerSettings(BaseSettings):
         4,
         ge=1,
         description="Commits that may be under way at once, each with one buffer of the model's size. More helps slow "
-        "networks, and costs memory. Workers whose uploads are much slower than the others' share a quarter of them, "
-        "at least one; with fewer than two everybody waits for the slowest.",
+        "networks, and costs memory. Workers whose uploads are much slower than the others' share one more.",
         json_schema_extra={"panel": "Limits"},
     )
     waiting_room: int = Field(

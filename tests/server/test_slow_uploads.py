@@ -107,6 +107,23 @@ async def test_slow_uploads_that_others_wait_for_lose_their_buffers_but_for_one(
     await held[0].goes()
 
 
+async def test_slow_upload_goes_aside_and_whoever_waits_has_its_buffer() -> None:
+    slow, *others, fast = joined(5)
+    uploads = Uploads()
+    await uploads.usual(fast)
+    held = await uploads.start([slow])
+    uploads.now += LONG
+    held += await uploads.start(others)
+    (waiting,) = await uploads.start([fast])
+    assert not waiting.has_buffer
+    assert await uploads.evict() == 0
+    assert waiting.has_buffer
+    assert held[0].has_buffer
+    for upload in (*held, waiting):
+        await upload.goes()
+    assert uploads.pool.free == 4
+
+
 async def test_slow_ones_that_come_back_take_turns_and_leave_the_other_buffers_free() -> None:
     *slow, fast = joined(5)
     uploads = Uploads()
@@ -117,7 +134,7 @@ async def test_slow_ones_that_come_back_take_turns_and_leave_the_other_buffers_f
     await uploads.evict()
     again = await uploads.start(slow[1:])
     assert [upload.has_buffer for upload in again] == [False, False, False]
-    assert uploads.pool.free == 2
+    assert uploads.pool.free == 3
     uploads.now += 100
     assert await uploads.evict() == 0
     await held[0].arrives()

@@ -4,9 +4,9 @@ There are `capacity` buffers; calls that want one wait in a room of bounded leng
 request queue picks. Who finds the room full is told to come back, and then has the place of when it asked first: so
 nobody is overtaken again and again by those who happen to find room.
 
-A holder whose upload stalls while others wait loses its buffer. So does one that is much slower than the others are,
-unless it is one of the few that may be: a session that has kept others waiting is remembered as slow, and the slow ones
-share a quarter of the buffers (at least one), in turn. There they may take their time, and nobody else pays for it.
+A holder whose upload stalls while others wait loses its buffer. So does one that is much slower than the others are:
+a session that has kept others waiting is remembered as slow, and the slow ones share one more buffer, beside the
+others, in turn. There they may take their time, and nobody else pays for it.
 
 When a commit is complete its buffer belongs to the queue, and the applying task frees it. Nobody waits for anything
 else while holding a buffer. The event loop's thread only.
@@ -33,6 +33,8 @@ RETRY_SECONDS = 1.0
 # of a busy machine (a second was, with 40 processes on 2 cores); and where all are slow (a large model), none is.
 SLOW_SECONDS = 2.0
 SLOW_FACTOR = 8
+# Beside the others; a second one would let the slow ones take more of the server, and cost a vector more.
+BUFFERS_FOR_THE_SLOW = 1
 # Uploads that tell what uploads take here.
 RECENT_UPLOADS = 16
 
@@ -58,10 +60,12 @@ class Hold:
     """One call's place: in the waiting room first, then at a buffer.
 
     `buffer` is None for an Initialize, which brings its own memory and only counts. `asked_at`: when the session asked
-    first, before it was told to come back. `received`: the whole payload is here; `complete`: the queue has it.
+    first, before it was told to come back. `aside`: it has the buffer for the slow. `received`: the whole payload is
+    here; `complete`: the queue has it.
     """
 
     __slots__ = (
+        "aside",
         "asked_at",
         "buffer",
         "call",
@@ -80,6 +84,7 @@ class Hold:
         self.purpose = purpose
         self.granted = granted
         self.buffer: StagingBuffer | None = None
+        self.aside = False
         self.asked_at = 0.0
         self.granted_at = 0.0
         self.progressed_at = 0.0
@@ -109,7 +114,6 @@ class StagingPool:
         self.waiting_limit = waiting_limit
         self._order = order
         self._clock = clock
-        self._slow_places = max(1, capacity // 4)
         self._recent_seconds: deque[float] = deque(maxlen=RECENT_UPLOADS)
         self._layout: Layout | None = None
         self._spare: list[StagingBuffer] = []
@@ -118,8 +122,8 @@ class StagingPool:
 
     @property
     def free(self) -> int:
-        """Buffers that nobody holds."""
-        return self.capacity - len(self._holding)
+        """Buffers that nobody holds; the one for the slow does not count."""
+        return self.capacity - sum(1 for hold in self._holding if not hold.aside)
 
     @property
     def waiting(self) -> int:
@@ -171,11 +175,12 @@ class StagingPool:
 
     def dispatch(self) -> None:
         """Hand out free buffers. Call it whenever what `pick` looks at has changed."""
-        while self._waiting and self.free:
-            waiting = [hold for hold in self._still_waiting() if not self._is_kept_back(hold)]
+        while self._waiting:
+            waiting = [hold for hold in self._still_waiting() if self._finds_a_buffer(hold)]
             hold = self._order.pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
+            hold.aside = hold.session.uploads_slowly
             self._waiting.remove(hold)
             self._holding.append(hold)
             if hold.purpose is Purpose.COMMIT:
@@ -206,7 +211,7 @@ class StagingPool:
         return stalled
 
     def evict_slow(self) -> list[Hold]:
-        """End uploads that are slow while others wait, but for those that may be; returns them."""
+        """End uploads that are slow while others wait, but for one that can go aside; returns them."""
         if self._order.is_strict or all(hold.session.uploads_slowly for hold in self._still_waiting()):
             return []
         now = self._clock()
@@ -214,10 +219,12 @@ class StagingPool:
         for hold in self._holding:
             if hold.purpose is Purpose.COMMIT and not hold.received:
                 hold.session.uploads_slowly |= self._is_slow(now - hold.granted_at)
-                if hold.session.uploads_slowly:
+                if hold.session.uploads_slowly and not hold.aside:
                     slow.append(hold)
-        evicted = slow[self._slow_places :]
-        for hold in evicted:
+        if slow and not self._aside_is_full():
+            slow.pop(0).aside = True
+            self.dispatch()
+        for hold in slow:
             hold.call.end(
                 Refusal(
                     Reason.STALLED,
@@ -226,7 +233,7 @@ class StagingPool:
                     retry_after=RETRY_SECONDS,
                 )
             )
-        return evicted
+        return slow
 
     def end_uploads(self, refusal: Refusal) -> None:
         """End every upload that is not complete (the server drains)."""
@@ -246,7 +253,7 @@ class StagingPool:
             retry_after=RETRY_SECONDS,
         )
         all_of_them = sorted([*self._still_waiting(), hold], key=lambda one: one.asked_at)
-        kept_back = [one for one in all_of_them if self._is_kept_back(one)]
+        kept_back = [one for one in all_of_them if one.session.uploads_slowly and self._aside_is_full()]
         last = self._order.last(kept_back or all_of_them)
         if last is hold:
             raise refusal
@@ -256,12 +263,11 @@ class StagingPool:
         usual = statistics.median(self._recent_seconds) if self._recent_seconds else float("inf")
         return seconds > max(SLOW_SECONDS, SLOW_FACTOR * usual)
 
-    def _is_kept_back(self, hold: Hold) -> bool:
-        """Whether its session is slow, and has to wait until other slow ones are done."""
-        if not hold.session.uploads_slowly:
-            return False
-        slow = sum(1 for one in self._holding if one.session.uploads_slowly and not one.received)
-        return slow >= self._slow_places
+    def _finds_a_buffer(self, hold: Hold) -> bool:
+        return not self._aside_is_full() if hold.session.uploads_slowly else self.free > 0
+
+    def _aside_is_full(self) -> bool:
+        return sum(1 for hold in self._holding if hold.aside) >= BUFFERS_FOR_THE_SLOW
 
     def _take_buffer(self) -> StagingBuffer:
         if self._spare:
