@@ -213,23 +213,27 @@ async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, f
     def die() -> None:
         os.kill(server.process.pid, signal.SIGKILL)
 
-    async with library_workers(port_of(server), history, die) as workers:
-        working = [asyncio.create_task(asyncio.to_thread(worker.commit_until, done)) for worker in workers]
-        try:
-            for number in range(kills):
-                await asyncio.sleep(draw.uniform(0.1, 0.5))
-                proxy = workers[number % WORKERS].proxy
-                proxy.cut_after("to_client", draw.randrange(model.byte_count() + OVERHEAD_BYTES))
-                await asyncio.wait_for(server.process.wait(), 60)
-                await server.close()
-                server = await start(tmp_path / "data", **settings)
-            await asyncio.sleep(0.5)
-        finally:
-            done.set()
-            await asyncio.wait_for(asyncio.gather(*working), 60)
-        duplicates, dropped = (sum(getattr(worker, what) for worker in workers) for what in ("duplicates", "dropped"))
-    await judge(server, history)
-    await kill(server)
+    try:
+        async with library_workers(port_of(server), history, die) as workers:
+            working = [asyncio.create_task(asyncio.to_thread(worker.commit_until, done)) for worker in workers]
+            try:
+                for number in range(kills):
+                    await asyncio.sleep(draw.uniform(0.1, 0.5))
+                    proxy = workers[number % WORKERS].proxy
+                    proxy.cut_after("to_client", draw.randrange(model.byte_count() + OVERHEAD_BYTES))
+                    await asyncio.wait_for(server.process.wait(), 60)
+                    await server.close()
+                    server = await start(tmp_path / "data", **settings)
+                await asyncio.sleep(0.5)
+            finally:
+                done.set()
+                await asyncio.wait_for(asyncio.gather(*working), 60)
+            duplicates = sum(worker.duplicates for worker in workers)
+            dropped = sum(worker.dropped for worker in workers)
+        await judge(server, history)
+    finally:
+        if server.process.returncode is None:
+            await kill(server)
     assert duplicates > 0
     figures(
         f"retry after a restart, client library, {model.parameter_count} parameters",
