@@ -10,7 +10,7 @@ TORCH ?= torch torchvision
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults wheels install
+.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -66,6 +66,11 @@ test-docs: $(INSTALLED)
 # What is lost, applied twice or refused when processes and disks fail: each fault as often as docs/reliability.md says.
 test-faults: $(INSTALLED)
 	GEMPS_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults $(ARGS)
+
+# A coverage-guided fuzzer (atheris) on the server's handlers; takes minutes. ARGS="-runs=N -seed=N": its options.
+fuzz: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group fuzz
+	$(BIN)/python -m tests.faults.fuzz_decoder -runs=1000000 -seed=1 -max_len=4000 $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
