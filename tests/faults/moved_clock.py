@@ -1,5 +1,6 @@
 """A wrong date for chosen processes; the machine's own clock is never touched."""
 
+import atexit
 import functools
 import shutil
 import struct
@@ -37,6 +38,8 @@ def _library() -> Path:
     compiler = shutil.which("cc")
     if sys.platform != "linux" or compiler is None:
         pytest.skip("moving a process's clock needs Linux and a C compiler (cc)")
-    library = Path(tempfile.mkdtemp(prefix="gemps-clock-")) / "moved_clock.so"
+    folder = tempfile.mkdtemp(prefix="gemps-clock-")
+    atexit.register(shutil.rmtree, folder)
+    library = Path(folder) / "moved_clock.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-Wall", "-o", library, SOURCE], check=True)
     return library

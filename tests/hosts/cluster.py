@@ -68,9 +68,9 @@ class Program:
         """Return when it has printed `text`."""
         self.wait_until(lambda: text in self.text, f"{text!r}")
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
         """Return when the condition holds; fails when the program ends before, or it never does."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not condition():
             ended = self._process.poll()
             if ended is not None and not condition():
