@@ -6,11 +6,12 @@ VENV ?= .venv
 ARGS ?=
 WORKERS ?= 4
 TORCH ?= torch torchvision
+MINUTES ?= 10
 
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults fuzz wheels install
+.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -51,9 +52,10 @@ test-package: $(INSTALLED)
 test-containers: $(INSTALLED)
 	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
 
-# Server and workers on hosts with addresses of their own: network namespaces, made by the scripts in the folder GEMPS_NETLAB.
+# Server and workers on hosts with addresses of their own, also with a partition of a bad network: network namespaces,
+# made by the scripts in the folder GEMPS_NETLAB.
 test-hosts: $(INSTALLED)
-	$(BIN)/python -m pytest tests/hosts $(ARGS)
+	$(BIN)/python -m pytest tests/hosts tests/faults/test_bad_network.py $(ARGS)
 
 # The units of deploy/systemd under a real systemd, in a container of the worker's image (`make test-containers` builds it).
 test-systemd: $(INSTALLED)
@@ -63,9 +65,14 @@ test-systemd: $(INSTALLED)
 test-docs: $(INSTALLED)
 	GEMPS_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs $(ARGS)
 
-# What is lost, applied twice or refused when processes and disks fail: each fault as often as docs/reliability.md says.
+# What is lost, applied twice or refused when processes, disks, networks and clients fail: each fault as often as
+# docs/reliability.md says. With GEMPS_NETLAB set the partition too.
 test-faults: $(INSTALLED)
 	GEMPS_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults $(ARGS)
+
+# Workers that are killed every 30 s while they train digits, MINUTES for each of three seeds.
+test-kills: $(INSTALLED)
+	GEMPS_TEST_KILLS=$(MINUTES) $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
 
 # A coverage-guided fuzzer (atheris) on the server's handlers; takes minutes. ARGS="-runs=N -seed=N": its options.
 fuzz: $(INSTALLED)
