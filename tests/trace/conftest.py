@@ -1,22 +1,23 @@
-"""Servers that record, and files that have little room."""
+"""Servers that record, and a disk that has little room."""
 
-import resource
-import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.wire.conftest import serve
 
-__all__ = ["serve", "small_files"]
+__all__ = ["serve", "small_disk"]
 
 
 @pytest.fixture
-def small_files() -> Iterator[None]:
-    """Files of this process have room for 8 KiB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """32 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a small file system needs rights: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)

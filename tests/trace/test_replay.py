@@ -173,16 +173,16 @@ async def test_a_trace_of_another_run_is_refused_and_kept(serve: Serve, tmp_path
 
 
 async def test_a_trace_that_cannot_be_written_ends_and_training_goes_on(
-    serve: Serve, tmp_path: Path, small_files: None, caplog: pytest.LogCaptureFixture
+    serve: Serve, small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serving = await serve(record=tmp_path / "run.trace")
+    serving = await serve(record=small_disk / "run.trace")
     workers = await serving.training(2)
     await work(workers, 10)
     assert (await serving.status()).commits == 20
     await serving.stop()
     (line,) = [record.getMessage() for record in caplog.records if "ends here" in record.getMessage()]
     assert "training goes on" in line
-    found = replay(tmp_path / "run.trace")
+    found = replay(small_disk / "run.trace")
     assert 1 <= found.clock < 21
     assert not found.compared_end
 

@@ -83,13 +83,12 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "file" / "run.trace")
 
 
-@pytest.mark.usefixtures("small_files")
-def test_a_record_without_room_leaves_the_whole_ones(tmp_path: Path) -> None:
-    path = tmp_path / "run.trace"
+def test_a_record_without_room_leaves_the_whole_ones(small_disk: Path) -> None:
+    path = small_disk / "run.trace"
     writer = TraceWriter(path)
     writer.append({"event": "first"}, [PAYLOAD])
-    with pytest.raises(OSError, match="too large"):
-        writer.append({"event": "second"}, [PAYLOAD] * 8)
+    with pytest.raises(OSError, match="No space left"):
+        writer.append({"event": "second"}, [PAYLOAD] * 32)
     writer.append({"event": "third"}, [PAYLOAD])
     writer.close()
     assert events(path) == ["first", "third"]
