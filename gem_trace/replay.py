@@ -88,6 +88,8 @@ def replay(
         for record in read_records(data):
             state.take(record)
             end = record.end
+        if not end:
+            raise ReplayError(f"this is not a trace of gemps ({FORMAT}), or not even its first record is whole")
         if against is not None:
             state.check(*against)
         done = state.done()
@@ -200,7 +202,7 @@ class _Replay:
     def check(self, clock: int, expected: str) -> None:
         """Raise ReplayError when this clock had other parameters than these, or is not in the trace."""
         if self._plan.asked is None:
-            raise ReplayError(f"clock {clock}, with which to compare, is not in it")
+            raise ReplayError(f"clock {clock}, with which to compare, is not in it, or it breaks off before")
         if self._digests[self._plan.asked, clock] != expected:
             raise ReplayError(f"at clock {clock} it has other parameters than what it is compared with")
 

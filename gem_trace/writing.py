@@ -18,7 +18,7 @@ class TraceWriter:
     """Appends to one trace file, which nobody else may append to meanwhile.
 
     A file that is there already is gone on with: what a crash left half written at its end is cut off (`cut_at` is
-    then where), and `has_parameters` says whether it holds a model already.
+    then where). `run` is the run that it holds (None: it has no parameters yet), and `clock` the last of it.
 
     Raises:
         TraceError: the file cannot be opened, is no trace, is damaged, or is being written by another process.
@@ -27,7 +27,8 @@ class TraceWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.cut_at: int | None = None
-        self.has_parameters = False
+        self.run: str | None = None
+        self.clock = 0
         self._end = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +69,9 @@ class TraceWriter:
         last: Record | None = None
         try:
             for last in read_records(data, check=False):
-                self.has_parameters = self.has_parameters or last.event["event"] == "parameters"
+                self.clock = int(last.event.get("clock", self.clock))
+                if last.event["event"] == "parameters":
+                    self.run = str(last.event["run"])
                 self._end = last.end
         except DamageError as error:
             raise TraceError(f"the trace {self.path} is {error}; choose another file") from error

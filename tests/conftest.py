@@ -2,6 +2,7 @@
 
 import signal
 
+import hypothesis  # noqa: F401 - or its plugin imports it at a run's end, where Python 3.11 failed to parse it
 import pytest
 
 from tests.figures import Figures

@@ -46,11 +46,12 @@ class Recorder:
         self._path = settings.record
         self._clock = clock
         self._began = clock()
+        self._run = ""
         self._writer: TraceWriter | None = None
         self._thread = ThreadPoolExecutor(1, "gem-trace")
 
-    async def start(self, rule: UpdateRule, central: CentralVariable) -> None:
-        """Open the file, and say what starts, with which parameters if there are any yet.
+    async def start(self, rule: UpdateRule, central: CentralVariable, run: str) -> None:
+        """Open the file, and say what starts, with which parameters if there are any yet; `run` is the run's identity.
 
         Raises StartupError when the file cannot be had, or holds a run that does not go on here.
         """
@@ -60,9 +61,17 @@ class Recorder:
             raise StartupError(f"--record: {error}") from error
         if writer.cut_at is not None:
             logger.warning("%s: what begins at offset %d is not whole, and is cut off", self._path, writer.cut_at)
-        if writer.has_parameters and central.layout is None:
+        self._run = run
+        if writer.run not in (None, run):
             raise StartupError(
                 f"--record: {self._path} is the trace of a run, and that one is not resumed here: choose another file"
+            )
+        if writer.run is not None and writer.clock < central.clock:
+            logger.warning(
+                "the trace %s ends at clock %d, and the run is at clock %d: what lies between is missing there",
+                self._path,
+                writer.clock,
+                central.clock,
             )
         self._append(
             {
@@ -82,7 +91,7 @@ class Recorder:
         layout = central.layout
         if layout is None:
             raise AssertionError("there are no parameters to record")
-        event = {"event": "parameters", "clock": central.clock, "incarnation": central.incarnation}
+        event = {"event": "parameters", "run": self._run, "clock": central.clock, "incarnation": central.incarnation}
         rest = (memoryview(central.buffers), memoryview(central.constants))
         await self._appended(event | {"layout": layout.describe()}, (_bytes_of(central.parameters), *rest))
 

@@ -145,7 +145,7 @@ class Server:
                 self.memory.bind(layout)
                 self.staging.prepare(layout)
             if self._recorder is not None:
-                await self._recorder.start(self.rule, self.central)
+                await self._recorder.start(self.rule, self.central, self.run.identity)
         except BaseException:
             await self._listener.close(None)
             await self.persistence.end_log()
@@ -165,7 +165,8 @@ class Server:
         if (warning := protection.warning(settings)) is not None:
             logger.warning("%s", warning)
         asked = protection.describe(settings)
-        logger.info("serving on %s:%d, rule %s, %s", settings.host, self.port, settings.rule, asked)
+        rule, level = settings.rule, settings.durability_level
+        logger.info("serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked)
         if self.run.state is RunState.FINISHED:
             self.course.note(RunState.FINISHED)
             logger.warning(

@@ -25,12 +25,13 @@ def test_a_run_over_two_starts_is_replayed_compared_and_written(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "50 commits of 1 worker, applied again by gem, momentum 0.9" in done.stdout
     assert "2 starts of the server, 1 of them with what the trace has at that clock, bit for bit" in done.stdout
-    assert f"the same, bit for bit, as what the server ended with and what {state} has" in done.stdout
+    assert "the same, bit for bit, as what the server ended with: clock 51\n" in done.stdout
+    assert f"the same, bit for bit, as what {state} has: clock 51\n" in done.stdout
     kept = tmp_path / "state" / "latest" / "model.safetensors"
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == kept.read_bytes()
     found = json.loads(gemps("replay", trace, "--json").stdout)
     assert (found["clock"], found["commits"], found["lost"], found["resets"]) == (51, 50, 0, 1)
-    assert found["compared_with"] == ["what the server ended with"]
+    assert found["compared_with"] == ["what the server ended with: clock 51"]
 
 
 def test_what_differs_is_one_line_and_a_failure(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_wrong_paths_are_named(tmp_path: Path) -> None:
     assert (done.returncode, "there is no file" in done.stderr) == (USAGE, True)
     (tmp_path / "notes").write_text("notes " * 100)
     done = gemps("replay", str(tmp_path / "notes"))
-    assert (done.returncode, "nothing to replay" in done.stderr) == (FAILED, True)
+    assert (done.returncode, "is not a trace of gemps" in done.stderr) == (FAILED, True)
     done = gemps("replay", str(tmp_path / "notes"), "--against", str(tmp_path))
     assert (done.returncode, "no data directory" in done.stderr) == (USAGE, True)
     with served(tmp_path) as (_, process):

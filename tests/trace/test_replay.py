@@ -147,6 +147,21 @@ async def test_commits_that_a_server_did_not_have_any_more_are_told(serve: Serve
     assert newest != early
 
 
+async def test_a_trace_that_was_not_kept_for_a_while_says_so(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, settings = tmp_path / "run.trace", {"data_dir": tmp_path / "data", "resume": True}
+    for record in (path, None, path):
+        serving = await serve(record=record, **settings)
+        await work(await serving.training(1), 3)
+        ended = bytes((await serving.read(SMALL)).payload)
+        await serving.stop()
+    found = replay(path)
+    assert payload(SMALL, found) == ended
+    assert (found.commits, found.missing, found.compared_starts) == (6, 3, 0)
+    assert any("ends at clock 4, and the run is at clock 7" in record.getMessage() for record in caplog.records)
+
+
 async def test_a_clock_of_its_past_can_be_compared(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     serving = await serve(record=path)
@@ -166,7 +181,13 @@ async def test_a_trace_of_another_run_is_refused_and_kept(serve: Serve, tmp_path
     path = tmp_path / "run.trace"
     await recorded(serve, path)
     before = path.read_bytes()
-    for settings in ({}, {"data_dir": tmp_path / "other", "resume": True}):
+    await recorded(serve, tmp_path / "other.trace", data_dir=tmp_path / "of another run")  # of the same model
+    unlike = (
+        {},
+        {"data_dir": tmp_path / "new", "resume": True},
+        {"data_dir": tmp_path / "of another run", "resume": True},
+    )
+    for settings in unlike:
         with pytest.raises(Exception, match="is the trace of a run, and that one is not resumed here"):
             await serve(record=path, **settings)
         assert path.read_bytes() == before
@@ -280,9 +301,10 @@ async def test_damage_is_refused_with_its_offset(serve: Serve, tmp_path: Path) -
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("notes " * 50)
-    with pytest.raises(ReplayError, match="nothing to replay"):
-        replay(tmp_path / "notes")
+    for text in ("", "notes " * 50):
+        (tmp_path / "notes").write_text(text)
+        with pytest.raises(ReplayError, match="is not a trace of gemps"):
+            replay(tmp_path / "notes")
 
 
 async def test_a_run_without_parameters_has_nothing_to_replay(serve: Serve, tmp_path: Path) -> None:

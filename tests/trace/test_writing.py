@@ -18,10 +18,10 @@ def test_a_trace_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "run.trace"
     for number in range(3):
         writer = TraceWriter(path)
-        assert writer.has_parameters == (number == 2)
+        assert (writer.run, writer.clock) == (("a run", 7) if number == 2 else (None, 0))
         writer.append({"event": "started"})
         if number == 1:
-            writer.append({"event": "parameters"}, [PAYLOAD])
+            writer.append({"event": "parameters", "run": "a run", "clock": 7}, [PAYLOAD])
         writer.close()
     assert events(path) == ["started", "started", "parameters", "started"]
     assert path.stat().st_mode & 0o077 == 0

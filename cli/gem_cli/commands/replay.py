@@ -36,7 +36,7 @@ def replay(
 
     Every commit is applied again by its rule. Compared are its statistics; the parameters with which a server came back
     after a crash, with those of the trace at that clock; and the last ones, with those that the server ended with. Exit
-    code 1: something differs, or the trace is damaged.
+    code 1: something differs, the trace is damaged, or there was nothing to compare the last ones with.
 
     [bold]Examples[/bold]
 
@@ -69,19 +69,15 @@ def replay(
     compared = _compared(found, against, saved)
     if as_json:
         print(json.dumps(_figures(found) | {"compared_with": compared}))
-        return
-    print(_summary(trace, found))
-    if found.torn_at is not None:
-        print(f"it breaks off at offset {found.torn_at}, in the midst of a record, as after a power loss")
-    if compared:
-        print(f"clock {found.clock}: the same, bit for bit, as {' and '.join(compared)} (SHA-256 {found.end_digest})")
     else:
-        print(
-            f"clock {found.clock} (SHA-256 {found.end_digest}): there is nothing to compare it with, because the "
-            "server had no clean end; --against DATA_DIR compares it with what the server kept"
+        print("\n".join([*_summary(trace, found), *(f"the same, bit for bit, as {one}" for one in compared)]))
+        if output is not None:
+            print(f"written to {output}")
+    if not compared:
+        raise CommandError(
+            "there is nothing to compare the end with, since the trace has none (the server was killed, or the file "
+            "was cut off); --against DATA_DIR compares with what the server kept"
         )
-    if output is not None:
-        print(f"written to {output}")
 
 
 def _recovered(data_dir: Path) -> "Checkpoint":
@@ -109,10 +105,9 @@ def _write(found: "Replayed", folder: Path) -> None:
 
 
 def _compared(found: "Replayed", against: Path | None, saved: "Checkpoint | None") -> list[str]:
-    with_what = ["what the server ended with"] if found.compared_end else []
+    with_what = [f"what the server ended with: clock {found.clock}"] if found.compared_end else []
     if saved is not None:
-        at = "" if saved.clock == found.clock else f" at clock {saved.clock}"
-        with_what.append(f"what {against} has{at}")
+        with_what.append(f"what {against} has: clock {saved.clock}")
     return with_what
 
 
@@ -134,7 +129,7 @@ def _figures(found: "Replayed") -> dict[str, Any]:
     }
 
 
-def _summary(trace: Path, found: "Replayed") -> str:
+def _summary(trace: Path, found: "Replayed") -> list[str]:
     rule = ", ".join((found.rule.name, *(f"{name} {value:g}" for name, value in found.rule.settings.items())))
     lines = [
         f"{trace}: {_many(found.commits, 'commit')} of {_many(len(found.workers), 'worker')}, applied again by {rule}"
@@ -145,8 +140,11 @@ def _summary(trace: Path, found: "Replayed") -> str:
             f"clock, bit for bit; commits lost between them: {found.lost}; {_many(found.resets, 'reset')} of workers"
         )
     if found.missing:
-        lines.append(f"commits that are not in the trace, because it could not be written: {found.missing}")
-    return "\n".join(lines)
+        lines.append(f"commits that count but are not in it, which was not kept or not written then: {found.missing}")
+    if found.torn_at is not None:
+        lines.append(f"it breaks off at offset {found.torn_at}, in the midst of a record: a crash does that, or damage")
+    lines.append(f"the last parameters: clock {found.clock}, SHA-256 {found.end_digest}")
+    return lines
 
 
 def _many(count: int, what: str) -> str:

@@ -4,6 +4,7 @@ No rule is run: the parameters are those of the last whole record, bit for bit, 
 are of the same point. Reads only; what was recovered is written anew by the caller. No gRPC, no event loop.
 """
 
+import contextlib
 import logging
 import mmap
 from dataclasses import dataclass
@@ -46,6 +47,14 @@ def recover(data_dir: Path) -> Recovered | None:
         )
         reference = None
     if reference is None:
+        if (path := _log_after(directory, saved.clock)) is not None:
+            logger.warning(
+                "%s holds what came after another checkpoint than %s, which `latest` points to: going on from clock %d "
+                "without it",
+                path,
+                (data_dir / checkpoint.LATEST).resolve().name,
+                saved.clock,
+            )
         return Recovered(saved, 0, _highest(directory), NO_LOG)
     chain = _Chain(directory, saved)
     try:
@@ -159,12 +168,23 @@ def _check_no_records(directory: Path) -> None:
             )
 
 
+def _log_after(directory: Path, clock: int) -> Path | None:
+    """A file of the log with commits that came after this clock; what a clean end left behind has none."""
+    for path in sorted(directory.glob("*.wal")):
+        data = memoryview(path.read_bytes())
+        with contextlib.suppress(DamageError):
+            header = log_format.decode_header(data)
+            if header is not None and header.clock >= clock and log_format.has_records(data):
+                return path
+    return None
+
+
 def _highest(directory: Path) -> int:
     return max((int(path.stem) for path in directory.glob("*.wal")), default=0)
 
 
 def _refused(path: Path, error: DamageError) -> StartupError:
     return StartupError(
-        f"the log {path} is damaged at offset {error.offset}: {error}; bring the file back from a copy, or "
-        "begin a new run in another --data-dir"
+        f"the log {path} is damaged at offset {error.offset}: {error}; bring the file back from a copy; or move "
+        f"the folder {path.parent} away, to go on from the checkpoint alone and lose what came after it"
     )

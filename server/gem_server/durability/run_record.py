@@ -33,6 +33,7 @@ class Committed:
 def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
     """Plain JSON values for everything that has to go on after a restart."""
     return {
+        "run": run.identity,
         "seed": seed,
         "commits": run.commits,
         "budget": asdict(run.budget),
@@ -86,6 +87,7 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
     A finished run stays finished, unless its budget was changed: then it goes on as far as the new one allows. Training
     goes on when enough workers are back, or have spent their budgets.
     """
+    run.identity = str(state.get("run", run.identity))
     run.commits = int(state["commits"])
     budget = run.budget
     if state["finished_because"] is not None and state["budget"] == asdict(budget):

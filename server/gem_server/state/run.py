@@ -7,6 +7,7 @@ thread only.
 """
 
 import math
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -41,7 +42,7 @@ class Budget:
 
 
 class Run:
-    """State and budget of the run.
+    """State, budget and identity (the same after every restart) of the run.
 
     A complete commit reserves its part of the budget when it enters the queue, so that a complete commit is always
     applied: `reserve` may refuse, `applied` may not.
@@ -56,6 +57,7 @@ class Run:
         self.reserved = 0
         self.started = False
         self.finished_because: str | None = None
+        self.identity = secrets.token_hex(8)
         self.on_change: list[Callable[[], None]] = []
 
     @property
