@@ -1,6 +1,7 @@
-"""A trace's file as memory, also where it is larger than the machine's."""
+"""Files as memory, also where they are larger than the machine's; and locks on them."""
 
 import mmap
+import sys
 from pathlib import Path
 
 
@@ -10,3 +11,19 @@ def map_file(path: Path) -> memoryview:
         if not path.stat().st_size:
             return memoryview(b"")
         return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def lock(descriptor: int) -> bool:
+    """Lock a file for this process alone, for as long as the descriptor is open; False: another one has it.
+
+    Where a system has no flock (Windows), nothing keeps two apart.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,12 +1,11 @@
 """Writing a trace: records are appended, and what is not whole is cut off again. Whoever calls chooses the thread."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gem_trace.files import map_file
+from gem_trace.files import lock, map_file
 from gem_trace.format import MAGIC, DamageError, Record, encode, read_records
 
 
@@ -63,7 +62,7 @@ class TraceWriter:
             os.close(self._descriptor)
 
     def _take_up(self) -> None:
-        if not _lock(self._descriptor):
+        if not lock(self._descriptor):
             raise TraceError(f"another process is writing the trace {self.path}: choose another file")
         data = map_file(self.path)
         last: Record | None = None
@@ -91,16 +90,3 @@ def _is_whole(data: memoryview, record: Record) -> bool:
 def _can_be_torn(data: memoryview) -> bool:
     """Whether a file without a whole record can be what a crash left of the first one."""
     return bytes(data[: len(MAGIC)]) in (b"", MAGIC, bytes(len(MAGIC)))
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether it could be locked, for as long as the descriptor is open; nothing keeps two apart on Windows."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

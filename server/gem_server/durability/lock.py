@@ -5,10 +5,10 @@ stays; its text, the pid of who has the lock, is only for people.
 """
 
 import os
-import sys
 from pathlib import Path
 
 from gem_server.errors import StartupError
+from gem_trace.files import lock
 
 FILE = "lock"
 
@@ -24,7 +24,7 @@ class DirectoryLock:
         """Take it. Raises StartupError when another server has it, naming that one; OSError."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _lock(descriptor):
+            if not lock(descriptor):
                 holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
                 raise StartupError(
                     f"{self.path.parent} is in use by another server ({holder or 'which has just started'}): stop that "
@@ -42,16 +42,3 @@ class DirectoryLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether it could be locked. Where a system has no flock (Windows), nothing keeps two servers apart."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -270,11 +270,11 @@ class Applier:
         session.check_alive()
         layout = session.joining.layout
         self._central.bind(layout, request.parameters, request.buffers, request.constants)
-        if self._recorder is not None:
-            await self._recorder.bound(self._central)
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()
+        if self._recorder is not None:
+            await self._recorder.bound(self._central)
         return True
 
     def _open_reader(self, session: Session, snapshot: Snapshot, call: Call) -> Reader:
