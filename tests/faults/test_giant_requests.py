@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.processes import count, kill, start
 from tests.figures import Figures
-from tests.wire.calls import SERVICE, Stream
+from tests.wire.calls import SERVICE, answer_to
 from tests.wire.model import SMALL, Model, Tensor
 from tests.wire.processes import ServerProcess
 from tests.wire.refusals import refused
@@ -74,14 +74,7 @@ def giants(worker: RawWorker) -> dict[str, Request]:
 async def refuse(server: ServerProcess, request: Request) -> str:
     """Sends a request that must be refused; the reason."""
     method, message = request
-    call = getattr(server.stub, method)
-    if method in ("Commit", "Initialize"):
-        stream = Stream(call())
-        await stream.send(message)
-        answer = stream.receive() if method == "Commit" else stream.answer()
-    else:
-        answer = Stream(call(message)).receive() if method in ("Pull", "WatchStatus") else call(message)
-    return (await refused(answer, *REASONS)).reason
+    return (await refused(answer_to(server.stub, method, message), *REASONS)).reason
 
 
 async def kept(server: ServerProcess, request: Request) -> float:

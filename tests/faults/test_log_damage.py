@@ -191,3 +191,29 @@ async def test_server_restarts_on_a_torn_log_and_writes_on(written: Written) -> 
             await serving.stop()
             await asyncio.sleep(0)
     assert sorted(written.states)[-1] == 9
+
+
+async def test_log_that_latest_does_not_know_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`latest` is pointed to the checkpoint of a clean end, from before the one that the log follows."""
+    live, data_dir = tmp_path / "live", tmp_path / "data"
+    for number in range(2):
+        serving = await Serving.start(data_dir=live, durability="commit", checkpoint_interval=0, resume=True)
+        try:
+            (worker,) = await serving.training(1, TINY)
+            for seed in range(2):
+                await worker.commit(worker.delta(seed))
+            if number:
+                shutil.copytree(live, data_dir, symlinks=True)
+        finally:
+            await serving.close()
+            await serving.stop()
+        if not number:
+            clean_end = (live / "latest").readlink()
+    (data_dir / "latest").unlink()
+    (data_dir / "latest").symlink_to(clean_end)
+    caplog.clear()
+    recovered = recovery.recover(data_dir)
+    assert recovered is not None
+    assert (recovered.whole.clock, recovered.replayed) == (3, 0)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "holds what came after another checkpoint" in line

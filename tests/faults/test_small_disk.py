@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.faults.processes import kill, start
 from tests.figures import Figures
+from tests.small_disk import small_disk_at
 from tests.wire.model import LARGE
 from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused
 from tests.wire.worker import RawWorker
@@ -19,14 +19,8 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"mounting a small file system needs rights: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with small_disk_at(tmp_path / "disk", "16m") as place:
+        yield place
 
 
 async def try_commit(worker: RawWorker, seed: int) -> bool:

@@ -117,3 +117,13 @@ def _result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as result:
         return result.value
     raise AssertionError("the call has no status yet")
+
+
+async def answer_to(stub: Stub, method: str, message: bytes) -> Any:
+    """The first answer to a call that begins with this message; of whatever kind the call is."""
+    call = getattr(stub, method)
+    if method in ("Commit", "Initialize"):
+        stream = Stream(call())
+        await stream.send(message)
+        return await (stream.receive() if method == "Commit" else stream.answer())
+    return await (Stream(call(message)).receive() if method in ("Pull", "WatchStatus") else call(message))

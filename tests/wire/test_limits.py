@@ -8,7 +8,7 @@ import grpc
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
 
-from tests.wire.calls import Stream
+from tests.wire.calls import answer_to
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
 from tests.wire.processes import PeakMeter, server_process
@@ -234,14 +234,7 @@ async def test_request_above_the_limit_is_refused(serving: Serving, method: str)
 
 
 async def refused_at_once(worker: RawWorker, method: str, message: bytes) -> None:
-    call = getattr(worker.stub, method)
-    if method in ("Commit", "Initialize"):
-        stream = Stream(call())
-        await stream.send(message)
-        answer = stream.receive() if method == "Commit" else stream.answer()
-    else:
-        answer = Stream(call(message)).receive() if method in ("Pull", "WatchStatus") else call(message)
-    await refused(answer, "MALFORMED", "OUT_OF_ORDER", "BAD_CHUNK", "INVALID_LAYOUT")
+    await refused(answer_to(worker.stub, method, message), "MALFORMED", "OUT_OF_ORDER", "BAD_CHUNK", "INVALID_LAYOUT")
 
 
 async def test_2_mib_of_empty_submessages_are_refused_and_cost_little(tmp_path: Path) -> None:
