@@ -153,5 +153,5 @@ class Serving(Endpoint):
 
     def snapshot(self, worker: RawWorker) -> Values:
         """s_w as the server keeps it: full precision, whatever travelled."""
-        held = next(s.snapshot for s in self.server.sessions.live() if s.session_id == worker.session_id)
-        return Values(held.state.snapshot.copy(), bytes(held.buffers))
+        held = next(s.held for s in self.server.sessions.live() if s.session_id == worker.session_id)
+        return Values(held.newest.parameters.copy(), bytes(held.newest.buffers))

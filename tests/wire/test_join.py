@@ -47,10 +47,6 @@ async def test_join_tells_whether_there_are_parameters(serving: Serving) -> None
     assert (await serving.joined()).membership.has_parameters
 
 
-async def test_overlap_is_not_granted_by_a_server_without_it(serving: Serving) -> None:
-    assert not (await serving.worker().join(overlap=True)).overlap
-
-
 async def test_ranks_count_up_and_host_ranks_count_by_host(serving: Serving) -> None:
     hosts = ["a", "b", "a", "a", "b"]
     answers = [await serving.worker(host_id=host).join() for host in hosts]

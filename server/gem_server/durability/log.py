@@ -258,7 +258,7 @@ class Log:
         group.file.pending += 1
         group.entries.append(entry)
         group.totals = totals
-        group.snapshot, group.parameters, group.buffers = snapshot, snapshot.state.snapshot, snapshot.buffers
+        group.snapshot, group.parameters, group.buffers = snapshot, snapshot.parameters, snapshot.buffers
         group.last_clock = snapshot.version.clock
         self._look()
 

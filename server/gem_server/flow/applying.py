@@ -34,7 +34,8 @@ from gem_server.flow.requests import (
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging import StagingPool
 from gem_server.recorder import Recorder
-from gem_server.state.central_variable import CentralVariable, Snapshot
+from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.state.held import Held
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
@@ -125,20 +126,19 @@ class Applier:
     async def _commit(self, request: CommitRequest) -> None:
         session, worker, entry = request.session, request.session.worker, request.session.entry
         buffer = request.hold.buffer
-        snapshot = session.snapshot
-        if buffer is None or snapshot is None or request.sequence != entry.last_applied + 1:
+        held = session.held
+        if buffer is None or held is None or request.sequence != entry.last_applied + 1:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._take_reader_away(session)
         if self._log is not None:
-            await self._log.still(snapshot)
+            await self._log.still(held.next)
             self._log.hold()
-        staleness = self._central.clock - snapshot.version.clock
+        staleness = self._central.clock - request.base.clock
         waited = self._clock() - request.enqueued_at
-        statistics = await self._apply(snapshot, buffer.parameters, staleness)
+        statistics = await self._apply(held, request.base, buffer.parameters, staleness)
         if self._recorder is not None:
             await self._recorder.committed(session, request, self._central.clock + 1, staleness, statistics)
-        snapshot.version = self._central.advance(bytes(buffer.rest))
-        snapshot.buffers = self._central.buffers
+        held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
         self._staging.release(request.hold)
@@ -146,7 +146,7 @@ class Applier:
         self._note(session, request, statistics, staleness, waited)
         verdict = Verdict(
             request.sequence,
-            snapshot.version,
+            held.newest.version,
             staleness,
             statistics,
             self._run.state_for(worker),
@@ -160,17 +160,17 @@ class Applier:
             self._sessions.consider_finish()
             self._queue.sessions_changed()
         if self._log is not None:
-            self._log.append(_committed(session, request, verdict), run_record.totals(self._run), snapshot)
+            self._log.append(_committed(session, request, verdict), run_record.totals(self._run), held.newest)
         for listener in self.on_commit:
             listener()
         if not request.done.done():
-            reader = None if session.ended is not None else self._open_reader(session, snapshot, request.call)
+            reader = None if session.ended is not None else self._open_reader(session, held, request.call)
             request.resolve(Applied(verdict, reader))
 
-    async def _apply(self, snapshot: Snapshot, delta: NDArray[np.float32], staleness: int) -> Statistics:
+    async def _apply(self, held: Held, base: Version, delta: NDArray[np.float32], staleness: int) -> Statistics:
         if self._rule.is_parallel(delta.size):
-            return await self._elsewhere(lambda: self._central.apply(self._rule, snapshot.state, delta, staleness))
-        return self._central.apply(self._rule, snapshot.state, delta, staleness)
+            return await self._elsewhere(lambda: held.commit(self._central, self._rule, base, delta, staleness))
+        return held.commit(self._central, self._rule, base, delta, staleness)
 
     def _note(
         self, session: Session, request: CommitRequest, statistics: Statistics, staleness: int, waited: float
@@ -198,29 +198,30 @@ class Applier:
         await self._refresh(session)
         if request.known_version == self._central.version:
             request.resolve(Unchanged(self._central.version))
-        elif session.snapshot is not None and not request.done.done():
-            request.resolve(self._open_reader(session, session.snapshot, request.call))
+        elif session.held is not None and not request.done.done():
+            request.resolve(self._open_reader(session, session.held, request.call))
 
     async def _refresh(self, session: Session) -> None:
-        """Make the session's snapshot the central variable; the moment stays."""
+        """Make the session's newest snapshot, and the only one, the central variable; the moment stays."""
         self._take_reader_away(session)
-        central = self._central
-        is_first = session.snapshot is None
-        if session.snapshot is None:
+        central, held = self._central, session.held
+        if held is None:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
-            session.snapshot = Snapshot(state, central.version, central.buffers)
+            count = 2 if session.joining.overlap else 1
+            session.held = Held(state, central.version, central.buffers, count)
             self._tell_reset(session)
-        elif session.snapshot.version != central.version:
+        elif held.newest.version != central.version:
             if self._log is not None:
-                await self._log.still(session.snapshot)
-            target = session.snapshot.state.snapshot
+                await self._log.still(held.next)
+            target = held.next.parameters
             await self._maybe_elsewhere(lambda: np.copyto(target, central.parameters))
-            session.snapshot.version = central.version
-            session.snapshot.buffers = central.buffers
+            held.written(central.version, central.buffers)
+            held.keep_newest_only()
         else:
+            held.keep_newest_only()
             return
         if self._recorder is not None:
-            self._recorder.pulled(session, is_first)
+            self._recorder.pulled(session, is_first=held is None)
 
     def _tell_reset(self, session: Session) -> None:
         if session.worker.commits:
@@ -229,17 +230,17 @@ class Applier:
     async def _read_snapshot(self, request: SnapshotRequest) -> None:
         session = request.session
         session.check_alive()
-        held = session.snapshot.version if session.snapshot else None
-        if request.version is not None and request.version != held:
+        newest = session.held.newest.version if session.held else None
+        if request.version is not None and request.version != newest:
             raise Refusal(
                 Reason.STALE_BASE,
                 "the session's snapshot is not of the version to go on with any more: pull from the start",
             )
-        if session.snapshot is None:
+        if session.held is None:
             await self._refresh(session)
         self._take_reader_away(session)
-        if session.snapshot is not None and not request.done.done():
-            request.resolve(self._open_reader(session, session.snapshot, request.call))
+        if session.held is not None and not request.done.done():
+            request.resolve(self._open_reader(session, session.held, request.call))
 
     async def _pull_shared(self, request: SharedPullRequest) -> None:
         central = self._central
@@ -277,12 +278,13 @@ class Applier:
             await self._recorder.bound(self._central)
         return True
 
-    def _open_reader(self, session: Session, snapshot: Snapshot, call: Call) -> Reader:
+    def _open_reader(self, session: Session, held: Held, call: Call) -> Reader:
         def close(reader: Reader) -> None:
             if session.reader is reader:
                 session.reader = None
 
-        reader = Reader(call, snapshot.version, snapshot.state.snapshot, snapshot.buffers, close)
+        newest = held.newest
+        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close)
         session.reader = reader
         return reader
 

@@ -188,15 +188,15 @@ class Committing:
                 "base_version is of another server process (the server was restarted): Pull, and drop this delta",
                 metadata={"incarnation": str(self._central.incarnation)},
             )
-        held = session.snapshot.version if session.snapshot else None
-        if held is None:
+        if session.held is None:
             raise Refusal(Reason.STALE_BASE, "this session has not pulled yet: Pull, and drop this delta")
-        if base != held or session.queued_pulls:
+        if base not in session.held.versions or session.queued_pulls:
+            newest = session.held.newest.version.clock
             raise Refusal(
                 Reason.STALE_BASE,
-                f"base_version has clock {base.clock}, but this session pulled clock {held.clock} or newer since: "
+                f"base_version has clock {base.clock}, but this session pulled clock {newest} or newer since: "
                 "Pull, and drop this delta",
-                metadata={"snapshot_clock": str(held.clock)},
+                metadata={"snapshot_clock": str(newest)},
             )
 
     def enqueue(self, staged: "Staged", footer: Footer) -> CommitRequest:
@@ -211,6 +211,7 @@ class Committing:
             staged.call,
             staged.hold,
             header.sequence,
+            header.base_version,
             Content(int(header.wire_type), footer.byte_count, footer.crc32c),
             header.loss,
             header.samples,

@@ -70,6 +70,7 @@ class Unchanged:
 class CommitRequest(Request[Applied]):
     """A complete, valid commit. It is always applied; `hold.buffer` belongs to the queue now.
 
+    `base` is the version that its gradient was computed at, and the session holds it.
     `applied` resolves when it was, also where the call that waits for `done` has gone.
     """
 
@@ -77,6 +78,7 @@ class CommitRequest(Request[Applied]):
     call: Call
     hold: Hold
     sequence: int
+    base: Version
     content: Content
     loss: float | None
     samples: int

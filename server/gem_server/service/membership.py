@@ -85,6 +85,7 @@ class Membership:
             has_parameters=self._central.layout is not None,
             next_eta=self._run.next_eta,
             session_timeout_seconds=self._sessions.timeout,
+            overlap=joining.overlap,
             server_version=__version__,
         )
 
@@ -130,6 +131,7 @@ def _joining(raw: bytes) -> Joining:
         messages.text(request.agent, "agent"),
         messages.text(request.device, "device"),
         request.steps_per_epoch,
+        request.overlap,
     )
 
 

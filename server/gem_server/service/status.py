@@ -202,8 +202,8 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
         status.loss = seen.loss
     if seen.statistics is not None:
         status.statistics.CopyFrom(messages.statistics_to(seen.statistics))
-    if session is not None and session.snapshot is not None:
-        status.snapshot_version.CopyFrom(messages.version_to(session.snapshot.version))
+    if session is not None and session.held is not None:
+        status.snapshot_version.CopyFrom(messages.version_to(session.held.newest.version))
     return status
 
 

@@ -21,15 +21,15 @@ class Version:
     clock: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Snapshot:
-    """Parameters that are known to be of one version: what a worker holds, in full precision.
+    """Parameters that are known to be of one version, in full precision.
 
-    `state.snapshot` has float32[parameter_count]; `buffers` are the bytes of all BUFFERs, in layout order (an immutable
-    object that is shared, never written).
+    `parameters` are float32[parameter_count], one array for as long as the snapshot lives, written in place; `buffers`
+    are the bytes of all BUFFERs, in layout order (an immutable object that is shared, never written).
     """
 
-    state: WorkerState
+    parameters: NDArray[np.float32]
     version: Version
     buffers: bytes
 

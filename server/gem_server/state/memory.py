@@ -31,9 +31,13 @@ class MemoryBudget:
         vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
         return vector * (1 + self.staging_buffers + SHARED_SNAPSHOTS) + layout.constant_bytes
 
-    def worker_bytes(self, layout: Layout) -> int:
-        """What one worker costs: the vectors of the update rule (gem: snapshot and moment), and its BUFFERs."""
-        return FLOAT32_BYTES * layout.parameter_count * self.vectors_per_worker + layout.buffer_bytes
+    def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
+        """What one worker costs: the vectors of the update rule (gem: snapshot and moment), and its BUFFERs.
+
+        With overlap there is one snapshot more.
+        """
+        vectors = self.vectors_per_worker + overlap
+        return FLOAT32_BYTES * layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
 
     @property
     def reserved(self) -> int:
@@ -46,14 +50,16 @@ class MemoryBudget:
         self._bound = self.model_bytes(layout)
         self._models.clear()
 
-    def promise(self, session_id: bytes, layout: Layout, instead_of: bytes | None = None) -> None:
+    def promise(
+        self, session_id: bytes, layout: Layout, *, overlap: bool = False, instead_of: bytes | None = None
+    ) -> None:
         """Set a worker's vectors aside, in place of another session's if that is to go.
 
         Raises MEMORY, with the numbers: with a time to retry when the worker would fit if others left, without when the
         model can never fit.
         """
         model = self.model_bytes(layout) if self._bound is None else self._bound
-        worker = self.worker_bytes(layout)
+        worker = self.worker_bytes(layout, overlap=overlap)
         others = sum(cost for other, cost in self._workers.items() if other not in (session_id, instead_of))
         needed = max(model, max(self._models.values(), default=0)) + worker + others
         if needed > self.limit:
@@ -63,6 +69,7 @@ class MemoryBudget:
                 f"the model takes {model:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
                 + ("start fewer workers, or " if fits_alone else "")
+                + ("do without --overlap, or " if overlap else "")
                 + "raise --memory-limit, or lower --staging-buffers",
                 retry_after=RETRY_SECONDS if fits_alone else None,
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},

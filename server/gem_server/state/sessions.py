@@ -1,7 +1,7 @@
 """Sessions: who is joined now, and what each of them holds.
 
 The registry decides about joining, superseding and expiry. It refuses to know streams (it keeps a handle it can end)
-and arrays (it keeps the snapshot that the applying task made). The event loop's thread only; the clock is handed in.
+and arrays (it keeps the snapshots that the applying task made). The event loop's thread only; the clock is handed in.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Protocol
 
 from gem_core import Layout, WireType
 from gem_server.errors import Reason, Refusal
-from gem_server.state.central_variable import Snapshot
 from gem_server.state.fairness import FairnessWindow
+from gem_server.state.held import Held
 from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Run, RunState
@@ -51,6 +51,7 @@ class Joining:
     agent: str = ""
     device: str = ""
     steps_per_epoch: int = 0
+    overlap: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -58,9 +59,9 @@ class Session:
     """One worker's membership.
 
     `number` counts the joins of this process, from 1.
-    `snapshot` is what the worker holds (None until its first completed pull), written by the applying task alone.
+    `held` is what the worker holds (None until its first completed pull), written by the applying task alone.
     `open_calls` are running; `idle_calls` of them have nothing to do until the worker says more. `commit_call` is its
-    running Commit stream, `reader` whoever streams `snapshot` at this moment. `queued_sequence` is that of its complete
+    running Commit stream, `reader` whoever streams its newest snapshot. `queued_sequence` is that of its complete
     commit in the queue (0: none), and `queued_commit` resolves when that was applied. `asked_at`: since when it has
     asked for a staging buffer (None: it does not, or has one); `uploads_slowly`: its uploads have kept others waiting.
     """
@@ -74,7 +75,7 @@ class Session:
     open_calls: int = 0
     idle_calls: int = 0
     ended: Refusal | None = None
-    snapshot: Snapshot | None = None
+    held: Held | None = None
     commit_call: Endable | None = None
     initialize_call: Endable | None = None
     reader: Reading | None = None
@@ -176,7 +177,12 @@ class Sessions:
                 f"{len(self._live)} workers are joined, and no more are allowed: raise --max-sessions",
                 retry_after=SESSIONS_RETRY_SECONDS,
             )
-        self.memory.promise(joining.session_id, joining.layout, instead_of=older.session_id if older else None)
+        self.memory.promise(
+            joining.session_id,
+            joining.layout,
+            overlap=joining.overlap,
+            instead_of=older.session_id if older else None,
+        )
         if older is not None:
             self.end(
                 older,

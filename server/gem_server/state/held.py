@@ -1,0 +1,76 @@
+"""What one worker holds, as the server keeps it: the snapshots s_w that its gradients can be of, and the rule's state.
+
+Without overlap that is one snapshot, which each commit makes the newest. A worker that overlaps computes its next
+gradient while a commit is in flight, at the parameters that it had before that commit's reply: so there are two, the
+newest and the one before, and both can be what a commit's gradient was computed at. The moment is one.
+
+Knows arrays and versions. Refuses to know sessions, queues and the wire. The applying task alone writes it.
+"""
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Statistics, UpdateRule, WorkerState
+from gem_server.state.central_variable import CentralVariable, Snapshot, Version
+
+# Of a snapshot that no gradient can be of; incarnations begin at 1.
+NO_VERSION = Version(0, 0)
+
+
+class Held:
+    """The snapshots of one session: `count` is 1, or 2 with overlap. Made when the first one is read, with m = 0.
+
+    Arrays rotate and are never made anew. What is written is always the oldest, `next`; with overlap that is never the
+    newest, which may still be on its way to the worker.
+    """
+
+    __slots__ = ("_snapshots", "_state")
+
+    def __init__(self, state: WorkerState, version: Version, buffers: bytes, count: int) -> None:
+        self._state = state
+        older = (Snapshot(np.empty_like(state.snapshot), NO_VERSION, b"") for _ in range(count - 1))
+        self._snapshots = deque((*older, Snapshot(state.snapshot, version, buffers)))
+
+    @property
+    def newest(self) -> Snapshot:
+        """That of the last completed pull or reply."""
+        return self._snapshots[-1]
+
+    @property
+    def next(self) -> Snapshot:
+        """The one that the next commit or pull writes."""
+        return self._snapshots[0]
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """Those that a commit may name as its base, oldest first."""
+        return tuple(one.version for one in self._snapshots if one.version != NO_VERSION)
+
+    def commit(
+        self, central: CentralVariable, rule: UpdateRule, base: Version, delta: NDArray[np.float32], staleness: int
+    ) -> Statistics:
+        """Run the rule with s = the snapshot of version `base`; theta is then in `next`, which `written` settles.
+
+        Where `base` is not the oldest version that is left, it is the newest, which is kept: a copy of it takes the
+        oldest one's place. May run outside the event loop's thread.
+        """
+        target = self.next
+        if target.version != base:
+            if self.newest.version != base:
+                raise AssertionError(f"{base} is not held")
+            np.copyto(target.parameters, self.newest.parameters)
+        self._state.snapshot = target.parameters
+        return central.apply(rule, self._state, delta, staleness)
+
+    def written(self, version: Version, buffers: bytes) -> None:
+        """`next` has been written, with this version: it is the newest now."""
+        self.next.version, self.next.buffers = version, buffers
+        self._snapshots.rotate(-1)
+
+    def keep_newest_only(self) -> None:
+        """The worker pulled, and dropped what it had: no gradient of older parameters will come."""
+        for one in self._snapshots:
+            if one is not self.newest:
+                one.version, one.buffers = NO_VERSION, b""
