@@ -13,7 +13,7 @@ COPY docker/install.sh docker/requirements.py /opt/pip/bin/
 FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 gemps \
     && useradd --uid 10001 --gid gemps --no-create-home --home-dir /var/cache/gemps gemps \
-    && install --directory --owner gemps --group gemps /datasets /var/cache/gemps \
+    && install --directory --owner gemps --group gemps /datasets /run/gemps-shared /var/cache/gemps \
     && python3 -m venv --without-pip /opt/gemps
 RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
     --mount=type=bind,source=docker/wheels,target=/wheels \

@@ -1,4 +1,4 @@
-"""CRC32C (Castagnoli), the checksum of every payload on the wire."""
+"""CRC32C (Castagnoli), the checksum of every payload on the wire; and the word sum, of those in shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["crc32c", "crc32c_of"]
+__all__ = ["crc32c", "crc32c_of", "word_sum"]
 
 # google_crc32c holds the interpreter's lock; this much takes some 0.1 ms.
 _STEP = 1024 * 1024
@@ -38,3 +38,22 @@ def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
         for start in range(0, piece.nbytes, _STEP):
             crc = crc32c(piece[start : start + _STEP], crc)
     return crc
+
+
+def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
+    """The word sum of `data` (shared_memory.proto): the sum of (2 i + 1) * w_i modulo 2^32.
+
+    w_i are the 32-bit little-endian words of the payload, of which `data` begins at i = `words_before`; its last word
+    is filled up with zeros. The word sum of a payload is the sum, modulo 2^32, of those of its parts.
+    """
+    view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+    total = 0
+    for start in range(0, view.nbytes, _STEP):
+        piece = view[start : start + _STEP]
+        if piece.nbytes % 4:
+            piece = memoryview(bytes(piece) + bytes(-piece.nbytes % 4))
+        words = np.frombuffer(piece, "<u4")
+        first = words_before + start // 4
+        odd = np.arange(2 * first + 1, 2 * (first + words.size) + 1, 2, dtype=np.uint64).astype(np.uint32)
+        total += int(np.multiply(words, odd).sum(dtype=np.uint64))
+    return total % (1 << 32)

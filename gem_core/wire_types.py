@@ -135,8 +135,12 @@ def _first_giant(values: NDArray[np.float32]) -> BadElement | None:
     if values.max() <= LARGEST_VALUE and values.min() >= -LARGEST_VALUE:
         return None
     index = int(np.argmin(np.abs(values) <= LARGEST_VALUE))
-    value = float(values[index])
-    return BadElement(index, f"is {value!r}" if not np.isfinite(value) else f"is {value:g}, beyond the limit of 1e30")
+    return BadElement(index, describe_bad_value(values[index]))
+
+
+def describe_bad_value(value: np.float32) -> str:
+    """What is wrong with a value that must not reach the model."""
+    return f"is {float(value)!r}" if not np.isfinite(value) else f"is {value:g}, beyond the limit of 1e30"
 
 
 def _float16(values: NDArray[np.float32]) -> NDArray[np.float16]:

@@ -18,7 +18,7 @@ from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region
 from gem_core.wire_types import decode
 
-__all__ = ["Assembler", "DecodingAssembler", "RawAssembler"]
+__all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest"]
 
 
 class Assembler(ABC):
@@ -185,12 +185,17 @@ class DecodingAssembler(Assembler):
         boundary = self.payload.parameter_bytes
         into = np.frombuffer(self._rest[start - boundary : stop - boundary], np.uint8)
         np.copyto(into, np.frombuffer(data, np.uint8))
-        for region in self.payload.regions_between(start, stop):
-            bad = _first_bad(region, into[region.start - start : region.stop - start])
-            if bad is not None:
-                tensor, index = self.payload.locate_rest(region.start + bad * region.unit)
-                problem = "is neither 0 nor 1" if region.element_type is ElementType.BOOL else "is not finite"
-                raise _bad_value(tensor, index, problem)
+        check_rest(self.payload, start, into)
+
+
+def check_rest(payload: PayloadFormat, start: int, data: NDArray[np.uint8]) -> None:
+    """Raise BadValueError if `data`, which lies at the border `start` behind the PARAMETERs, holds an illegal value."""
+    for region in payload.regions_between(start, start + data.size):
+        bad = _first_bad(region, data[region.start - start : region.stop - start])
+        if bad is not None:
+            tensor, index = payload.locate_rest(region.start + bad * region.unit)
+            problem = "is neither 0 nor 1" if region.element_type is ElementType.BOOL else "is not finite"
+            raise _bad_value(tensor, index, problem)
 
 
 def _bad_value(tensor: TensorSpec, index: int, problem: str) -> BadValueError:

@@ -50,6 +50,7 @@ class Reason(Enum):
     ROLE = Fault.CALLER, 27
     INTERNAL = Fault.SERVER, 28
     NOT_OFFERED = Fault.CALLER, 29
+    NO_SHARED_MEMORY = Fault.SITUATION, 30
 
     @property
     def fault(self) -> Fault:

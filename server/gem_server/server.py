@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TypeAlias
 
-from gem_core import RuleError, ThreadingError, create_rule
+from gem_core import RuleError, ThreadingError, checked_copy, create_rule
 from gem_core.threads import configure_threads
 from gem_server.breakdown import Breakdown
 from gem_server.course import Course
@@ -34,6 +35,7 @@ from gem_server.service.listener import Listener
 from gem_server.service.membership import Membership
 from gem_server.service.operations import Operations
 from gem_server.service.pull_stream import PullStream
+from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
@@ -106,6 +108,9 @@ class Server:
         )
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
         self._kernel_thread = ThreadPoolExecutor(1, "gem-kernel")
+        # Half of the cores: the other half is for the kernels.
+        copies = min(settings.staging_buffers, max(1, len(os.sched_getaffinity(0)) // 2))
+        self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -122,6 +127,8 @@ class Server:
         self.gate = Gate()
         guard = protection.protect(settings)
         self._listener = Listener(guard)
+        path = settings.shared_memory_socket
+        self._memory_socket = SharedMemorySocket(path.absolute(), self.sessions, self.gate, monotonic) if path else None
         self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
         self._run_settings = messages.run_settings_to(settings, dict(self.rule.settings))
         self._status = self._make_status()
@@ -146,6 +153,8 @@ class Server:
                 self.staging.prepare(layout)
             if self._recorder is not None:
                 await self._recorder.start(self.rule, self.central, self.run.identity)
+            if self._memory_socket is not None:
+                self._memory_socket.open()
         except BaseException:
             await self._listener.close(None)
             await self.persistence.end_log()
@@ -205,6 +214,8 @@ class Server:
         broken = bool(self._breakdown)
         if self._recorder is not None:
             await (self._recorder.abandon() if broken else self._recorder.close(self.central))
+        if self._memory_socket is not None:
+            await self._memory_socket.close()
         self._answering.end_idle(refusal)
         await self._listener.close(None if broken else STOP_GRACE_SECONDS)
         try:
@@ -212,6 +223,7 @@ class Server:
                 await self.persistence.write_last()
         finally:
             self._kernel_thread.shutdown()
+            self._copy_threads.shutdown()
             self.persistence.release()
         if not was_broken:
             self._breakdown.check()
@@ -225,6 +237,8 @@ class Server:
         def compile_kernels() -> None:
             configure_threads(self.settings.threads)
             self.rule.warm_up()
+            if self._memory_socket is not None:
+                checked_copy.warm_up()
 
         try:
             await asyncio.get_running_loop().run_in_executor(self._kernel_thread, compile_kernels)
@@ -265,10 +279,20 @@ class Server:
             staging=self.staging,
             applier=self.applier,
             draining=lambda: self.gate.draining,
+            copy_threads=self._copy_threads,
             log=persistence.log,
         )
         return handlers.handlers(
-            Membership(answering, self.sessions, self.run, self.central, self._run_settings, chunk_bytes, monotonic),
+            Membership(
+                answering,
+                self.sessions,
+                self.run,
+                self.central,
+                self._run_settings,
+                chunk_bytes,
+                str(self._memory_socket.path) if self._memory_socket is not None else "",
+                monotonic,
+            ),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),
             CommitStream(answering, committing, chunk_bytes),

@@ -70,6 +70,15 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
+    shared_memory_socket: Path | None = Field(
+        None,
+        description="Path of a Unix socket to make (at most 107 bytes), at which workers on this machine get memory "
+        "that they share with the server: large models are then exchanged several times faster than over the network. "
+        "Workers in containers need its folder, as a volume, at the same path. Who reaches the socket and knows a "
+        "session's secret is that session. Empty: none, and all use the network. Linux only.",
+        json_schema_extra={"panel": "Network"},
+    )
+
     rule: Literal["gem", "downpour", "adaptive-staleness"] = Field(
         "gem",
         description="Update rule: what the server makes of a worker's delta.",
@@ -309,6 +318,11 @@ class ServerSettings(BaseSettings):
         folder = Path(values["credentials"])
         optional = {name: folder / file for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
         return {name: folder / file for name, file in _FILES.items()} | optional | values
+
+    @field_validator("shared_memory_socket", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return None if value == "" else value
 
     @field_validator("bind")
     @classmethod

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gemps.v1 import transfer_pb2
 
-from tests.wire.model import BFLOAT16, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL, Model, Tensor, Values
+from tests.wire.model import BFLOAT16, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SMALL, Model, Tensor, Values
 from tests.wire.serving import Serving
 from tests.wire.transfer import MIB, Commit, cut_payload, footer_of
 from tests.wire.worker import RawWorker
@@ -111,7 +111,7 @@ async def test_any_bits_are_legal_in_an_integer_buffer(serving: Serving) -> None
 # -- wire types --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire_type", [0, FLOAT16, BFLOAT16, INT8_BLOCK, SHARED_MEMORY, 77])
+@pytest.mark.parametrize("wire_type", [0, FLOAT16, BFLOAT16, INT8_BLOCK, 77])
 async def test_wire_type_that_join_did_not_settle_is_refused(serving: Serving, wire_type: int) -> None:
     worker = await one_worker(serving, SMALL)
     assert worker.delta_wire_type == FLOAT32

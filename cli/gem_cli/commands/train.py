@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -64,18 +65,20 @@ def train(
         check_model(worker.model)
     if command is None and find_spec("torch") is None:
         raise missing_worker_extra(ModuleNotFoundError(name="torch"))
-    folder, server, server_arguments = _prepare(given, settings, worker, command)
-    plan = Plan(
-        server=gemps("serve", *server_arguments),
-        worker=command or gemps("work", *given.arguments(WorkerSettings)),
-        workers=settings.workers,
-        min_workers=server.min_workers,
-        worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
-        report_interval=settings.report_interval,
-    )
-    started = datetime.now(UTC)
-    with choose_reporter(as_json=as_json) as reporter:
-        outcome = Training(plan, folder, reporter).run()
+    # A folder of its own for the socket: the path of a run folder may be longer than a socket's can be.
+    with TemporaryDirectory(prefix="gemps-") as sockets:
+        folder, server, server_arguments = _prepare(given, settings, worker, command, Path(sockets) / "memory")
+        plan = Plan(
+            server=gemps("serve", *server_arguments),
+            worker=command or gemps("work", *given.arguments(WorkerSettings)),
+            workers=settings.workers,
+            min_workers=server.min_workers,
+            worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
+            report_interval=settings.report_interval,
+        )
+        started = datetime.now(UTC)
+        with choose_reporter(as_json=as_json) as reporter:
+            outcome = Training(plan, folder, reporter).run()
     used = {
         "train": settings.model_dump(mode="json"),
         "server": server.model_dump(mode="json"),
@@ -91,7 +94,7 @@ def train(
 
 
 def _prepare(
-    given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None
+    given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None, socket: Path
 ) -> tuple[RunFolder, ServerSettings, list[str]]:
     """Return the run folder, the server's settings, and the server's arguments."""
     asked = given.load(ServerSettings, data_dir=Path())  # only to see what the user asked for
@@ -102,6 +105,8 @@ def _prepare(
         own["min_workers"] = settings.workers
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = DEFAULT_EPOCHS
+    if "shared_memory_socket" not in asked.model_fields_set and sys.platform == "linux":
+        own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # refuses bad settings before a folder is made
     if settings.run_dir is not None:
         folder = RunFolder.given(settings.run_dir, resume=asked.resume)

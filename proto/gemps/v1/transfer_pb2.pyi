@@ -49,7 +49,7 @@ class Footer(_message.Message):
     def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ParametersHeader(_message.Message):
-    __slots__ = ("version", "wire_type", "byte_count", "offset", "with_constants", "layout_digest", "layout")
+    __slots__ = ("version", "wire_type", "byte_count", "offset", "with_constants", "layout_digest", "layout", "shared_memory")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class ParametersHeader(_message.Message):
     WITH_CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     version: Version
     wire_type: WireType
     byte_count: int
@@ -64,7 +65,8 @@ class ParametersHeader(_message.Message):
     with_constants: bool
     layout_digest: bytes
     layout: _layout_pb2.Layout
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., with_constants: bool = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ...) -> None: ...
+    shared_memory: SharedMemoryHandle
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., with_constants: bool = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ...) -> None: ...
 
 class SharedMemoryHandle(_message.Message):
     __slots__ = ("region", "offset", "byte_count")

@@ -135,6 +135,7 @@ class Applier:
             self._log.hold()
         staleness = self._central.clock - request.base.clock
         waited = self._clock() - request.enqueued_at
+        held.next.will_change()
         statistics = await self._apply(held, request.base, buffer.parameters, staleness)
         if self._recorder is not None:
             await self._recorder.committed(session, request, self._central.clock + 1, staleness, statistics)
@@ -205,6 +206,7 @@ class Applier:
         """Make the session's newest snapshot, and the only one, the central variable; the moment stays."""
         self._take_reader_away(session)
         central, held = self._central, session.held
+        is_changed = True
         if held is None:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
             count = 2 if session.joining.overlap else 1
@@ -214,14 +216,23 @@ class Applier:
             if self._log is not None:
                 await self._log.still(held.next)
             target = held.next.parameters
+            held.next.will_change()
             await self._maybe_elsewhere(lambda: np.copyto(target, central.parameters))
             held.written(central.version, central.buffers)
             held.keep_newest_only()
         else:
+            is_changed = False
             held.keep_newest_only()
-            return
-        if self._recorder is not None:
+        await self._share(session)
+        if self._recorder is not None and is_changed:
             self._recorder.pulled(session, is_first=held is None)
+
+    async def _share(self, session: Session) -> None:
+        """Move what the session holds to the memory that it shares with its worker, unless it lies there."""
+        held, regions = session.held, session.regions
+        if held is not None and regions is not None and held.newest.published is None:
+            snapshots = regions.snapshots
+            await self._maybe_elsewhere(lambda: held.move(snapshots))
 
     def _tell_reset(self, session: Session) -> None:
         if session.worker.commits:
@@ -284,7 +295,8 @@ class Applier:
                 session.reader = None
 
         newest = held.newest
-        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close)
+        handle = newest.published.handle if newest.published is not None else None
+        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close, handle)
         session.reader = reader
         return reader
 

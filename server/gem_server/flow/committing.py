@@ -1,25 +1,33 @@
 """One commit, from its header to its verdict: what section 3 of the design says about sequences, versions and repeats.
 
     judge(header) -> a repeat, answered from the ledger; or
-                     reserve a buffer -> add chunks -> complete(footer) -> applied
+                     reserve a buffer -> add chunks -> complete(footer) -> applied; or
+                     reserve a buffer -> copy out of shared memory      -> applied
 
 Every check that can refuse comes before the commit takes its place in the queue; from then on it is always applied.
 """
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from typing import Self
 
-from gem_core import WireType
-from gem_core.chunking.assemble import DecodingAssembler
+import numpy as np
+
+from gem_core import ChecksumError, WireType
+from gem_core.checked_copy import checked_copy
+from gem_core.checksum import word_sum
+from gem_core.chunking.assemble import DecodingAssembler, check_rest
 from gem_core.payload import PayloadFormat
 from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
-from gem_server.flow.applying import Applier
+from gem_server.flow.applying import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
-from gem_server.flow.staging import Hold, Purpose, StagingPool
-from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.flow.staging import Hold, Purpose, StagingBuffer, StagingPool
+from gem_server.shared_memory.regions import DeltaRegion
+from gem_server.state.central_variable import CentralVariable, Handle, Version
 from gem_server.state.ledger import Content, Verdict
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
@@ -27,7 +35,11 @@ from gem_server.state.sessions import Session, Sessions
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a commit says of itself before its payload."""
+    """What a commit says of itself before its payload.
+
+    `checksum`: CRC32C of the payload, where it is known; for SHARED_MEMORY the word sum. `handle`: where it lies, in
+    shared memory.
+    """
 
     sequence: int
     base_version: Version
@@ -35,7 +47,8 @@ class Header:
     byte_count: int
     loss: float | None
     samples: int
-    crc32c: int | None
+    checksum: int | None
+    handle: Handle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +72,11 @@ class Committing:
         staging: StagingPool,
         applier: Applier,
         draining: Callable[[], bool],
+        copy_threads: Executor,
         log: Log | None = None,
     ) -> None:
         self._central = central
+        self._copy_threads = copy_threads
         self._run = run
         self._sessions = sessions
         self._staging = staging
@@ -88,8 +103,21 @@ class Committing:
         self._check_next(session, header)
         return None
 
-    async def stage(self, session: Session, call: Call, header: Header) -> "Staged":
-        """Reserve a staging buffer for a commit that was judged to be new; may wait. Raises STORAGE_FULL."""
+    async def stage(self, session: Session, call: Call, header: Header) -> "Upload":
+        """Reserve a staging buffer for a commit that comes in chunks and was judged to be new; may wait.
+
+        Raises STORAGE_FULL, and what `judge` raises.
+        """
+        hold, buffer = await self._reserve(session, call, header)
+        assembler = DecodingAssembler(self.format(header.wire_type), buffer.parameters, buffer.rest)
+        return Upload(self, session, call, header, hold, assembler)
+
+    async def stage_shared(self, session: Session, call: Call, header: Header) -> "SharedDelta":
+        """The same for a commit that lies in shared memory."""
+        hold, buffer = await self._reserve(session, call, header)
+        return SharedDelta(self, session, call, header, hold, buffer, _region_of(session, header), self._copy_threads)
+
+    async def _reserve(self, session: Session, call: Call, header: Header) -> tuple[Hold, StagingBuffer]:
         if self._log is not None and not self._log.has_room():
             await self._log.make_room()
         hold = await self._staging.reserve(session, call, Purpose.COMMIT)
@@ -97,11 +125,10 @@ class Committing:
             self._check_next(session, header)  # what was true before waiting may be no longer
             if hold.buffer is None:
                 raise AssertionError("a commit holds no buffer")
-            assembler = DecodingAssembler(self.format(header.wire_type), hold.buffer.parameters, hold.buffer.rest)
         except BaseException:
             self._staging.release(hold)
             raise
-        return Staged(self, session, call, header, hold, assembler)
+        return hold, hold.buffer
 
     def format(self, wire_type: WireType) -> PayloadFormat:
         """The format of a commit's payload, and of its reply's."""
@@ -127,13 +154,13 @@ class Committing:
                 f"{entry.last_applied + 1} next",
                 metadata={"last_applied": str(entry.last_applied)},
             )
-        if header.crc32c is None:
+        if header.checksum is None:
             raise Refusal(
                 Reason.MALFORMED,
                 f"sequence {header.sequence} was applied already; the header of a repeat must carry payload_crc32c",
                 metadata={"last_applied": str(entry.last_applied)},
             )
-        if Content(int(header.wire_type), header.byte_count, header.crc32c) != entry.content:
+        if Content(int(header.wire_type), header.byte_count, header.checksum) != entry.content:
             raise Refusal(
                 Reason.SEQUENCE_REUSED,
                 f"sequence {header.sequence} was applied with other content: a new commit needs sequence "
@@ -168,12 +195,18 @@ class Committing:
         self._run.check_open(session.worker)
         self._check_base(session, header.base_version)
         expected_type = session.joining.delta_wire_type
-        if header.wire_type is not expected_type:
+        if header.wire_type is WireType.SHARED_MEMORY:
+            _region_of(session, header)
+        elif header.handle is not None:
+            raise Refusal(
+                Reason.WIRE_TYPE, "a handle is for commits of wire type SHARED_MEMORY: set that, or leave it out"
+            )
+        elif header.wire_type is not expected_type:
             raise Refusal(
                 Reason.WIRE_TYPE,
                 f"{header.wire_type.name} is not what this session settled on for deltas: use {expected_type.name}",
             )
-        expected_bytes = self.format(header.wire_type).byte_count
+        expected_bytes = self.format(expected_type).byte_count
         if header.byte_count != expected_bytes:
             raise Refusal(
                 Reason.SIZE_MISMATCH,
@@ -199,7 +232,7 @@ class Committing:
                 metadata={"snapshot_clock": str(newest)},
             )
 
-    def enqueue(self, staged: "Staged", footer: Footer) -> CommitRequest:
+    def enqueue(self, staged: "Staged", checksum: int) -> CommitRequest:
         """A complete, valid commit takes its place in the queue, with its part of the budget."""
         session, header = staged.session, staged.header
         self._check_next(session, header)
@@ -212,7 +245,7 @@ class Committing:
             staged.hold,
             header.sequence,
             header.base_version,
-            Content(int(header.wire_type), footer.byte_count, footer.crc32c),
+            Content(int(header.wire_type), header.byte_count, checksum),
             header.loss,
             header.samples,
         )
@@ -257,6 +290,39 @@ class Committing:
 class Staged:
     """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back."""
 
+    def __init__(self, committing: Committing, session: Session, call: Call, header: Header, hold: Hold) -> None:
+        self._committing = committing
+        self.session = session
+        self.call = call
+        self.header = header
+        self.hold = hold
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.hold.complete:
+            self._committing.give_back(self.hold)
+
+    async def _apply(self, checksum: int) -> Applied:
+        """The payload is whole and valid: take a place in the queue, and wait until it was applied and may be shown.
+
+        When the waiting call is cancelled the commit is applied all the same. Raises STORAGE_FULL, and other refusals.
+        """
+        self._committing.received(self.hold)
+        await self._committing.take_room()
+        try:
+            request = self._committing.enqueue(self, checksum)
+        except BaseException:
+            self._committing.give_back_room()
+            raise
+        applied = await request.done
+        return await self._committing.shown(applied, applied.verdict.version.clock)
+
+
+class Upload(Staged):
+    """A commit that comes in chunks."""
+
     def __init__(
         self,
         committing: Committing,
@@ -266,19 +332,8 @@ class Staged:
         hold: Hold,
         assembler: DecodingAssembler,
     ) -> None:
-        self._committing = committing
+        super().__init__(committing, session, call, header, hold)
         self._assembler = assembler
-        self.session = session
-        self.call = call
-        self.header = header
-        self.hold = hold
-
-    def __enter__(self) -> "Staged":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.hold.complete:
-            self._committing.give_back(self.hold)
 
     def add(self, offset: int, data: memoryview) -> None:
         """Take a chunk in. Raises gem_core's errors for chunks and values that are not legal."""
@@ -286,21 +341,75 @@ class Staged:
         self._committing.progressed(self.hold)
 
     async def complete(self, footer: Footer) -> Applied:
-        """Check the footer, take a place in the queue, and wait until the commit was applied and may be shown.
-
-        When the waiting call is cancelled the commit is applied all the same. Raises STORAGE_FULL, and other refusals.
-        """
+        """Check the footer, and see the commit through; see `_apply`."""
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
-        if self.header.crc32c is not None and self.header.crc32c != footer.crc32c:
+        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
             raise Refusal(
                 Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
             )
-        self._committing.received(self.hold)
-        await self._committing.take_room()
-        try:
-            request = self._committing.enqueue(self, footer)
-        except BaseException:
-            self._committing.give_back_room()
-            raise
-        applied = await request.done
-        return await self._committing.shown(applied, applied.verdict.version.clock)
+        return await self._apply(footer.crc32c)
+
+
+class SharedDelta(Staged):
+    """A commit that lies in memory that its worker can write to, while it is copied and after that."""
+
+    def __init__(
+        self,
+        committing: Committing,
+        session: Session,
+        call: Call,
+        header: Header,
+        hold: Hold,
+        buffer: StagingBuffer,
+        region: DeltaRegion,
+        threads: Executor,
+    ) -> None:
+        super().__init__(committing, session, call, header, hold)
+        self._buffer = buffer
+        self._region = region
+        self._threads = threads
+        self._copying: asyncio.Future[int] | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self.hold.complete:
+            return
+        if self._copying is not None and not self._copying.done():
+            # The call was ended, but a thread still writes into the buffer: nobody may have it before that is over.
+            self._copying.add_done_callback(lambda _: self._committing.give_back(self.hold))
+        else:
+            self._committing.give_back(self.hold)
+
+    async def complete(self) -> Applied:
+        """Copy the delta, and see the commit through; see `_apply`. Raises gem_core's errors of values and checksum."""
+        layout = self.session.joining.layout
+        if layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
+            found = self._copy()
+        else:
+            self._copying = asyncio.get_running_loop().run_in_executor(self._threads, self._copy)
+            found = await asyncio.shield(self._copying)
+        if self.header.checksum not in (None, found):
+            raise ChecksumError(
+                f"word sum {found:#010x} of what lies in shared memory differs from the header's "
+                f"{self.header.checksum:#010x}: it changed after it was summed up; write it again"
+            )
+        return await self._apply(found)
+
+    def _copy(self) -> int:
+        layout, buffer = self.session.joining.layout, self._buffer
+        total = checked_copy(self._region.words, buffer.parameters, layout)
+        buffer.rest[:] = self._region.rest
+        payload = self._committing.format(WireType.FLOAT32)
+        check_rest(payload, payload.parameter_bytes, np.frombuffer(buffer.rest, np.uint8))
+        return (total + word_sum(buffer.rest, layout.parameter_count)) % (1 << 32)
+
+
+def _region_of(session: Session, header: Header) -> DeltaRegion:
+    """The region that the header's handle names. Raises NO_SHARED_MEMORY."""
+    region = session.regions.delta if session.regions is not None else None
+    if region is None or header.handle != region.handle:
+        raise Refusal(
+            Reason.NO_SHARED_MEMORY,
+            "the handle names no region that this session has (a connection to the socket gives one): send this commit "
+            "as chunks",
+        )
+    return region

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
-from gem_server.state.central_variable import Version
+from gem_server.state.central_variable import Handle, Version
 
 
 class Reader:
-    """The right to read `parameters` (float32[parameter_count]) and `buffers` of one version."""
+    """The right to read `parameters` (float32[parameter_count]) and `buffers` of one version.
+
+    `handle`: where the same lies in memory that the worker can read by itself.
+    """
 
     def __init__(
         self,
@@ -25,12 +28,14 @@ class Reader:
         parameters: NDArray[np.float32],
         buffers: bytes,
         on_close: Callable[["Reader"], None],
+        handle: Handle | None = None,
     ) -> None:
         self.call = call
         call.streaming += 1
         self.version = version
         self.parameters = parameters
         self.buffers = buffers
+        self.handle = handle
         self._on_close = on_close
         self._refusal: Refusal | None = None
         self._closed = False

@@ -1,13 +1,15 @@
 """The Commit call: any number of commits, one after the other, on one stream."""
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, split_chunk
 from gemps.v1 import commit_pb2
 
+from gem_core import WireType
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
-from gem_server.flow.committing import Committing, Footer, Header, Staged
+from gem_server.flow.committing import Committing, Footer, Header, Upload
 from gem_server.flow.reading import superseded_by_newer_call
 from gem_server.flow.requests import Applied
 from gem_server.service import messages
@@ -61,12 +63,22 @@ class CommitStream:
                 older.end(superseded_by_newer_call())
         header = messages.header_from(part.header)
         applied = await self._committing.judge(session, call, header)
-        if applied is None:
+        if applied is None and header.wire_type is WireType.SHARED_MEMORY:
+            applied = await self._take_shared(session, call, header, part)
+        elif applied is None:
             with await self._committing.stage(session, call, header) as staged:
                 applied = await self._receive(context, staged, header, part)
-        await self._reply(context, session, applied)
+        await self._reply(context, session, header, applied)
 
-    async def _receive(self, context: Context, staged: Staged, header: Header, part: _Part) -> Applied:
+    async def _take_shared(self, session: Session, call: Call, header: Header, part: _Part) -> Applied:
+        if part.data is not None or part.footer is not None:
+            raise Refusal(
+                Reason.OUT_OF_ORDER, "a commit whose header carries a handle has no chunk and no footer: send it alone"
+            )
+        with await self._committing.stage_shared(session, call, header) as staged:
+            return await staged.complete()
+
+    async def _receive(self, context: Context, staged: Upload, header: Header, part: _Part) -> Applied:
         if part.data is None and part.footer is None:
             await context.write(
                 commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=header.sequence)).SerializeToString()
@@ -95,7 +107,7 @@ class CommitStream:
                     "a header came before the footer of the commit before it: finish one commit, then start the next",
                 )
 
-    async def _reply(self, context: Context, session: Session, applied: Applied) -> None:
+    async def _reply(self, context: Context, session: Session, header: Header, applied: Applied) -> None:
         session.check_alive()
         if applied.reader is None:
             raise superseded_by_newer_call()
@@ -103,16 +115,22 @@ class CommitStream:
         head = commit_pb2.CommitResponse(
             verdict=messages.verdict_to(applied.verdict), parameters=parameters_header(applied.reader, payload)
         )
-        sent = await send(
-            context,
-            applied.reader,
-            payload,
-            b"",
-            head=head.SerializeToString(),
-            last=commit_pb2.CommitResponse(),
-            chunk_field=COMMIT_RESPONSE_CHUNK,
-            chunk_bytes=self._chunk_bytes,
-        )
+        if header.handle is not None and applied.reader.handle is not None:
+            with closing(applied.reader):  # the worker reads by itself
+                head.parameters.shared_memory.CopyFrom(messages.handle_to(applied.reader.handle))
+                head.footer.byte_count = sent = payload.byte_count
+                await context.write(head.SerializeToString())
+        else:
+            sent = await send(
+                context,
+                applied.reader,
+                payload,
+                b"",
+                head=head.SerializeToString(),
+                last=commit_pb2.CommitResponse(),
+                chunk_field=COMMIT_RESPONSE_CHUNK,
+                chunk_bytes=self._chunk_bytes,
+            )
         telemetry = session.worker.telemetry
         telemetry.bytes_sent += sent
         if not applied.verdict.duplicate:

@@ -36,6 +36,7 @@ class Membership:
         central: CentralVariable,
         run_settings: run_pb2.RunSettings,
         chunk_bytes: int,
+        shared_memory_socket: str,
         clock: Callable[[], float],
     ) -> None:
         self._answering = answering
@@ -44,6 +45,7 @@ class Membership:
         self._central = central
         self._run_settings = run_settings
         self._chunk_bytes = chunk_bytes
+        self._shared_memory_socket = shared_memory_socket
         self._clock = clock
 
     async def join(self, raw: bytes, context: Context) -> bytes:
@@ -86,6 +88,7 @@ class Membership:
             next_eta=self._run.next_eta,
             session_timeout_seconds=self._sessions.timeout,
             overlap=joining.overlap,
+            shared_memory_socket=self._shared_memory_socket,
             server_version=__version__,
         )
 

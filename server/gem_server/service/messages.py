@@ -10,7 +10,7 @@ from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, T
 from gem_server.errors import Reason, Refusal
 from gem_server.flow import committing
 from gem_server.settings import ServerSettings
-from gem_server.state.central_variable import Version
+from gem_server.state.central_variable import Handle, Version
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import RunState
 
@@ -125,7 +125,7 @@ def version_to(version: Version) -> transfer_pb2.Version:
 def wire_type_from(number: int) -> WireType:
     """A wire type that this server can take in a message. Raises WIRE_TYPE."""
     if number == WireType.SHARED_MEMORY:
-        raise Refusal(Reason.WIRE_TYPE, "this server offers no shared memory: use what Join settled")
+        raise Refusal(Reason.WIRE_TYPE, "SHARED_MEMORY is for commits alone: use what Join settled")
     try:
         return WireType(number)
     except ValueError:
@@ -139,12 +139,26 @@ def header_from(message: commit_pb2.CommitHeader) -> committing.Header:
     return committing.Header(
         message.sequence,
         version_from(message.base_version),
-        wire_type_from(message.wire_type),
+        _wire_type_of_commit(message.wire_type),
         message.byte_count,
         message.loss if message.HasField("loss") else None,
         message.samples,
         message.payload_crc32c if message.HasField("payload_crc32c") else None,
+        _handle_from(message.shared_memory) if message.HasField("shared_memory") else None,
     )
+
+
+def _wire_type_of_commit(number: int) -> WireType:
+    return WireType.SHARED_MEMORY if number == WireType.SHARED_MEMORY else wire_type_from(number)
+
+
+def _handle_from(message: transfer_pb2.SharedMemoryHandle) -> Handle:
+    return Handle(message.region, message.offset, message.byte_count)
+
+
+def handle_to(handle: Handle) -> transfer_pb2.SharedMemoryHandle:
+    """The message of a place in shared memory."""
+    return transfer_pb2.SharedMemoryHandle(region=handle.region, offset=handle.offset, byte_count=handle.byte_count)
 
 
 def footer_from(message: transfer_pb2.Footer) -> committing.Footer:

@@ -59,6 +59,7 @@ _CODES: dict[Reason, grpc.StatusCode] = {
     Reason.ROLE: grpc.StatusCode.PERMISSION_DENIED,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
     Reason.NOT_OFFERED: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.NO_SHARED_MEMORY: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _CORE_REASONS: dict[type[Exception], Reason] = {

@@ -6,6 +6,7 @@ writes it (from the event loop, or from the kernel's thread while the event loop
 
 import secrets
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +22,58 @@ class Version:
     clock: int
 
 
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A payload in shared memory, as server and worker name it; see `SharedMemoryHandle`."""
+
+    region: int
+    offset: int
+    byte_count: int
+
+
+class Published(Protocol):
+    """Memory in which a worker itself reads the snapshot that lies there."""
+
+    @property
+    def parameters(self) -> NDArray[np.float32]:
+        """The place for them, float32[parameter_count]."""
+
+    @property
+    def handle(self) -> Handle:
+        """Where the whole payload is."""
+
+    def will_change(self) -> None:
+        """What lies there is of no version from now on."""
+
+    def publish(self, version: Version, buffers: bytes) -> None:
+        """It is of this version, with these BUFFERs."""
+
+
 @dataclass(slots=True, eq=False)
 class Snapshot:
     """Parameters that are known to be of one version, in full precision.
 
-    `parameters` are float32[parameter_count], one array for as long as the snapshot lives, written in place; `buffers`
-    are the bytes of all BUFFERs, in layout order (an immutable object that is shared, never written).
+    `parameters` are float32[parameter_count], written in place, one array for as long as the snapshot lives (or until
+    it moves to memory that the worker reads, too: `published`); `buffers` are the bytes of all BUFFERs, in layout order
+    (an immutable object that is shared, never written).
     """
 
     parameters: NDArray[np.float32]
     version: Version
     buffers: bytes
+    published: Published | None = None
+
+    def will_change(self) -> None:
+        """The parameters are about to be written."""
+        if self.published is not None:
+            self.published.will_change()
+
+    def becomes(self, version: Version, buffers: bytes) -> None:
+        """The parameters were written: they are those of `version`."""
+        self.version = version
+        self.buffers = buffers
+        if self.published is not None:
+            self.published.publish(version, buffers)
 
 
 class CentralVariable:

@@ -8,12 +8,13 @@ Knows arrays and versions. Refuses to know sessions, queues and the wire. The ap
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Statistics, UpdateRule, WorkerState
-from gem_server.state.central_variable import CentralVariable, Snapshot, Version
+from gem_server.state.central_variable import CentralVariable, Published, Snapshot, Version
 
 # Of a snapshot that no gradient can be of; incarnations begin at 1.
 NO_VERSION = Version(0, 0)
@@ -22,8 +23,8 @@ NO_VERSION = Version(0, 0)
 class Held:
     """The snapshots of one session: `count` is 1, or 2 with overlap. Made when the first one is read, with m = 0.
 
-    Arrays rotate and are never made anew. What is written is always the oldest, `next`; with overlap that is never the
-    newest, which may still be on its way to the worker.
+    Arrays rotate; none is made anew, but when all move to shared memory. What is written is always the oldest, `next`;
+    with overlap that is never the newest, which may still be on its way to the worker.
     """
 
     __slots__ = ("_snapshots", "_state")
@@ -66,11 +67,20 @@ class Held:
 
     def written(self, version: Version, buffers: bytes) -> None:
         """`next` has been written, with this version: it is the newest now."""
-        self.next.version, self.next.buffers = version, buffers
+        self.next.becomes(version, buffers)
         self._snapshots.rotate(-1)
+
+    def move(self, places: Sequence[Published]) -> None:
+        """Move the snapshots to places that the worker can read, too. May run outside the event loop's thread."""
+        for one, place in zip(self._snapshots, places, strict=True):
+            np.copyto(place.parameters, one.parameters)
+            one.parameters, one.published = place.parameters, place
+            if one.version != NO_VERSION:
+                place.publish(one.version, one.buffers)
 
     def keep_newest_only(self) -> None:
         """The worker pulled, and dropped what it had: no gradient of older parameters will come."""
         for one in self._snapshots:
             if one is not self.newest:
+                one.will_change()
                 one.version, one.buffers = NO_VERSION, b""

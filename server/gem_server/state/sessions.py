@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gem_core import Layout, WireType
 from gem_server.errors import Reason, Refusal
+from gem_server.shared_memory.regions import SessionRegions
 from gem_server.state.fairness import FairnessWindow
 from gem_server.state.held import Held
 from gem_server.state.ledger import Entry, Ledger
@@ -64,6 +65,7 @@ class Session:
     running Commit stream, `reader` whoever streams its newest snapshot. `queued_sequence` is that of its complete
     commit in the queue (0: none), and `queued_commit` resolves when that was applied. `asked_at`: since when it has
     asked for a staging buffer (None: it does not, or has one); `uploads_slowly`: its uploads have kept others waiting.
+    `regions`: the memory that it shares with its worker (None: none).
     """
 
     joining: Joining
@@ -84,6 +86,7 @@ class Session:
     queued_commit: "asyncio.Future[None] | None" = None
     asked_at: float | None = None
     uploads_slowly: bool = False
+    regions: SessionRegions | None = None
 
     @property
     def session_id(self) -> bytes:

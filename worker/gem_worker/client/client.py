@@ -163,14 +163,32 @@ class Client:
             self._session.heartbeat()
         return self._puller.pull(view, format_)
 
+    @property
+    def shared_delta(self) -> memoryview | None:
+        """Where a delta that is written there need not be copied: memory shared with the server; None: there is none.
+
+        It may be other memory, or none, after any call. What was written to it stays valid as the delta of a commit.
+        """
+        shared = self._session.open_shared()
+        return shared.delta if shared is not None else None
+
     def commit(
-        self, delta: memoryview, into: memoryview, *, loss: float | None = None, samples: int = 0
+        self,
+        delta: memoryview,
+        into: memoryview,
+        *,
+        loss: float | None = None,
+        samples: int = 0,
+        in_place: bool = False,
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs), exactly once.
 
         When it returns, `into` holds fresh parameters of `outcome.version`, also when the delta had to be dropped
         (`outcome.applied` False: restart, or a snapshot that moved on). `delta` must not change during the call, and
         must not share memory with `into`. Waits as long as an answering server makes it wait.
+
+        `in_place`: parameters that came through shared memory are not copied to `into`; `outcome.parameters` says where
+        they are: `into`, or there (read-only, until the next call of this client).
 
         Raises:
             RunFinished: the delta was refused because the run is finished; leave.
@@ -185,7 +203,7 @@ class Client:
         formats = self._session.formats
         delta_view = byte_view(delta, formats[0], "the delta")
         into_view = byte_view(into, formats[1], "the buffer for parameters", writable=True)
-        return self._committer.commit(delta_view, into_view, loss, samples)
+        return self._committer.commit(delta_view, into_view, loss, samples, in_place=in_place)
 
     def leave(self, reason: str) -> None:
         """End the session; `reason` (up to 256 bytes) is for the server's log. Never raises because of the network."""
@@ -201,6 +219,7 @@ class Client:
         atexit.unregister(self.close)
         self._session.end_membership()
         self._committer.drop_stream()
+        self._session.close_shared()
         self._calls.close()
         self._watchdog.stop()
 

@@ -9,6 +9,7 @@ What may be known after a break, and what is then done:
   the server restarted      pull, because the snapshot is gone; the delta is dropped unless it was applied
   refused, with RetryInfo   wait that long, then the identical bytes again
   refused as stale          pull, and drop the delta: a gradient of other parameters must not be applied
+  the region is gone        the same delta and sequence again, as chunks: nothing was applied under that sequence
 
 A repeat cannot be applied twice: the server checks sequence and CRC (commit.proto).
 """
@@ -17,8 +18,9 @@ from gemps.v1 import commit_pb2
 
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
-from gem_worker.client.commit_stream import CommitReply, CommitStream, OutgoingCommit
+from gem_worker.client.commit_stream import CommitReply, CommitStream, Outgoing, SharedCommit, StreamedCommit
 from gem_worker.client.errors import MisuseError, RunFinished, ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import CommitOutcome, RunState, Version, to_wire_types
@@ -50,12 +52,13 @@ class Committer:
         if stream is not None:
             stream.cancel()
 
-    def commit(self, delta: memoryview, into: memoryview, loss: float | None, samples: int) -> CommitOutcome:
+    def commit(
+        self, delta: memoryview, into: memoryview, loss: float | None, samples: int, *, in_place: bool = False
+    ) -> CommitOutcome:
         """See Client.commit; the buffers are bytes and of the right size."""
-        formats = self._session.formats
-        outgoing = self._outgoing(delta, formats.delta, loss, samples)
+        header = self._header(delta, loss, samples)
         try:
-            outcome = self._until_settled(outgoing, into, formats.parameters)
+            outcome = self._until_settled(header, delta, into, in_place=in_place)
         except (ServerRefused, RunFinished):
             # Refused: nothing changed, and nothing is uncertain.
             self.drop_stream()
@@ -69,7 +72,7 @@ class Committer:
         self._session.patience.succeeded()
         return outcome
 
-    def _outgoing(self, delta: memoryview, payload: PayloadFormat, loss: float | None, samples: int) -> OutgoingCommit:
+    def _header(self, delta: memoryview, loss: float | None, samples: int) -> commit_pb2.CommitHeader:
         session = self._session
         if session.version is None:
             raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
@@ -77,23 +80,40 @@ class Committer:
             session_id=session.session_id,
             sequence=session.last_applied + 1,
             base_version=session.version.to_wire(),
-            wire_type=to_wire_types([payload.wire_type])[0],
-            byte_count=payload.byte_count,
+            byte_count=delta.nbytes,
             samples=samples,
-            payload_crc32c=crc32c(delta),
         )
         if loss is not None:
             header.loss = loss
-        return OutgoingCommit(header, delta, payload, session.membership.chunk_bytes)
+        return header
 
-    def _until_settled(self, outgoing: OutgoingCommit, into: memoryview, payload: PayloadFormat) -> CommitOutcome:
-        session = self._session
+    def _outgoing(self, header: commit_pb2.CommitHeader, delta: memoryview) -> Outgoing:
+        """The delta in shared memory, if there is any; else as chunks."""
+        session, own = self._session, commit_pb2.CommitHeader()
+        own.CopyFrom(header)
+        shared = session.open_shared()
+        if shared is not None:
+            shared.write(delta)
+            own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([WireType.SHARED_MEMORY])[0]))
+            return SharedCommit(own, delta, shared)
+        payload = session.formats.delta
+        own.MergeFrom(
+            commit_pb2.CommitHeader(wire_type=to_wire_types([payload.wire_type])[0], payload_crc32c=crc32c(delta))
+        )
+        return StreamedCommit(own, delta, payload, session.membership.chunk_bytes)
+
+    def _until_settled(
+        self, header: commit_pb2.CommitHeader, delta: memoryview, into: memoryview, *, in_place: bool
+    ) -> CommitOutcome:
+        session, payload = self._session, self._session.formats.parameters
+        outgoing = self._outgoing(header, delta)
         # The server says this delta is applied: its header alone brings the stored verdict.
         applied = False
         # What `into` holds since the session was lost, for when the stored verdict is lost, too.
         pulled: Version | None = None
         while True:
-            reply = CommitReply(ParametersReceiver(payload, into))
+            shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
+            reply = CommitReply(ParametersReceiver(payload, into, shared, in_place=in_place))
             try:
                 self._open_stream().exchange(outgoing, reply, header_only=applied)
                 return self._applied(reply)
@@ -107,8 +127,13 @@ class Committer:
             except ServerRefused as refusal:
                 self.drop_stream()
                 if pulled is not None and self._verdict_is_lost(refusal):
-                    return CommitOutcome(True, None, pulled, self._run_finished())
+                    return CommitOutcome(True, None, pulled, self._run_finished(), into)
                 why = str(refusal)
+                if refusal.reason == "NO_SHARED_MEMORY":
+                    if shared is session.open_shared():
+                        session.stop_sharing(why)
+                    outgoing = self._outgoing(header, delta)
+                    continue
                 self._recover(refusal)
             if session.version is None:
                 pulled = self._puller.pull(into, payload)
@@ -116,7 +141,7 @@ class Committer:
             if pulled is not None and not applied:
                 text = f"one delta was dropped, fresh parameters were pulled: {why}"
                 self._on_event(ClientEvent(EventKind.DELTA_DROPPED, text))
-                return CommitOutcome(False, None, pulled, self._run_finished())
+                return CommitOutcome(False, None, pulled, self._run_finished(), into)
 
     def _open_stream(self) -> CommitStream:
         if self._stream is not None and not self._stream.is_open():
@@ -142,7 +167,7 @@ class Committer:
         if version is None:
             raise ServerMisbehavedError("the server sent no parameters")
         session.version = version
-        return CommitOutcome(True, verdict, version, self._run_finished())
+        return CommitOutcome(True, verdict, version, self._run_finished(), reply.receiver.parameters)
 
     def _run_finished(self) -> bool:
         return self._session.run_state is RunState.FINISHED

@@ -5,12 +5,14 @@ Nothing here repeats anything: a break is raised as Torn, a refusal as ServerRef
 
 from collections.abc import Iterator
 from queue import SimpleQueue
+from typing import Protocol
 
 import grpc
 from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, FramingError, join_chunk, split_chunk
 from gemps.v1 import commit_pb2
 from google.protobuf.message import DecodeError
 
+from gem_core.checksum import word_sum
 from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
@@ -20,14 +22,70 @@ from gem_worker.client.messages import Verdict
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.send import chunk_messages, count_chunks, payload_footer
+from gem_worker.client.shared_memory import SharedMemory, TornParametersError
 from gem_worker.client.watchdog import Watchdog, Watched
 
 # commit.proto: payloads up to this go whole, in the header's message, without waiting for proceed.
 WHOLE_LIMIT = 64 << 10
 
 
-class OutgoingCommit:
-    """One delta on its way: the same bytes in every attempt. `header` names session, sequence, base, size and CRC."""
+class Outgoing(Protocol):
+    """One delta on its way, in one attempt or several."""
+
+    @property
+    def sequence(self) -> int:
+        """The commit's."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the first message is all that the server needs."""
+
+    def question(self) -> bytes:
+        """The header alone, for the stored verdict of a commit that was applied."""
+
+    def first_message(self) -> bytes:
+        """What an attempt begins with."""
+
+    def messages_after_proceed(self, watched: Watched) -> Iterator[bytes]:
+        """What follows when the server says proceed."""
+
+
+class SharedCommit:
+    """A delta that lies in shared memory. `header` names session, sequence, base and size."""
+
+    is_whole = True
+
+    def __init__(self, header: commit_pb2.CommitHeader, delta: memoryview, shared: SharedMemory) -> None:
+        self.sequence = header.sequence
+        self.shared = shared
+        self._delta = delta
+        self._header = header
+        self._is_first = True
+
+    def question(self) -> bytes:
+        """See `Outgoing`."""
+        return commit_pb2.CommitRequest(header=self._header_of_repeat()).SerializeToString()
+
+    def first_message(self) -> bytes:
+        """See `Outgoing`. All but the first carry the word sum; for the first nobody needs it."""
+        header = self._header if self._is_first else self._header_of_repeat()
+        self._is_first = False
+        message = commit_pb2.CommitRequest(header=header)
+        message.header.shared_memory.CopyFrom(self.shared.delta_handle)
+        return message.SerializeToString()
+
+    def messages_after_proceed(self, watched: Watched) -> Iterator[bytes]:
+        """See `Outgoing`."""
+        raise ServerMisbehavedError("the server said proceed to a commit that lies in shared memory")
+
+    def _header_of_repeat(self) -> commit_pb2.CommitHeader:
+        if not self._header.HasField("payload_crc32c"):
+            self._header.payload_crc32c = word_sum(self._delta)
+        return self._header
+
+
+class StreamedCommit:
+    """A delta that goes as chunks: the same bytes in every attempt. `header` names sequence, base, size and CRC."""
 
     def __init__(
         self, header: commit_pb2.CommitHeader, delta: memoryview, payload: PayloadFormat, chunk_bytes: int
@@ -40,12 +98,14 @@ class OutgoingCommit:
         self._crc32c = header.payload_crc32c
         self._header = header
 
-    def header_message(self) -> bytes:
-        """The header alone: the start of a large commit, and the question for a stored verdict."""
+    def question(self) -> bytes:
+        """See `Outgoing`."""
         return commit_pb2.CommitRequest(header=self._header).SerializeToString()
 
-    def whole_message(self) -> bytes:
-        """Header, data and footer in one."""
+    def first_message(self) -> bytes:
+        """See `Outgoing`: of a small commit all of it, of a large one the header."""
+        if not self.is_whole:
+            return self.question()
         chunks = 1 if self._delta.nbytes else 0
         footer = payload_footer(self._payload, chunks, self._crc32c)
         fields = commit_pb2.CommitRequest(header=self._header, footer=footer).SerializeToString()
@@ -136,7 +196,7 @@ class CommitStream:
             self._call.cancel()
             self._feed.end()
 
-    def exchange(self, commit: OutgoingCommit, reply: CommitReply, *, header_only: bool) -> None:
+    def exchange(self, commit: Outgoing, reply: CommitReply, *, header_only: bool) -> None:
         """Send a commit and receive everything up to the reply's footer.
 
         `header_only`: the commit is known to be applied, so its header alone brings the stored verdict.
@@ -145,9 +205,7 @@ class CommitStream:
         with interrupts_wait(self._call.cancel), self._watchdog.watch(self._call.cancel) as watched:
             if commit.is_whole and not header_only:
                 watched.sequence = commit.sequence
-                self._feed.put(commit.whole_message())
-            else:
-                self._feed.put(commit.header_message())
+            self._feed.put(commit.question() if header_only else commit.first_message())
             try:
                 self._receive(commit, reply, watched)
             except grpc.RpcError as error:
@@ -155,11 +213,11 @@ class CommitStream:
                 if isinstance(reason, Torn) and watched.ended_because is not None:
                     reason = Torn(watched.ended_because)
                 raise reason from None
-            except (CoreError, FramingError, DecodeError) as error:
+            except (CoreError, FramingError, DecodeError, TornParametersError) as error:
                 reply.receiver.reset()
                 raise Torn(f"the reply arrived damaged: {error}") from error
 
-    def _receive(self, commit: OutgoingCommit, reply: CommitReply, watched: Watched) -> None:
+    def _receive(self, commit: Outgoing, reply: CommitReply, watched: Watched) -> None:
         may_proceed = True
         for message in self._call:
             watched.progress()

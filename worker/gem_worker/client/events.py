@@ -20,6 +20,8 @@ class EventKind(Enum):
     # It was restarted, or had lost the session.
     JOINED_AGAIN = "joined-again"
     DELTA_DROPPED = "delta-dropped"
+    # The server offers shared memory, but this worker cannot have it, or has it no more: it uses the stream.
+    NOT_SHARED = "not-shared"
     # The server did not hear that this worker left.
     NOT_LEFT = "not-left"
 

@@ -167,17 +167,19 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """How a commit ended. In every case the caller's buffer now holds the parameters of `version`.
+    """How a commit ended. In every case `parameters` now holds the parameters of `version`.
 
     `applied` False: the delta was dropped, because the server was restarted or the session's snapshot had moved on.
     `verdict` None: it was dropped, or it was applied and a restart of the server lost the verdict.
     `run_finished`: the next commit would be refused; leave.
+    `parameters`: the caller's buffer; or, where he asked for it, the place in shared memory, until his next call.
     """
 
     applied: bool
     verdict: Verdict | None
     version: Version
     run_finished: bool
+    parameters: memoryview
 
 
 def layout_to_wire(layout: Layout) -> layout_pb2.Layout:

@@ -5,12 +5,14 @@ One receiver lives through all attempts of a transfer: what has arrived stays, a
 
 from typing import Protocol
 
+import numpy as np
 from gemps.v1 import transfer_pb2
 
 from gem_core.chunking import RawAssembler
 from gem_core.payload import PayloadFormat
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version
+from gem_worker.client.shared_memory import SharedMemory
 
 
 class Receiver(Protocol):
@@ -32,15 +34,28 @@ class Receiver(Protocol):
 class ParametersReceiver:
     """Receives one payload of the given format into `into`.
 
+    Args:
+        payload: the format.
+        into: where it goes.
+        shared: where a server may say that it lies; else it comes as chunks.
+        in_place: what lies there is not copied to `into`.
+
     Attributes:
         version: of what is arriving; None before the header.
+        parameters: where the payload is at the end.
     """
 
-    def __init__(self, payload: PayloadFormat, into: memoryview) -> None:
+    def __init__(
+        self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None = None, *, in_place: bool = False
+    ) -> None:
         self._payload = payload
         self._into = into
+        self._shared = shared
+        self._in_place = in_place
+        self._handle: transfer_pb2.SharedMemoryHandle | None = None
         self._assembler: RawAssembler | None = None
         self.version: Version | None = None
+        self.parameters = into
 
     @property
     def received(self) -> int:
@@ -50,7 +65,9 @@ class ParametersReceiver:
     def reset(self) -> None:
         """Forget what has arrived: the transfer starts over."""
         self._assembler = None
+        self._handle = None
         self.version = None
+        self.parameters = self._into
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         """The server's header, of a transfer that starts or goes on.
@@ -72,6 +89,9 @@ class ParametersReceiver:
                 f"the server goes on with {version} at byte {header.offset}, not with {self.version} at {self.received}"
             )
         self.version = version
+        self._handle = header.shared_memory if header.HasField("shared_memory") else None
+        if self._handle is not None and self._shared is None:
+            raise ServerMisbehavedError("the server names shared memory for a reply that was to come as chunks")
         # A new one for every attempt: the footer counts the chunks of its own stream, but the CRC is of all bytes.
         checksum = self._assembler.crc32c if self._assembler is not None else 0
         self._assembler = RawAssembler(payload, self._into, start=self.received, crc32c=checksum)
@@ -83,7 +103,25 @@ class ParametersReceiver:
         self._assembler.add(offset, data)
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
-        """The footer. Raises gem_core's SizeMismatchError or ChecksumError when it does not match."""
+        """The footer. Raises gem_core's SizeMismatchError or ChecksumError when it does not match.
+
+        Of parameters in shared memory: raises TornParametersError when what lies there is not what was announced.
+        """
         if self._assembler is None:
             raise ServerMisbehavedError("the server sent a footer before the header")
+        if self._handle is not None:
+            self._take(self._handle)
+            return
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+
+    def _take(self, handle: transfer_pb2.SharedMemoryHandle) -> None:
+        shared, version = self._shared, self.version
+        if shared is None or version is None:
+            raise AssertionError("announce() has checked this")
+        found = shared.parameters(handle)
+        shared.check(handle, version)
+        if self._in_place:
+            self.parameters = found
+        else:
+            np.copyto(np.frombuffer(self._into, np.uint8), np.frombuffer(found, np.uint8))
+            shared.check(handle, version)

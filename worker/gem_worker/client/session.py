@@ -22,6 +22,7 @@ from gem_worker.client.messages import Membership, RunState, Version, layout_to_
 from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
+from gem_worker.client.shared_memory import SMALLEST_SHARED_BYTES, NotSharedError, SharedMemory
 from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 _Response = TypeVar("_Response")
@@ -106,6 +107,8 @@ class Session:
         self.run_state = RunState.WAITING
         self.unsettled = False
         self._formats: Formats | None = None
+        self._shared: SharedMemory | None = None
+        self._why_not_shared = ""
 
     @property
     def membership(self) -> Membership:
@@ -148,7 +151,47 @@ class Session:
         self.next_eta = response.next_eta
         self.run_state = membership.run_state
         self.unsettled = False
+        self._share(response.shared_memory_socket)
         return membership
+
+    def open_shared(self) -> SharedMemory | None:
+        """The memory that is shared with the server; None where there is none, or the server let go of it."""
+        if self._shared is not None and not self._shared.is_open():
+            self.stop_sharing("the server ended the connection for shared memory")
+        return self._shared
+
+    def stop_sharing(self, why: str) -> None:
+        """Use the stream from now on, until the next join."""
+        if self._shared is not None:
+            self.close_shared()
+            self._tell_not_shared(why)
+
+    def close_shared(self) -> None:
+        """Give the shared memory back, if there is any."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
+
+    def _share(self, path: str) -> None:
+        """After a join: see that there is shared memory, where the server offers it and this worker can use it."""
+        formats = self.formats
+        if self._shared is not None and self._shared.is_open():
+            return
+        self.close_shared()
+        plain = all(one.wire_type is WireType.FLOAT32 for one in formats)
+        large = formats.delta.byte_count >= SMALLEST_SHARED_BYTES
+        if not (path and self._settings.shared_memory and plain and large):
+            return
+        try:
+            self._shared = SharedMemory(path, self.session_id, formats.delta)
+        except NotSharedError as error:
+            if error.is_odd:
+                self._tell_not_shared(str(error))
+
+    def _tell_not_shared(self, why: str) -> None:
+        if why != self._why_not_shared:
+            self._why_not_shared = why
+            self._on_event(ClientEvent(EventKind.NOT_SHARED, f"deltas and parameters go over the network: {why}"))
 
     def rejoin(self, why: str) -> None:
         """Join again after the server lost the session, was restarted, or counts otherwise than we do."""

@@ -68,6 +68,12 @@ class ClientSettings(BaseSettings):
         description="Seconds (default 5) that leave() waits for the server's answer. A server that does not "
         "hear of it ends the session by its own time-out, so nothing but tidiness is lost when this is short.",
     )
+    shared_memory: bool = Field(
+        default=True,
+        description="Exchange large models through memory that is shared with the server, where it offers that "
+        "(--shared-memory-socket) and runs on the same machine; anywhere else, and for wire types that are narrower "
+        "than float32, the network is used. false: always the network.",
+    )
     credentials: Path | None = Field(
         default=None,
         description="Folder as `gemps certs` makes one for each role. Its file ca.crt and, where they are "

@@ -1,0 +1,208 @@
+"""The Unix socket at which workers of this machine get the descriptors of their shared memory (shared_memory.proto)."""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gemps.v1 import shared_memory_pb2
+
+from gem_core import WireType
+from gem_server.errors import Reason, Refusal, StartupError
+from gem_server.service import messages
+from gem_server.service.answering import Gate
+from gem_server.shared_memory.regions import PAYLOAD_OFFSET, Region, SessionRegions
+from gem_server.state.sessions import Session, Sessions
+
+# Of sockaddr_un, without the zero at its end.
+MAX_PATH_BYTES = 107
+# Whoever connects says in this time who he is.
+REQUEST_SECONDS = 10.0
+MAX_REQUEST_BYTES = 256
+# Connections beside those of sessions: of workers that connect anew, and of whoever says nothing.
+SPARE_CONNECTIONS = 64
+
+logger = logging.getLogger(__name__)
+
+
+class SharedMemorySocket:
+    """Hands regions out from `open` to `close`; both on one event loop.
+
+    A connection lives as long as its worker wants to use the regions. It ends with the session, and with a newer
+    connection of the same session.
+    """
+
+    def __init__(self, path: Path, sessions: Sessions, gate: Gate, clock: Callable[[], float]) -> None:
+        self.path = path
+        self._sessions = sessions
+        self._gate = gate
+        self._clock = clock
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: dict[asyncio.Task[None], Session | None] = {}
+        sessions.on_end.append(self._end_of_session)
+
+    def open(self) -> None:
+        """Listen. Raises StartupError when the path cannot be had."""
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            _bind(listening, self.path)
+            # The session id is what is asked for; who may come near is for the folder to say.
+            self.path.chmod(0o666)
+            listening.listen(128)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+        self._listening = listening
+        self._accepting = asyncio.create_task(self._accept(listening))
+
+    async def close(self) -> None:
+        """Stop listening, end all connections, remove the socket's file. Harmless a second time."""
+        if self._listening is None:
+            return
+        tasks = [*self._connections, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listening.close()
+        self._listening = None
+        self.path.unlink(missing_ok=True)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:  # no more descriptors: those that are open go on
+                logger.warning("no connection for shared memory: %s", error.strerror)
+                await asyncio.sleep(1.0)
+                continue
+            if len(self._connections) >= self._sessions.max_sessions + SPARE_CONNECTIONS:
+                connection.close()
+                continue
+            connection.setblocking(False)
+            task = asyncio.create_task(self._serve(connection))
+            self._connections[task] = None
+            task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with connection:
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    raw = await loop.sock_recv(connection, MAX_REQUEST_BYTES)
+                if not raw:
+                    return
+                session, regions = self._regions_for(raw)
+            except TimeoutError:
+                return
+            except Refusal as refusal:
+                with suppress(OSError):
+                    connection.send(_refusal(refusal))
+                return
+            except OSError as error:
+                if error.errno not in (errno.ECONNRESET, errno.EPIPE):
+                    logger.warning("no shared memory for a worker, which uses the stream: %s", error.strerror or error)
+                return
+            self._take_over(session)
+            delta = regions.new_delta()
+            try:
+                shared: list[Region] = [delta, *regions.snapshots]
+                socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
+                logger.info("worker %s shares memory", session.worker.name)
+                await loop.sock_recv(connection, 1)  # its end; whatever is said here ends it, too
+            except OSError:
+                pass  # the worker has gone
+            finally:
+                regions.close_delta(delta)
+
+    def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
+        """The session that asks, and what it gets. Raises Refusal; OSError when there is no memory for it."""
+        self._gate.check_not_draining()
+        request = messages.parse(shared_memory_pb2.SharedMemoryRequest, raw, MAX_REQUEST_BYTES)
+        session = self._sessions.get(request.session_id, self._clock())
+        self._sessions.check_layout(session)
+        joining = session.joining
+        if (joining.delta_wire_type, joining.parameter_wire_type) != (WireType.FLOAT32, WireType.FLOAT32):
+            raise Refusal(Reason.WIRE_TYPE, "shared memory holds FLOAT32: join with that for deltas and parameters")
+        if session.regions is None:
+            session.regions = SessionRegions(joining.layout, snapshots=2 if joining.overlap else 1)
+        return session, session.regions
+
+    def _take_over(self, session: Session) -> None:
+        current = asyncio.current_task()
+        for task, owner in self._connections.items():
+            if owner is session:
+                task.cancel()
+        if current is not None:
+            self._connections[current] = session
+
+    def _end_of_session(self, session: Session) -> None:
+        for task, owner in self._connections.items():
+            if owner is session:
+                task.cancel()
+        session.regions = None
+
+
+def _bind(listening: socket.socket, path: Path) -> None:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise StartupError(
+            f"--shared-memory-socket {path} has {len(os.fsencode(path))} bytes, and a socket's path at most "
+            f"{MAX_PATH_BYTES}: choose a shorter one"
+        )
+    try:
+        _remove_remains(path)
+        listening.bind(str(path))
+    except OSError as error:
+        raise StartupError(
+            f"--shared-memory-socket {path} cannot be made ({error.strerror}): name a file in a folder that exists and "
+            "that this process may write to"
+        ) from error
+
+
+def _remove_remains(path: Path) -> None:
+    """Remove the socket of a server that was killed. Raises StartupError when it is something else, or in use."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise StartupError(f"--shared-memory-socket {path} is there already, and is no socket: choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise StartupError(
+                f"--shared-memory-socket {path} is there already ({error.strerror}): choose another path"
+            ) from error
+    raise StartupError(f"another server listens at --shared-memory-socket {path}: stop it, or choose another path")
+
+
+def _answer(regions: list[Region]) -> bytes:
+    delta, *snapshots = [
+        shared_memory_pb2.SharedMemoryRegion(
+            region=region.number,
+            size_bytes=region.file.size,
+            payload_offset=PAYLOAD_OFFSET,
+            payload_bytes=region.payload_bytes,
+        )
+        for region in regions
+    ]
+    return shared_memory_pb2.SharedMemoryResponse(delta=delta, snapshots=snapshots).SerializeToString()
+
+
+def _refusal(refusal: Refusal) -> bytes:
+    response = shared_memory_pb2.SharedMemoryResponse(
+        refused=f"ERROR_REASON_{refusal.reason.name}", message=refusal.message[:1024]
+    )
+    return response.SerializeToString()

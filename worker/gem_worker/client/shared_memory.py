@@ -1,0 +1,176 @@
+"""The worker's end of shared memory with a server on the same machine (shared_memory.proto).
+
+    connect -> the regions, mapped -> write a delta, read parameters, as often as wanted -> close, or the server's end
+
+Nothing here waits for long: whoever cannot have it uses the stream.
+"""
+
+import mmap
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from gemps.v1 import errors_pb2, shared_memory_pb2, transfer_pb2
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from gem_core.payload import PayloadFormat
+from gem_worker.client.messages import Version
+
+# Seconds for the server's answer: its event loop may be busy with large models.
+_ANSWER_SECONDS = 10.0
+_MAX_ANSWER_BYTES = 8192
+_MAX_DESCRIPTORS = 8
+# Where the stamp's two words lie (shared_memory.proto).
+_STAMP_BYTES = 16
+# Smaller payloads travel whole, in one message, which is as fast.
+SMALLEST_SHARED_BYTES = 64 * 1024 + 1
+
+
+class NotSharedError(Exception):
+    """There is no shared memory with this server; the text says why. `is_odd`: although it looked as if there were."""
+
+    def __init__(self, why: str, *, is_odd: bool) -> None:
+        super().__init__(why)
+        self.is_odd = is_odd
+
+
+class TornParametersError(Exception):
+    """What lies in shared memory is not what the server's reply is about."""
+
+
+class SharedMemory:
+    """The regions of one session, as long as its connection lives. Not thread-safe.
+
+    Attributes:
+        delta: where the payload of a commit goes (PARAMETERs as float32, then BUFFERs): writable. It stays mapped as
+            long as any view of it lives, but after the connection has ended nobody reads it.
+    """
+
+    def __init__(self, path: str, session_id: bytes, payload: PayloadFormat) -> None:
+        """Connect, and map what the server gives. Raises NotSharedError."""
+        self._payload = payload
+        self._socket = _connect(path)
+        try:
+            response, descriptors = _ask(self._socket, session_id)
+            try:
+                self._map(response, descriptors)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        except (OSError, ValueError, DecodeError) as error:
+            self._socket.close()
+            raise NotSharedError(f"no shared memory from {path}: {error}", is_odd=True) from error
+        except BaseException:
+            self._socket.close()
+            raise
+        self._socket.setblocking(False)
+
+    def is_open(self) -> bool:
+        """Whether the server still holds its end."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))  # it says nothing, unless it goes
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Give the delta region back. Views of the regions stay valid memory; harmless a second time."""
+        self._socket.close()
+
+    def write(self, delta: memoryview) -> None:
+        """Put a payload into the delta region, unless it lies there."""
+        source, target = np.frombuffer(delta, np.uint8), np.frombuffer(self.delta, np.uint8)
+        if source.ctypes.data != target.ctypes.data:
+            np.copyto(target, source)
+
+    @property
+    def delta_handle(self) -> transfer_pb2.SharedMemoryHandle:
+        """What a commit's header says of the delta region."""
+        region = self._delta_region
+        return transfer_pb2.SharedMemoryHandle(
+            region=region.region, offset=region.payload_offset, byte_count=region.payload_bytes
+        )
+
+    def parameters(self, handle: transfer_pb2.SharedMemoryHandle) -> memoryview:
+        """The payload that the handle of a reply names: read-only. Raises TornParametersError when there is none."""
+        region = self._snapshots.get(handle.region)
+        if region is None or (handle.offset, handle.byte_count) != (region.payload_offset, self._payload.byte_count):
+            raise TornParametersError(f"the reply names region {handle.region}, which this session does not have")
+        return region.payload
+
+    def check(self, handle: transfer_pb2.SharedMemoryHandle, version: Version) -> None:
+        """Raise TornParametersError unless the region of this handle holds this version at the moment."""
+        region = self._snapshots.get(handle.region)
+        found = region.version() if region is not None else None
+        if found != version:
+            raise TornParametersError(f"shared memory holds {found}, and the reply is about {version}")
+
+    def _map(self, response: shared_memory_pb2.SharedMemoryResponse, descriptors: Sequence[int]) -> None:
+        if response.refused:
+            reason = errors_pb2.ErrorReason.Name(response.refused).removeprefix("ERROR_REASON_")
+            raise NotSharedError(f"the server shares no memory: {response.message} ({reason})", is_odd=True)
+        wanted = 1 + len(response.snapshots)
+        if len(descriptors) != wanted or not response.snapshots:
+            raise ValueError(f"{len(descriptors)} descriptors came, {wanted} were announced")
+        regions = [response.delta, *response.snapshots]
+        for region, descriptor in zip(regions, descriptors, strict=True):
+            fits = region.payload_offset + self._payload.byte_count <= region.size_bytes <= os.fstat(descriptor).st_size
+            if not fits or region.payload_bytes != self._payload.byte_count or region.payload_offset < _STAMP_BYTES:
+                raise ValueError(f"region {region.region} has another size than this model needs")
+        self._delta_region = response.delta
+        self.delta = _payload_of(mmap.mmap(descriptors[0], response.delta.size_bytes), response.delta)
+        self._snapshots = {
+            region.region: _Snapshot(region, mmap.mmap(descriptor, region.size_bytes, prot=mmap.PROT_READ))
+            for region, descriptor in zip(response.snapshots, descriptors[1:], strict=True)
+        }
+
+
+class _Snapshot:
+    """A snapshot region, mapped read-only."""
+
+    def __init__(self, region: shared_memory_pb2.SharedMemoryRegion, memory: mmap.mmap) -> None:
+        self.payload_offset = region.payload_offset
+        self.payload = _payload_of(memory, region)
+        self._stamp: NDArray[np.uint64] = np.frombuffer(memory, "<u8", 2)
+
+    def version(self) -> Version:
+        """What the stamp says at this moment."""
+        return Version(int(self._stamp[0]), int(self._stamp[1]))
+
+
+def _payload_of(memory: mmap.mmap, region: shared_memory_pb2.SharedMemoryRegion) -> memoryview:
+    return memoryview(memory)[region.payload_offset : region.payload_offset + region.payload_bytes]
+
+
+def _connect(path: str) -> socket.socket:
+    if sys.platform != "linux":
+        raise NotSharedError("shared memory needs Linux", is_odd=False)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.connect(path)
+    except FileNotFoundError:
+        connection.close()
+        # The ordinary case of a worker on another machine, or in a container without the volume.
+        raise NotSharedError(f"there is no {path} here", is_odd=False) from None
+    except (OSError, ValueError) as error:
+        connection.close()
+        raise NotSharedError(f"{path} cannot be reached ({error})", is_odd=True) from error
+    return connection
+
+
+def _ask(connection: socket.socket, session_id: bytes) -> tuple[shared_memory_pb2.SharedMemoryResponse, list[int]]:
+    connection.send(shared_memory_pb2.SharedMemoryRequest(session_id=session_id).SerializeToString())
+    data, descriptors, _, _ = socket.recv_fds(connection, _MAX_ANSWER_BYTES, _MAX_DESCRIPTORS)
+    try:
+        if not data:
+            raise ValueError("the server said nothing")
+        return shared_memory_pb2.SharedMemoryResponse.FromString(data), list(descriptors)
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
