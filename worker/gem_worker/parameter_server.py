@@ -206,6 +206,7 @@ class ParameterServer:
         flat.collect_gradients()
         scaling.unscale(scaler)
         eta = self._client.next_eta
+        transfer.share(self._client.shared_delta)
         staged = transfer.stage(eta, loss)
         flat.zero_gradients()
         scaling.update(scaler)
@@ -279,7 +280,7 @@ class ParameterServer:
         started = time.perf_counter()
         verdict, applied = None, False
         try:
-            outcome = self._client.commit(transfer.delta, transfer.reply, loss=loss, samples=samples)
+            outcome = self._client.commit(transfer.delta, transfer.reply, loss=loss, samples=samples, in_place=True)
         except RunFinished:
             self._finished = True
             raise
@@ -289,7 +290,7 @@ class ParameterServer:
             self._bring_parameters(transfer, has_parameters=False)
         else:
             exchange = time.perf_counter() - started
-            transfer.install()
+            transfer.install(outcome.parameters)
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
         if applied:

@@ -2,11 +2,13 @@
 
 Out: the flat gradient is scaled by -eta and cast to the wire type on the device, then copied once, into pinned host
 memory where the device is CUDA. On the CPU with the wire type FLOAT32, scaling writes into host memory directly and
-nothing is copied. In: the received payload is copied to the device and decoded there into the flat parameter buffer.
-The model only ever holds a complete version: nothing here runs while bytes are still arriving.
+nothing is copied; that memory may be shared with the server. In: the received payload is copied to the device and
+decoded there into the flat parameter buffer. The model only ever holds a complete version: nothing here runs while
+bytes are still arriving.
 """
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +44,7 @@ class Transfer:
     """The host's buffers for one model, and the ways in and out of them.
 
     delta: the payload of a commit in `delta_wire`, written by `stage`.
-    reply: where the client puts a received payload in `parameter_wire`, read by `install`.
+    reply: where the client puts a received payload in `parameter_wire`, read by `install` unless it is told otherwise.
     """
 
     def __init__(self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType) -> None:
@@ -50,6 +52,7 @@ class Transfer:
         self._delta_format = PayloadFormat(flat.layout, delta_wire)
         self._reply_format = PayloadFormat(flat.layout, parameter_wire)
         self._on_host = flat.device.type == "cpu"
+        self._shared_delta: memoryview | None = None
         self._delta_host = self._host_bytes(self._delta_format.byte_count)
         self._reply_host = self._host_bytes(self._reply_format.byte_count)
         self._scalars_host: Tensor | None = None
@@ -58,6 +61,19 @@ class Transfer:
         self.delta = host_view(self._delta_host)
         self.reply = host_view(self._reply_host)
         self.clock = step_clock(flat.device)
+
+    def share(self, memory: memoryview | None) -> None:
+        """Let `stage` write into this memory of the delta's size, which is shared with the server; None: into our own.
+
+        On other devices than the CPU it goes on writing into memory that the device can copy to fast.
+        """
+        if not self._on_host or memory is self._shared_delta:
+            return
+        self._shared_delta = memory
+        size = self._delta_format.byte_count
+        self._delta_host = torch.frombuffer(memory, dtype=torch.uint8) if memory is not None else self._host_bytes(size)
+        self._scaled = self._memory_of_scaled()
+        self.delta = host_view(self._delta_host)
 
     @torch.no_grad()
     def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
@@ -82,10 +98,15 @@ class Transfer:
         return Staged(usable, float(number) if number is not None and math.isfinite(number) else None)
 
     @torch.no_grad()
-    def install(self) -> None:
-        """Copy the payload in `reply` into the model."""
+    def install(self, payload: memoryview | None = None) -> None:
+        """Copy the payload in `reply` into the model; or this one, where it is read-only: it lies in shared memory."""
         self.clock.received()
-        self._install(self._reply_host)
+        if payload is None or not payload.readonly:
+            self._install(self._reply_host)
+        else:
+            there, split = _tensor_of(payload), self._reply_format.parameter_bytes
+            self._install(there)
+            self._reply_host[split:].copy_(there[split:])  # for restore_buffers
         self.clock.installed()
 
     @torch.no_grad()
@@ -199,3 +220,10 @@ def host_view(tensor: Tensor) -> memoryview:
     """The bytes of an uint8 tensor in host memory, writable, without a copy."""
     array: NDArray[np.uint8] = tensor.numpy()
     return array.data
+
+
+def _tensor_of(payload: memoryview) -> Tensor:
+    """The bytes as a tensor that is only read, without a copy."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        return torch.frombuffer(payload, dtype=torch.uint8)
