@@ -36,6 +36,7 @@ STATUS_OF_REASON = {
         "SEQUENCE_GAP",
         "RUN_FINISHED",
         "NOT_INITIALIZED",
+        "NO_SHARED_MEMORY",
     },
     grpc.StatusCode.ALREADY_EXISTS: {"SEQUENCE_REUSED"},
     grpc.StatusCode.RESOURCE_EXHAUSTED: {"MEMORY", "WAITING_ROOM", "TOO_MANY", "STORAGE_FULL"},

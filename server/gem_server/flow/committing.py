@@ -390,7 +390,7 @@ class SharedDelta(Staged):
         if self.header.checksum not in (None, found):
             raise ChecksumError(
                 f"word sum {found:#010x} of what lies in shared memory differs from the header's "
-                f"{self.header.checksum:#010x}: it changed after it was summed up; write it again"
+                f"{self.header.checksum:#010x}: it changed after it was summed up; send it again"
             )
         return await self._apply(found)
 

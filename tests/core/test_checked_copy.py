@@ -1,0 +1,122 @@
+"""Copying out of memory that others write to: what is judged and summed up is what was copied."""
+
+import struct
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gem_core import BadValueError, ElementType, Layout, TensorKind, TensorSpec
+from gem_core.checked_copy import checked_copy
+from gem_core.checksum import word_sum
+
+LIMIT = np.float32(1e30)
+
+
+def layout(*sizes: int) -> Layout:
+    return Layout(
+        TensorSpec(f"tensor{index}", (size,), ElementType.FLOAT32, TensorKind.PARAMETER)
+        for index, size in enumerate(sizes)
+    )
+
+
+def copied(values: NDArray[np.float32], *sizes: int) -> tuple[NDArray[np.float32], int]:
+    target = np.full_like(values, 7)
+    total = checked_copy(values.view(np.uint32), target, layout(*(sizes or (values.size,))))
+    return target, total
+
+
+def slow_word_sum(payload: bytes) -> int:
+    """The definition in shared_memory.proto."""
+    padded = payload + bytes(-len(payload) % 4)
+    words = struct.unpack(f"<{len(padded) // 4}I", padded)
+    return sum((2 * index + 1) * word for index, word in enumerate(words)) % (1 << 32)
+
+
+@given(st.binary(max_size=300), st.integers(0, 75))
+def test_word_sum_is_what_the_proto_says_and_adds_up_over_parts(payload: bytes, words: int) -> None:
+    split = min(4 * words, len(payload) // 4 * 4)
+    assert word_sum(payload) == slow_word_sum(payload)
+    parts = word_sum(payload[:split]) + word_sum(payload[split:], words_before=split // 4)
+    assert parts % (1 << 32) == word_sum(payload)
+
+
+def test_word_sum_of_more_than_one_step_is_that_of_the_whole() -> None:
+    payload = np.random.default_rng(0).bytes(3 * 1024 * 1024 + 5)
+    assert word_sum(payload) == slow_word_sum(payload)
+
+
+def test_word_sum_tells_every_single_bit() -> None:
+    payload = bytearray(np.random.default_rng(1).bytes(64))
+    before = word_sum(payload)
+    for bit in range(8 * len(payload)):
+        payload[bit // 8] ^= 1 << bit % 8
+        assert word_sum(payload) != before
+        payload[bit // 8] ^= 1 << bit % 8
+
+
+@given(st.lists(st.floats(-1e30, 1e30, width=32), min_size=0, max_size=80))
+def test_legal_values_arrive_bit_by_bit(values: list[float]) -> None:
+    source = np.array(values, np.float32)
+    source = source[np.abs(source) <= LIMIT]
+    target, total = copied(source)
+    assert target.tobytes() == source.tobytes()
+    assert total == word_sum(source.tobytes())
+
+
+def test_the_largest_legal_values_denormals_and_minus_zero_pass() -> None:
+    source = np.array([LIMIT, -LIMIT, 0.0, -0.0, 1e-45, -1e-45, np.finfo(np.float32).tiny], np.float32)
+    target, _ = copied(source)
+    assert target.tobytes() == source.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf, np.nextafter(LIMIT, np.float32(np.inf)), -3e38])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_illegal_value_is_found_at_each_place(bad: float, size: int) -> None:
+    for index in {0, size // 2, size - 1}:
+        source = np.zeros(size, np.float32)
+        source[index] = bad
+        with pytest.raises(BadValueError, match=f"'tensor0', element {index}, is"):
+            copied(source)
+
+
+def test_the_tensor_is_named_that_holds_the_value() -> None:
+    source = np.zeros(10, np.float32)
+    source[6] = np.inf
+    with pytest.raises(BadValueError, match=r"'tensor1', element 2, is inf: skip steps"):
+        copied(source, 4, 6)
+
+
+def test_whatever_is_written_meanwhile_what_arrives_is_what_was_summed_up() -> None:
+    """Another thread writes all the while (the kernel holds no lock): each copy is legal, and its sum is its own."""
+    size = 1 << 20
+    source = np.zeros(size, np.float32)
+    stop = threading.Event()
+
+    def scribble() -> None:
+        random = np.random.default_rng(2)
+        while not stop.is_set():
+            source[:] = random.choice([0.5, -2.0, np.nan, 3.0], size=1) if random.random() < 0.3 else random.random()
+
+    thread = threading.Thread(target=scribble)
+    thread.start()
+    seen: set[bool] = set()
+    try:
+        for _ in range(300):
+            target = np.empty_like(source)
+            try:
+                total = checked_copy(source.view(np.uint32), target, layout(size))
+            except BadValueError:
+                seen.add(False)
+                assert not np.isfinite(target).all()
+            else:
+                seen.add(True)
+                assert np.isfinite(target).all()
+                assert total == word_sum(target)
+    finally:
+        stop.set()
+        thread.join()
+    assert seen == {True, False}
