@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -58,6 +58,7 @@ def test_word_sum_tells_every_single_bit() -> None:
         payload[bit // 8] ^= 1 << bit % 8
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.floats(-float(LIMIT), float(LIMIT), width=32), max_size=80))
 def test_legal_values_arrive_bit_by_bit(values: list[float]) -> None:
     source = np.array(values, np.float32)
