@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from gem_core.errors import BadValueError
 from gem_core.layout import Layout
+from gem_core.vectors import prefer_wide_vectors
 from gem_core.wire_types import LARGEST_VALUE, describe_bad_value
 
 __all__ = ["checked_copy", "warm_up"]
+
+prefer_wide_vectors()
 
 # IEEE 754 magnitudes are ordered as their bits are; those of infinity and NaN come last.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
