@@ -160,10 +160,26 @@ def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
 
 @dataclass(slots=True)
 class _Session:
+    """`held`: what the worker holds, clock and parameters, oldest first: one, or with overlap up to two."""
+
     worker: str
+    overlap: bool
     state: WorkerState | None = None
-    clock: int = 0
+    held: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
     sequence: int | None = None
+
+    def take_snapshot(self, base: int) -> NDArray[np.float32] | None:
+        """The parameters of clock `base`, to be written: the oldest that are held, or else a copy of the newest.
+
+        None when neither is of that clock.
+        """
+        newest = self.held[-1][1]
+        clock, snapshot = self.held.pop(0) if len(self.held) > self.overlap else (0, np.empty_like(newest))
+        if clock != base:
+            if not self.held or self.held[-1][0] != base:
+                return None
+            np.copyto(snapshot, newest)
+        return snapshot
 
 
 class _Replay:
@@ -253,7 +269,7 @@ class _Replay:
 
     def _joined(self, record: Record) -> None:
         worker = str(record.event["worker"])
-        self._sessions[record.event["session"]] = _Session(worker)
+        self._sessions[record.event["session"]] = _Session(worker, bool(record.event.get("overlap", False)))
         self._joins += 1
 
     def _pulled(self, record: Record) -> None:
@@ -267,15 +283,19 @@ class _Replay:
             raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")
         else:
             np.copyto(session.state.snapshot, now.parameters)
-        session.clock = now.clock
+        session.held = [(now.clock, session.state.snapshot)]
 
     def _committed(self, record: Record) -> None:
         event = record.event
         now, session = self._known(record)
         assert self._rule is not None
-        clock, sequence, staleness = int(event["clock"]), int(event["sequence"]), now.clock - session.clock
+        clock, sequence = int(event["clock"]), int(event["sequence"])
         place = f"clock {clock} (offset {record.offset})"
-        if session.state is None or clock != now.clock + 1 or staleness != event["staleness"]:
+        if session.state is None:
+            raise ReplayError(f"{place} is of a session that has not pulled")
+        base = int(event.get("base", session.held[-1][0]))  # before there was overlap it went without saying
+        staleness = now.clock - base
+        if clock != now.clock + 1 or staleness != event["staleness"]:
             raise ReplayError(f"{place} does not follow from what came before it: clock {now.clock}")
         if session.sequence is not None and sequence != session.sequence + 1:
             raise ReplayError(f"{place}: sequence {sequence} comes after {session.sequence}")
@@ -283,10 +303,17 @@ class _Replay:
         if record.payload.nbytes != 4 * count + now.layout.buffer_bytes:
             raise ReplayError(f"{place}: the delta has another size than the layout says")
         delta = np.frombuffer(record.payload, np.float32, count)
+        snapshot = session.take_snapshot(base)
+        if snapshot is None:
+            raise ReplayError(
+                f"{place} does not follow from what came before it: its session does not hold clock {base}"
+            )
+        session.state.snapshot = snapshot
         found = self._rule.commit(now.parameters, session.state, delta, staleness)
         _compare(found, Statistics(**event["statistics"]), place)
         now.buffers = bytes(record.payload[4 * count :])
-        now.clock = session.clock = clock
+        now.clock = clock
+        session.held.append((clock, snapshot))
         now.commits += 1
         session.sequence = sequence
         self._look()

@@ -109,6 +109,7 @@ class Recorder:
                 "device": joining.device,
                 "delta_wire_type": joining.delta_wire_type.name,
                 "parameter_wire_type": joining.parameter_wire_type.name,
+                "overlap": joining.overlap,
             }
         )
 
@@ -117,7 +118,7 @@ class Recorder:
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
     def pulled(self, session: Session, is_first: bool) -> None:
-        """A session's snapshot was made the central variable; the first time its moment was made 0."""
+        """A session's newest snapshot was made the central variable; the first time its moment was made 0."""
         self._append({"event": "pulled", "session": session.number, "reset": is_first})
 
     async def committed(
@@ -132,6 +133,7 @@ class Recorder:
             "session": session.number,
             "sequence": request.sequence,
             "clock": clock,
+            "base": request.base.clock,
             "staleness": staleness,
             "queued_at": self._seconds(request.enqueued_at),
             "loss": request.loss,

@@ -13,6 +13,7 @@ from gem_trace.files import map_file
 from gem_trace.format import digest, encode
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, INT8_BLOCK, LARGE, SMALL, Model, Values
+from tests.wire.pipeline import Pipeline
 from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker, all_of
@@ -78,6 +79,41 @@ async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_
     (commit, *_) = [record.event for record in records if record.event["event"] == "committed"]
     assert 0 <= commit["queued_at"] <= commit["at"]
     assert "session_id" not in path.read_bytes().decode("latin-1")
+
+
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
+async def test_replay_of_overlapping_workers_is_bit_equal(serve: Serve, tmp_path: Path, model: Model) -> None:
+    """Beside one that does not overlap; with pulls between, and gradients of the newest parameters (a skipped step)."""
+    serving = await serve(record=tmp_path / "run.trace")
+    (plain,) = await serving.training(1, model)
+    pipelines = [Pipeline(worker) for worker in await serving.training(2, model, overlap=True)]
+
+    async def overlap(pipeline: Pipeline, number: int) -> None:
+        for step in range(9):
+            if step == 4:
+                await pipeline.pull()
+            if step == 7:
+                pipeline.base = pipeline.worker.version
+            await pipeline.commit(pipeline.worker.delta(1000 * number + step))
+
+    await all_of(work([plain], 9), *(overlap(one, number) for number, one in enumerate(pipelines, 1)))
+    ended = bytes((await serving.read(model)).payload)
+    await serving.stop()
+    found = replay(tmp_path / "run.trace")
+    assert payload(model, found) == ended
+    assert (found.commits, found.compared_end, found.resets) == (27, True, 0)
+
+
+async def test_a_trace_without_bases_is_replayed_as_before(serve: Serve, tmp_path: Path) -> None:
+    """As versions of gemps wrote it that knew no overlap."""
+    path, old = tmp_path / "run.trace", tmp_path / "old.trace"
+    ended = await recorded(serve, path)
+    with old.open("wb") as stream:
+        for record in read_records(map_file(path)):
+            event = {name: value for name, value in record.event.items() if name not in ("base", "overlap")}
+            assert len(record.event) - len(event) == (event["event"] in ("joined", "committed"))
+            stream.writelines(encode(event, [record.payload]))
+    assert payload(SMALL, replay(old)) == ended
 
 
 @pytest.mark.parametrize("wire_type", [BFLOAT16, INT8_BLOCK])
@@ -257,6 +293,11 @@ def drop(event: dict[str, Any], body: bytearray) -> None:
     event.clear()
 
 
+def another_base(event: dict[str, Any], body: bytearray) -> None:
+    event["staleness"] += event["base"]
+    event["base"] = 0
+
+
 def of_another(event: dict[str, Any], body: bytearray) -> None:
     event["session"] = event["session"] % 3 + 1
 
@@ -274,6 +315,8 @@ def of_another(event: dict[str, Any], body: bytearray) -> None:
         (at_5(of_another), r"clock 5 .*(does not follow|sequence)"),
         (at_5(lambda event, body: body.pop()), "the delta has another size"),
         (at_5(lambda event, body: event.update(staleness=99)), "does not follow"),
+        (at_5(lambda event, body: event.update(base=event["base"] - 1)), "does not follow"),
+        (at_5(another_base), "clock 5 .* does not hold clock 0"),
         (at_5(lambda event, body: event["statistics"].update(mean_pi=0.123)), "mean_pi is .* was 0.123"),
         (at_5(lambda event, body: event.update(event="imagined")), "'imagined' .* is not known"),
         (at_5(lambda event, body: event.pop("sequence")), "not a trace of this version"),

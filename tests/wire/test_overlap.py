@@ -1,7 +1,6 @@
 """A worker that computes its next gradient while a commit is in flight: theta - s is exact, whichever s that was of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,33 +12,13 @@ from numpy.typing import NDArray
 from tests.core import slow
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL, Model, Tensor, Values
+from tests.wire.pipeline import Pipeline
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
-from tests.wire.worker import Outcome, RawWorker, all_of
+from tests.wire.worker import Outcome, all_of
 
 ONE = Model((Tensor("weight", (1,)),))
 BOTH_SIZES = pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
-
-
-@dataclass
-class Pipeline:
-    """What overlap makes of a worker: each commit's base is the version that came with the reply before the last."""
-
-    worker: RawWorker
-    base: transfer_pb2.Version = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.base = self.worker.version
-
-    async def commit(self, delta: Values) -> Outcome:
-        installed = self.worker.version  # by the reply that came while this commit's gradient was computed
-        outcome = await self.worker.commit(delta, base_version=self.base)
-        self.base = installed
-        return outcome
-
-    async def pull(self) -> None:
-        await self.worker.pull()
-        self.base = self.worker.version
 
 
 class Transcription:
