@@ -52,6 +52,8 @@ class Client:
         device: for the server's status only.
         steps_per_epoch: steps of one pass over this worker's data; needed for a budget in epochs. 0: unknown.
         delta_wire_types, parameter_wire_types: what this worker can send and take, best first; the server chooses.
+        overlap: ask the server to keep two snapshots, so that the next gradient may be computed during a commit, at the
+            parameters held before it; `membership.overlap` says whether it does.
         settings: default: ClientSettings(), which reads the environment.
         on_event: called, in the calling thread, when the connection is lost, back, and the like; default: logging.
     """
@@ -67,6 +69,7 @@ class Client:
         steps_per_epoch: int = 0,
         delta_wire_types: Sequence[WireType] = _FLOAT32,
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
+        overlap: bool = False,
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
     ) -> None:
@@ -91,6 +94,7 @@ class Client:
             steps_per_epoch=steps_per_epoch,
             delta_wire_types=delta_wire_types,
             parameter_wire_types=parameter_wire_types,
+            overlap=overlap,
         )
         self._watchdog = Watchdog(self._session.probe, self._beat, settings)
         self._puller = Puller(calls, self._watchdog, self._session)
@@ -118,6 +122,11 @@ class Client:
     def version(self) -> Version | None:
         """Of the parameters this worker holds; None before the first pull, and after an interrupted call."""
         return self._session.version
+
+    @property
+    def bases(self) -> tuple[Version, ...]:
+        """Versions at which a gradient may have been computed that is committed next: `version` is the last of them."""
+        return self._session.held
 
     def join(self) -> Membership:
         """Become a worker of the run; waits for a server that is not there yet, for settings.connect_timeout.
@@ -179,6 +188,7 @@ class Client:
         *,
         loss: float | None = None,
         samples: int = 0,
+        base: Version | None = None,
         in_place: bool = False,
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs), exactly once.
@@ -187,12 +197,16 @@ class Client:
         (`outcome.applied` False: restart, or a snapshot that moved on). `delta` must not change during the call, and
         must not share memory with `into`. Waits as long as an answering server makes it wait.
 
+        `base`: the version that the gradient was computed at, one of `bases`; None: the newest. With overlap the next
+        commit may have a base that was the newest before this one.
+
         `in_place`: parameters that came through shared memory are not copied to `into`; `outcome.parameters` says where
         they are: `into`, or there (read-only, until the next call of this client).
 
         Raises:
             RunFinished: the delta was refused because the run is finished; leave.
-            MisuseError: no parameters were pulled yet, or an earlier commit was interrupted: pull() first.
+            MisuseError: no parameters were pulled yet, or an earlier commit was interrupted: pull() first. Or `base` is
+                none of `bases`.
             ValueError: a buffer has another size.
             NotInitialized: the server was restarted without its parameters: initialize(), then pull().
             ServerUnavailable: the connection did not come back; whether the delta is applied is unknown.
@@ -203,7 +217,15 @@ class Client:
         formats = self._session.formats
         delta_view = byte_view(delta, formats[0], "the delta")
         into_view = byte_view(into, formats[1], "the buffer for parameters", writable=True)
-        return self._committer.commit(delta_view, into_view, loss, samples, in_place=in_place)
+        return self._committer.commit(delta_view, into_view, loss, samples, base=base, in_place=in_place)
+
+    def give_up(self) -> None:
+        """Make the call that another thread waits in end, with GivenUp or another error; for good, but for `leave`.
+
+        Any thread may call it. A call that was just about to begin may not hear of it: call it again until it has.
+        """
+        self._session.patience.give_up()
+        self._calls.renew()
 
     def leave(self, reason: str) -> None:
         """End the session; `reason` (up to 256 bytes) is for the server's log. Never raises because of the network."""

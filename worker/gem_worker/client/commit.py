@@ -53,10 +53,17 @@ class Committer:
             stream.cancel()
 
     def commit(
-        self, delta: memoryview, into: memoryview, loss: float | None, samples: int, *, in_place: bool = False
+        self,
+        delta: memoryview,
+        into: memoryview,
+        loss: float | None,
+        samples: int,
+        *,
+        base: Version | None = None,
+        in_place: bool = False,
     ) -> CommitOutcome:
         """See Client.commit; the buffers are bytes and of the right size."""
-        header = self._header(delta, loss, samples)
+        header = self._header(delta, loss, samples, base)
         try:
             outcome = self._until_settled(header, delta, into, in_place=in_place)
         except (ServerRefused, RunFinished):
@@ -67,19 +74,24 @@ class Committer:
             # Given up or interrupted: whether it is applied, and what the server holds for us, is open.
             self.drop_stream()
             self._session.unsettled = True
-            self._session.version = None
+            self._session.lost()
             raise
         self._session.patience.succeeded()
         return outcome
 
-    def _header(self, delta: memoryview, loss: float | None, samples: int) -> commit_pb2.CommitHeader:
+    def _header(
+        self, delta: memoryview, loss: float | None, samples: int, base: Version | None
+    ) -> commit_pb2.CommitHeader:
         session = self._session
-        if session.version is None:
+        base = base if base is not None else session.version
+        if base is None:
             raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
+        if base not in session.held:
+            raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
         header = commit_pb2.CommitHeader(
             session_id=session.session_id,
             sequence=session.last_applied + 1,
-            base_version=session.version.to_wire(),
+            base_version=base.to_wire(),
             byte_count=delta.nbytes,
             samples=samples,
         )
@@ -166,7 +178,7 @@ class Committer:
         version = reply.receiver.version
         if version is None:
             raise ServerMisbehavedError("the server sent no parameters")
-        session.version = version
+        session.replied(version)
         return CommitOutcome(True, verdict, version, self._run_finished(), reply.receiver.parameters)
 
     def _run_finished(self) -> bool:
@@ -196,6 +208,6 @@ class Committer:
         elif refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":
             session.rejoin(str(refusal))
         elif refusal.reason == "STALE_BASE":
-            session.version = None
+            session.lost()
         else:
             session.patience.wait_as_asked(refusal)

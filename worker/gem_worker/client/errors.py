@@ -43,6 +43,10 @@ class ServerUnavailable(ClientError):  # noqa: N818 - a situation
     """
 
 
+class GivenUp(ClientError):  # noqa: N818 - a situation
+    """The caller's wish: another thread did not want to wait for this call any longer."""
+
+
 class ServerMisbehavedError(ClientError):
     """The server's fault (or that of something between): it answered what the contract does not allow."""
 

@@ -87,7 +87,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What Join settled. `host_rank` chooses the device; `run_state` is as of the join."""
+    """What Join settled. `host_rank` chooses the device; `run_state` is as of the join; `overlap`: it was granted."""
 
     rank: int
     host_rank: int
@@ -98,6 +98,7 @@ class Membership:
     has_parameters: bool
     incarnation: int
     run_state: RunState
+    overlap: bool
     server_version: str
 
     @classmethod
@@ -113,6 +114,7 @@ class Membership:
             has_parameters=response.has_parameters,
             incarnation=response.incarnation,
             run_state=RunState.of(response.run_state),
+            overlap=response.overlap,
             server_version=response.server_version,
         )
 

@@ -75,18 +75,36 @@ class Puller:
 
     def pull(self, into: memoryview, payload: PayloadFormat) -> Version:
         """The current parameters into `into`, bytes of the payload's size; returns their version."""
-        return self.complete(ParametersReceiver(payload, into), payload)
+        version, _ = self._bring(ParametersReceiver(payload, into), payload)
+        self._session.pulled(version)
+        return version
 
     def complete(self, receiver: ParametersReceiver, payload: PayloadFormat) -> Version:
-        """Bring `receiver` to its end: from where it was torn as long as the snapshot is the same, else from the start.
+        """Bring a commit's torn reply to its end: from where it was torn as long as the snapshot is the same.
+
+        Else from the start, as a pull.
+        """
+        held = self._session.held
+        version, is_resumed = self._bring(receiver, payload)
+        if is_resumed:
+            self._session.held = held
+            self._session.replied(version)
+        else:
+            self._session.pulled(version)
+        return version
+
+    def _bring(self, receiver: ParametersReceiver, payload: PayloadFormat) -> tuple[Version, bool]:
+        """The version that came, and whether it is the one that `receiver` had begun with.
 
         Rejoins where the server has lost the session. Raises ServerUnavailable; ServerRefused; NotInitialized;
         Superseded.
         """
         session = self._session
         # Until it is complete, what the server holds for this session is open.
-        session.version = None
+        session.lost()
+        is_resumed = True
         while True:
+            is_resumed = is_resumed and receiver.version is not None
             before = receiver.received
             try:
                 receive_pull(self._calls, self._watchdog, self._request(receiver, payload), receiver)
@@ -100,7 +118,7 @@ class Puller:
             except ServerRefused as refusal:
                 self._recover(refusal, receiver)
             else:
-                return self._done(receiver)
+                return self._done(receiver), is_resumed
 
     def _request(self, receiver: ParametersReceiver, payload: PayloadFormat) -> parameters_pb2.PullRequest:
         request = parameters_pb2.PullRequest(session_id=self._session.session_id, with_constants=payload.with_constants)
@@ -126,6 +144,5 @@ class Puller:
         version = receiver.version
         if version is None:
             raise ServerMisbehavedError("the server answered not-modified to a pull that named no version")
-        self._session.version = version
         self._session.patience.succeeded()
         return version

@@ -5,13 +5,22 @@ import random
 import time
 from collections.abc import Callable
 
-from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, ServerUnavailable, Torn, UntrustedServer
+from gem_worker.client.errors import (
+    GivenUp,
+    ServerMisbehavedError,
+    ServerRefused,
+    ServerUnavailable,
+    Torn,
+    UntrustedServer,
+)
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
 from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 # Seconds of trouble after which another reason for it is worth a line: a server that is restarted goes through several.
 _TELL_CHANGES_AFTER = 5.0
+# Seconds after which a sleeping thread notices that it was given up.
+_SLICE = 0.2
 _ANY_FIX = "check that it runs there (gemps serve), and that this machine can reach the port"
 
 
@@ -19,8 +28,8 @@ class Patience:
     """Sleeps between the attempts of a call, and gives up when it has failed for too long without a success between.
 
     Reports one event when trouble begins and one when it is over; and when it lasts, each further reason once. Not
-    thread-safe: it belongs to the thread that makes the calls. `renew` gives the connection up, so that the next
-    attempt makes another; `token_changed` says whether there is a newer token than the one that was
+    thread-safe, but for `give_up`: it belongs to the thread that makes the calls. `renew` gives the connection up, so
+    that the next attempt makes another; `token_changed` says whether there is a newer token than the one that was
     refused. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
     """
 
@@ -34,7 +43,7 @@ class Patience:
         renew: Callable[[], None] = lambda: None,
         token_changed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._address = address
@@ -46,7 +55,8 @@ class Patience:
         self._renew = renew
         self._token_changed = token_changed
         self._clock = clock
-        self._sleep = sleep
+        self._sleep = sleep if sleep is not None else self._sleep_in_slices
+        self._given_up = False
         self._uniform = uniform
         self._connected = False
         self._failing_since: float | None = None
@@ -75,8 +85,9 @@ class Patience:
         """An attempt failed: sleep before the next, or raise ServerUnavailable when this has gone on for too long.
 
         `fix`: what to do about it, where that is known. `report` False: the caller has told the event sink itself what
-        happened.
+        happened. Raises GivenUp after `give_up`.
         """
+        self._check_wanted()
         now = self._clock()
         stopped = 0.0
         if self._failing_since is None:
@@ -98,6 +109,7 @@ class Patience:
             self._report_trouble(f"{why}: {fix}" if fix else why, elapsed)
         self._slept = max(0.0, min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
         self._sleep(self._slept)
+        self._check_wanted()
         self._pause = min(2 * self._pause, self._settings.backoff_limit)
 
     def wait_as_asked(self, refusal: ServerRefused, *, bounded: bool = False) -> None:
@@ -129,6 +141,20 @@ class Patience:
                 f"the server at {self._address} has asked to wait for {now - self._busy_since:.0f} s: {why}"
             )
         self._sleep(seconds * self._uniform(1.0, 1.25))
+        self._check_wanted()
+
+    def give_up(self) -> None:
+        """Another thread does not want to wait any longer: what fails from now on, or has failed, is not repeated."""
+        self._given_up = True
+
+    def _check_wanted(self) -> None:
+        if self._given_up:
+            raise GivenUp("nobody waits for this call any longer")
+
+    def _sleep_in_slices(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._given_up:
+            time.sleep(min(left, _SLICE))
 
     def moved_on(self) -> None:
         """The call that failed has come further than before: patience starts anew, the trouble is not over yet."""

@@ -54,8 +54,8 @@ class Session:
     Attributes:
         session_id: 16 random bytes; a secret.
         patience: how long calls are repeated.
-        version: of the parameters this worker holds; None before the first pull, and when an interrupted call left it
-            unknown.
+        held: versions that the server keeps for this worker, each of which a commit may name as its base, newest last:
+            one, or with overlap two. Empty before the first pull, and when an interrupted call left it unknown.
         last_applied: the newest sequence that the server is known to have applied.
         next_eta, run_state: as the server said last.
         unsettled: a commit was interrupted, so `last_applied` may be behind.
@@ -75,6 +75,7 @@ class Session:
         steps_per_epoch: int,
         delta_wire_types: Sequence[WireType],
         parameter_wire_types: Sequence[WireType],
+        overlap: bool,
     ) -> None:
         self._calls = calls
         self._settings = settings
@@ -93,6 +94,7 @@ class Session:
             agent=agent(),
             device=device,
             steps_per_epoch=steps_per_epoch,
+            overlap=overlap,
         )
         if self._request.ByteSize() > MESSAGE_LIMIT:
             raise MisuseError(
@@ -101,7 +103,7 @@ class Session:
             )
         self._membership: Membership | None = None
         self._is_member = False
-        self.version: Version | None = None
+        self.held: tuple[Version, ...] = ()
         self.last_applied = 0
         self.next_eta = 0.0
         self.run_state = RunState.WAITING
@@ -109,6 +111,24 @@ class Session:
         self._formats: Formats | None = None
         self._shared: SharedMemory | None = None
         self._why_not_shared = ""
+
+    @property
+    def version(self) -> Version | None:
+        """Of the newest parameters this worker holds."""
+        return self.held[-1] if self.held else None
+
+    def pulled(self, version: Version) -> None:
+        """A pull is complete: the server keeps this version for us, and no other."""
+        self.held = (version,)
+
+    def replied(self, version: Version) -> None:
+        """A commit's reply is complete: the server keeps this version, and with overlap the one before it."""
+        if version != self.version:
+            self.held = (*(self.held[-1:] if self.membership.overlap else ()), version)
+
+    def lost(self) -> None:
+        """What the server keeps for us is open: only a pull goes on."""
+        self.held = ()
 
     @property
     def membership(self) -> Membership:
@@ -140,7 +160,7 @@ class Session:
         membership = Membership.of(response)
         self._check(membership)
         if self._membership is None or membership.incarnation != self._membership.incarnation:
-            self.version = None
+            self.lost()
         self._membership = membership
         self._is_member = True
         self._formats = Formats(
@@ -196,7 +216,7 @@ class Session:
     def rejoin(self, why: str) -> None:
         """Join again after the server lost the session, was restarted, or counts otherwise than we do."""
         self._on_event(ClientEvent(EventKind.JOINED_AGAIN, f"joining again under the same session: {why}"))
-        self.version = None
+        self.lost()
         self.patience.failed(why, report=False)
         self._join()
 
@@ -303,3 +323,5 @@ class Session:
         before = self._membership
         if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):
             raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")
+        if before is not None and membership.overlap != before.overlap:
+            raise ServerMisbehavedError("the restarted server decided otherwise on overlap: restart this worker")
