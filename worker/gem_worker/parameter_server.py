@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, get_args
 
@@ -17,6 +17,8 @@ from gem_worker.client import (
     Client,
     ClientEvent,
     ClientSettings,
+    CommitOutcome,
+    Courier,
     Membership,
     NotInitialized,
     RunFinished,
@@ -30,7 +32,7 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.loss_scaling import LossScaling
 from gem_worker.model_tensors import inspect_model
 from gem_worker.settings import WireName
-from gem_worker.transfer import Transfer, host_view
+from gem_worker.transfer import Staged, Transfer, host_view
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ _WIRE_TYPES: dict[str, WireType] = {
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step.
+    """What became of one step. With overlap, of the step before the one that returns it.
 
     applied: the delta was applied. False when the step was skipped, or when the delta was dropped because the server
         had been restarted; fresh parameters are installed in the latter case.
@@ -59,7 +61,8 @@ class StepReport:
     compute_seconds: the training loop's own work since the step before, loading of data included.
     copy_seconds: between device and host, scaling and casts included; on CUDA the copy to the device is counted in the
         step after, so that nobody waits for it.
-    exchange_seconds: the round trip, waiting for others included.
+    exchange_seconds: the round trip, waiting for others included; with overlap only what the loop waited for it.
+    under_way: nothing is known yet: the first step with overlap.
     """
 
     applied: bool
@@ -72,6 +75,7 @@ class StepReport:
     compute_seconds: float
     copy_seconds: float
     exchange_seconds: float
+    under_way: bool = False
 
 
 class ParameterServer:
@@ -101,6 +105,14 @@ class ParameterServer:
     `ps.step(loss, scaler=scaler)`, which unscales, skips the step if the gradient overflowed, and updates the scaler.
     To clip gradients call `ps.unscale_(scaler)` first.
 
+    **Overlap.** With `overlap=True` a step hands its commit over and returns at once, so that the next gradient is
+    computed while the exchange is in flight, at the parameters that came with the commit before. When a gradient is
+    applied this worker has thus committed once more since: its staleness is one more than without overlap. The rule
+    takes that into account exactly, because the server keeps two snapshots of this worker (one more vector of its
+    memory; on this side a third payload is kept in host memory). A step reports on the step before. BUFFERs, such as
+    BatchNorm's statistics, go on from the model's own, one batch ahead of its parameters. The last commit is waited for
+    when the block is left.
+
     **Gradients.** Several backwards before a step add up. `zero_grad(set_to_none=True)` is allowed but costs a copy of
     every gradient; `step` has zeroed them already. A parameter without a gradient commits a delta of 0.
 
@@ -112,11 +124,12 @@ class ParameterServer:
         steps_per_epoch: steps of one pass over this worker's data; needed where the run's budget is in epochs.
         delta_wire, parameter_wire: types in which deltas go and parameters come: "float32", "float16", "bfloat16" or
             "int8". The server may choose "float32" instead.
+        overlap: compute the next gradient during the exchange, see above.
         on_join: called once with the Membership, after joining and before the parameters become views: the place to
             move the model to a device that depends on the rank on this host (`device_for`), or to draw first parameters
             from `membership.run_settings.seed`.
         device: the device's name in the run's status, where `on_join` will move the model; default: the model's own.
-        on_event: told of changes of the connection; default: the log.
+        on_event: told of changes of the connection, with overlap from another thread; default: the log.
         client_settings: patience and time-outs of the connection.
 
     Raises (on entering): UnsupportedModel; ServerUnavailable when nobody answers for long; ServerRefused, for example
@@ -132,6 +145,7 @@ class ParameterServer:
         steps_per_epoch: int = 0,
         delta_wire: WireName = "float32",
         parameter_wire: WireName = "float32",
+        overlap: bool = False,
         on_join: Callable[[Membership], None] | None = None,
         device: str | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
@@ -145,6 +159,7 @@ class ParameterServer:
                 f'the model is {type(model).__name__}, not a torch.nn.Module: ParameterServer("HOST:PORT", model)'
             )
         self.model = model
+        client_settings = client_settings or ClientSettings()
         self._on_join = on_join
         self._layout: Layout
         self._layout, tensors = inspect_model(model)
@@ -156,10 +171,16 @@ class ParameterServer:
             steps_per_epoch=steps_per_epoch,
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
-            settings=client_settings or ClientSettings(),
+            overlap=overlap,
+            settings=client_settings,
             on_event=on_event,
         )
+        self._wants_overlap = overlap
+        self._patience_after_errors = client_settings.leave_timeout
         self._joined: tuple[FlatModel, Transfer, LossScaling] | None = None
+        self._courier: Courier | None = None
+        self._step_before: StepReport | None = None
+        self._version: Version | None = None
         self._finished = False
         self._skipped_in_a_row = 0
         self.applied_steps = 0
@@ -176,18 +197,28 @@ class ParameterServer:
             difference = self._layout.first_difference(flat.layout)
             if difference is not None:
                 raise UnsupportedModel(f"the model's layout changed while it joined: {difference}")
-            transfer = Transfer(flat, membership.delta_wire_type, membership.parameter_wire_type)
+            if self._wants_overlap and not membership.overlap:
+                _log.warning(
+                    "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
+                )
+            wire_types = membership.delta_wire_type, membership.parameter_wire_type
+            transfer = Transfer(flat, *wire_types, overlap=membership.overlap)
             try:
                 self._bring_parameters(transfer, has_parameters=membership.has_parameters)
             except RunFinished:
                 self._finished = True  # and it never had parameters; step() says so
             self._joined = flat, transfer, LossScaling(flat)
+            if membership.overlap:
+                self._courier = Courier(self._client)
         except BaseException as error:
             self.close(_reason(error))
             raise
 
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
+
+        With overlap: wait for the reply of the commit before, hand this one over, install that reply's parameters; the
+        report is of the commit before.
 
         Args:
             loss: of this step, for the run's statistics: a scalar tensor or a number, not multiplied by a scaler.
@@ -205,17 +236,26 @@ class ParameterServer:
             raise RunFinished("the run is finished; leave the training loop")
         flat.collect_gradients()
         scaling.unscale(scaler)
-        eta = self._client.next_eta
-        transfer.share(self._client.shared_delta)
-        staged = transfer.stage(eta, loss)
+        transfer.clock.computed()
+        base = self._version
+        before, arrived = self._settle(transfer)
+        if not self._finished:
+            eta = self._client.next_eta
+            transfer.write_delta_to(self._client.shared_delta)
+            staged = transfer.stage(eta, loss)
         flat.zero_gradients()
         scaling.update(scaler)
-        if staged.usable:
-            self._skipped_in_a_row = 0
+        if self._finished:  # says the reply that was settled; this gradient is of a step beyond the budget
+            raise RunFinished("the run is finished")
+        if self._courier is not None:
+            report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
+            report = before or replace(report, skipped=False, under_way=True)
+        elif staged.usable:
             report = self._commit(transfer, staged.loss, samples, eta)
         else:
             report = self._skip(transfer, staged.loss, samples, eta)
-        if self._finished or self._client.run_state is RunState.FINISHED:
+        self._count_skipped(not staged.usable)
+        if self._courier is None and (self._finished or self._client.run_state is RunState.FINISHED):
             self._finished = True
             raise RunFinished("the run is finished")
         return report
@@ -227,9 +267,11 @@ class ParameterServer:
         scaling.unscale(scaler)
 
     def close(self, reason: str = "done") -> None:
-        """Leave the run and close the connection: what leaving the `with` block does. The model stays usable."""
-        self._client.leave(reason)
-        self._client.close()
+        """Leave the run and close the connection: what leaving the `with` block does. The model stays usable.
+
+        With overlap the last commit is waited for first, and what it raises is raised when all is closed.
+        """
+        self._end(reason, None)
 
     def __enter__(self) -> Self:
         self.join()
@@ -238,7 +280,7 @@ class ParameterServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        self.close(_reason(error))
+        self._end(_reason(error), error)
         return isinstance(error, RunFinished)
 
     @property
@@ -269,18 +311,20 @@ class ParameterServer:
     @property
     def version(self) -> Version | None:
         """Of the parameters that the model holds."""
-        return self._client.version
+        return self._version
 
     @property
     def eta(self) -> float:
-        """The learning rate that the next step will use."""
+        """The learning rate that the next step will use; with overlap a reply that arrives meanwhile may change it."""
         return self._client.next_eta
 
     def _commit(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
         started = time.perf_counter()
         verdict, applied = None, False
         try:
-            outcome = self._client.commit(transfer.delta, transfer.reply, loss=loss, samples=samples, in_place=True)
+            outcome = self._client.commit(
+                transfer.delta, transfer.reply, loss=loss, samples=samples, in_place=transfer.in_place
+            )
         except RunFinished:
             self._finished = True
             raise
@@ -290,7 +334,9 @@ class ParameterServer:
             self._bring_parameters(transfer, has_parameters=False)
         else:
             exchange = time.perf_counter() - started
-            transfer.install(outcome.parameters)
+            transfer.arrived(outcome.parameters)
+            transfer.install()
+            self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
         if applied:
@@ -303,8 +349,13 @@ class ParameterServer:
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
         transfer.restore_buffers()
-        self.skipped_steps += 1
-        self._skipped_in_a_row += 1
+        compute, copy = transfer.clock.times()
+        self.last_report = StepReport(False, True, None, self.version, loss, samples, eta, compute, copy, 0.0)
+        return self.last_report
+
+    def _count_skipped(self, is_skipped: bool) -> None:
+        self.skipped_steps += is_skipped
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if is_skipped else 0
         if self._skipped_in_a_row == 1:
             _log.warning("the gradient is not finite: this step is skipped (%d so far)", self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
@@ -312,17 +363,114 @@ class ParameterServer:
                 f"{self._skipped_in_a_row} gradients in a row were not finite: start again with a smaller --eta, and "
                 "look for a division by 0 or the log of 0 in the loss"
             )
+
+    # --- with overlap
+
+    def _settle(self, transfer: Transfer, timeout: float | None = None) -> tuple[StepReport | None, Version | None]:
+        """The report of the step before, and the version that arrived and is to be installed; waits for its reply.
+
+        When the reply says that the run is finished it is installed already. (None, None) without overlap, when there
+        was no step before, and when there is no reply within `timeout` seconds.
+        """
+        courier, report = self._courier, self._step_before
+        if courier is None or report is None:
+            return None, None
+        outcome: CommitOutcome | None = None
+        if courier.is_under_way:
+            started = time.perf_counter()
+            try:
+                outcome = courier.collect(timeout)
+                if outcome is None:
+                    return None, None
+            except RunFinished:
+                self._finished = True
+                raise
+            except NotInitialized:
+                # As in `_commit`. The gradient that was computed meanwhile is of parameters that no server knows.
+                self._bring_parameters(transfer, has_parameters=False)
+            report = replace(report, exchange_seconds=time.perf_counter() - started, under_way=False)
+        if outcome is None:
+            report = replace(report, version=self._version)
+        else:
+            transfer.arrived(outcome.parameters)
+            report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
+            self.applied_steps += outcome.applied
+            self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
+            if self._finished:
+                self._install(transfer, outcome.version, buffers=True)
+        self._step_before, self.last_report = None, report
+        return report, outcome.version if outcome is not None and not self._finished else None
+
+    def _hand(
+        self,
+        transfer: Transfer,
+        courier: Courier,
+        base: Version | None,
+        arrived: Version | None,
+        staged: Staged,
+        samples: int,
+        eta: float,
+    ) -> StepReport:
+        """Hand the commit of a gradient at `base` over, then install what arrived; what is known of this step.
+
+        A gradient is dropped when the server does not keep the version that it is of any more.
+        """
+        # Without any base an earlier commit has failed for good: this one says so.
+        goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
+        if goes and base is not None:
+            courier.hand(transfer.delta, transfer.reply, base, staged.loss, samples)
+        if arrived is not None:
+            # The BUFFERs that arrived are those of the commit before; the model's own have seen one batch more, and are
+            # on their way. Where this gradient is not, they must not stay either.
+            self._install(transfer, arrived, buffers=not goes)
+        elif not goes:
+            transfer.restore_buffers()
+        else:
+            transfer.clock.received()
+            transfer.clock.installed()
         compute, copy = transfer.clock.times()
-        self.last_report = StepReport(False, True, None, self.version, loss, samples, eta, compute, copy, 0.0)
-        return self.last_report
+        self._step_before = StepReport(
+            False, not staged.usable, None, self._version, staged.loss, samples, eta, compute, copy, 0.0, under_way=goes
+        )
+        return self._step_before
+
+    def _install(self, transfer: Transfer, version: Version, *, buffers: bool) -> None:
+        transfer.install(buffers=buffers)
+        self._version = version
+
+    def _end(self, reason: str, error: BaseException | None) -> None:
+        try:
+            if self._courier is not None:
+                self._end_overlap(self._courier, error)
+        finally:
+            self._client.leave(reason)
+            self._client.close()
+
+    def _end_overlap(self, courier: Courier, error: BaseException | None) -> None:
+        """Wait for the last commit: after an error not for long, and not at all when the process is to end."""
+        try:
+            if courier.is_under_way and self._joined is not None and (error is None or isinstance(error, Exception)):
+                transfer = self._joined[1]
+                _, arrived = self._settle(transfer, None if error is None else self._patience_after_errors)
+                if arrived is not None:
+                    self._install(transfer, arrived, buffers=True)
+        except RunFinished:
+            pass
+        except Exception as trouble:
+            if error is None:
+                raise
+            _log.warning("the last commit: %s", trouble)
+        finally:
+            courier.close()
 
     def _bring_parameters(self, transfer: Transfer, *, has_parameters: bool) -> None:
         """Upload the model's parameters if the run has none, then install the run's: only a pull settles a base."""
         if not has_parameters:
             self._client.initialize(transfer.first_payload())
         payload = transfer.whole_reply()
-        self._client.pull(host_view(payload), with_constants=True)
+        version = self._client.pull(host_view(payload), with_constants=True)
         transfer.install_whole(payload)
+        self._version = version
 
     def _require_joined(self) -> tuple[FlatModel, Transfer, LossScaling]:
         if self._joined is None:

@@ -111,4 +111,5 @@ class Progress:
         else:
             numbers = " ".join(f"{name}={value}" for name, value in fields.items())
             line = " ".join(filter(None, (f"[{self._worker}]", f"{event}:", message, numbers)))
-        print(line, file=self._out, flush=True)
+        self._out.write(line + "\n")  # in one piece: with overlap another thread tells the events
+        self._out.flush()

@@ -85,6 +85,12 @@ class WorkerSettings(BaseSettings):
         "bandwidth.",
     )
     parameter_wire: WireName = Field(default="float32", description="Type in which fresh parameters travel back.")
+    overlap: bool = Field(
+        default=False,
+        description="Compute the next gradient while the exchange of the one before is in flight. A step then takes as "
+        "long as the longer of the two, not as both; each gradient is one commit of this worker staler, and the server "
+        "keeps one more vector for it.",
+    )
     log_interval: float = Field(
         default=5.0,
         ge=0,

@@ -7,11 +7,19 @@ import torch
 
 
 class StepClock(ABC):
-    """Told of the borders within a step, in this order: computed, staged, (the exchange), received, installed."""
+    """Told of the borders within a step, in this order: computed, staging, staged, received, installed.
+
+    What lies between computed and staging (with overlap the wait for a reply), and between staged and received (the
+    exchange), is counted elsewhere.
+    """
 
     @abstractmethod
     def computed(self) -> None:
-        """The training loop's own work is over; the gradient is about to be copied."""
+        """The training loop's own work is over."""
+
+    @abstractmethod
+    def staging(self) -> None:
+        """The gradient is about to be copied."""
 
     @abstractmethod
     def staged(self) -> None:
@@ -35,7 +43,7 @@ class HostClock(StepClock):
 
     def __init__(self, device: torch.device) -> None:
         self._is_mps = device.type == "mps"
-        self._computed = self._staged = self._received = self._installed = time.perf_counter()
+        self._computed = self._staging = self._staged = self._received = self._installed = time.perf_counter()
         self._compute = 0.0
 
     def computed(self) -> None:
@@ -44,6 +52,10 @@ class HostClock(StepClock):
             torch.mps.synchronize()
         self._computed = time.perf_counter()
         self._compute = self._computed - self._installed
+
+    def staging(self) -> None:
+        """See `StepClock`."""
+        self._staging = time.perf_counter()
 
     def staged(self) -> None:
         """See `StepClock`."""
@@ -61,7 +73,7 @@ class HostClock(StepClock):
 
     def times(self) -> tuple[float, float]:
         """See `StepClock`."""
-        return self._compute, (self._staged - self._computed) + (self._installed - self._received)
+        return self._compute, (self._staged - self._staging) + (self._installed - self._received)
 
 
 class CudaClock(StepClock):
@@ -73,12 +85,12 @@ class CudaClock(StepClock):
 
     def __init__(self, device: torch.device) -> None:
         with torch.cuda.device(device):
-            self._computed, self._staged, self._received, self._installed = (
+            self._computed, self._staging, self._staged, self._received, self._installed = (
                 torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                for _ in range(4)
+                for _ in range(5)
             )
-            self._received.record()
-            self._installed.record()
+            for event in (self._received, self._installed, self._computed):
+                event.record()
         self._device = device
         self._times = (0.0, 0.0)
 
@@ -86,13 +98,17 @@ class CudaClock(StepClock):
         """See `StepClock`."""
         self._record(self._computed)
 
+    def staging(self) -> None:
+        """See `StepClock`."""
+        self._record(self._staging)
+
     def staged(self) -> None:
         """See `StepClock`."""
         self._record(self._staged)
         self._staged.synchronize()
         self._installed.synchronize()  # over already, unless the loop has changed to another stream
         compute = self._installed.elapsed_time(self._computed)
-        copy = self._computed.elapsed_time(self._staged) + self._received.elapsed_time(self._installed)
+        copy = self._staging.elapsed_time(self._staged) + self._received.elapsed_time(self._installed)
         self._times = (compute / 1000, copy / 1000)
 
     def received(self) -> None:

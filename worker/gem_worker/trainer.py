@@ -73,6 +73,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
         steps_per_epoch=steps_per_epoch(len(task.train), settings.batch_size),
         delta_wire=settings.delta_wire,
         parameter_wire=settings.parameter_wire,
+        overlap=settings.overlap,
         on_join=prepare,
         device=describe(settings.device),
         on_event=progress.event,
@@ -87,6 +88,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
 def _loop(
     ps: ParameterServer, model: nn.Module, task: Task, device: torch.device, batch_size: int, progress: Progress
 ) -> None:
+    """Until the run is finished, which the last step says: its report is that of the last commit, with overlap too."""
     model.train()
     for epoch, (inputs, labels) in training_batches(task.train, batch_size, ps.run_settings.seed, ps.rank):
         loss = functional.cross_entropy(model(_to(inputs, device)), _to(labels, device))

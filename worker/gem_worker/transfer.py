@@ -2,13 +2,13 @@
 
 Out: the flat gradient is scaled by -eta and cast to the wire type on the device, then copied once, into pinned host
 memory where the device is CUDA. On the CPU with the wire type FLOAT32, scaling writes into host memory directly and
-nothing is copied; that memory may be shared with the server. In: the received payload is copied to the device and
-decoded there into the flat parameter buffer. The model only ever holds a complete version: nothing here runs while
-bytes are still arriving.
+nothing is copied. In: the received payload is copied to the device and decoded there into the flat parameter buffer.
+The model only ever holds a complete version: nothing here runs while bytes are still arriving.
 """
 
 import math
 import warnings
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ from gem_worker.timing import step_clock
 
 # The server refuses values beyond 1e30 as they arrive: rounding to a narrow wire type must not carry one there.
 _LIMIT = LARGEST_VALUE / 2
+# A server keeps two snapshots at most for a worker; after a restart they are others.
+_REMEMBERED_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +46,53 @@ class Transfer:
     """The host's buffers for one model, and the ways in and out of them.
 
     delta: the payload of a commit in `delta_wire`, written by `stage`.
-    reply: where the client puts a received payload in `parameter_wire`, read by `install` unless it is told otherwise.
+    reply: where the client puts the next payload in `parameter_wire`; `arrived` says that it is there, `install` reads
+        what arrived last. With `overlap` there are two places, so that one payload may arrive while the one before is
+        installed.
+    in_place: `arrived` can be told of another place.
     """
 
-    def __init__(self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType) -> None:
+    def __init__(
+        self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType, *, overlap: bool = False
+    ) -> None:
         self._flat = flat
         self._delta_format = PayloadFormat(flat.layout, delta_wire)
         self._reply_format = PayloadFormat(flat.layout, parameter_wire)
         self._on_host = flat.device.type == "cpu"
-        self._shared_delta: memoryview | None = None
-        self._delta_host = self._host_bytes(self._delta_format.byte_count)
-        self._reply_host = self._host_bytes(self._reply_format.byte_count)
+        self._own_delta = self._delta_host = self._host_bytes(self._delta_format.byte_count)
+        self._replies = deque(self._host_bytes(self._reply_format.byte_count) for _ in range(1 + overlap))
+        self._received = self._replies[0]
+        self._places: dict[int, Tensor] = {}
+        self.in_place = self._on_host and not overlap
         self._scalars_host: Tensor | None = None
         self._scaled = self._memory_of_scaled()
         self._decoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
-        self.reply = host_view(self._reply_host)
+        self._delta_place: memoryview | None = None
         self.clock = step_clock(flat.device)
 
-    def share(self, memory: memoryview | None) -> None:
-        """Let `stage` write into this memory of the delta's size, which is shared with the server; None: into our own.
+    @property
+    def reply(self) -> memoryview:
+        """See the class."""
+        return host_view(self._replies[0])
 
-        On other devices than the CPU it goes on writing into memory that the device can copy to fast.
+    def write_delta_to(self, place: memoryview | None) -> None:
+        """Let `delta` be this memory from now on; None: its own. Where the model is on a device it stays its own.
+
+        A copy less, where the place is shared with the server.
         """
-        if not self._on_host or memory is self._shared_delta:
+        if not self._on_host or place is self._delta_place:
             return
-        self._shared_delta = memory
-        size = self._delta_format.byte_count
-        self._delta_host = torch.frombuffer(memory, dtype=torch.uint8) if memory is not None else self._host_bytes(size)
+        self._delta_place = place
+        self._delta_host = self._own_delta if place is None else torch.from_numpy(np.frombuffer(place, np.uint8))
         self._scaled = self._memory_of_scaled()
         self.delta = host_view(self._delta_host)
+
+    def arrived(self, parameters: memoryview | None = None) -> None:
+        """A payload is complete: in `reply`, or (with `in_place`) at `parameters`, which stays as it is meanwhile."""
+        reply = self._replies[0]
+        self._replies.rotate(1)
+        self._received = reply if parameters is None else self._at(parameters, reply)
 
     @torch.no_grad()
     def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
@@ -81,7 +100,7 @@ class Transfer:
 
         Raises ValueError when `loss` is a tensor of more than one element.
         """
-        self.clock.computed()
+        self.clock.staging()
         self._flat.scale_gradients(-eta, self._scaled)
         scalars = [self._scaled.aminmax(), *(buffer.aminmax() for buffer in self._flat.float_buffers())]
         flat_scalars = [one.float() for pair in scalars for one in pair]
@@ -98,22 +117,17 @@ class Transfer:
         return Staged(usable, float(number) if number is not None and math.isfinite(number) else None)
 
     @torch.no_grad()
-    def install(self, payload: memoryview | None = None) -> None:
-        """Copy the payload in `reply` into the model; or this one, where it is read-only: it lies in shared memory."""
+    def install(self, *, buffers: bool = True) -> None:
+        """Copy what arrived last into the model; `buffers` False: but for the BUFFERs, of which it keeps its own."""
         self.clock.received()
-        if payload is None or not payload.readonly:
-            self._install(self._reply_host)
-        else:
-            there, split = _tensor_of(payload), self._reply_format.parameter_bytes
-            self._install(there)
-            self._reply_host[split:].copy_(there[split:])  # for restore_buffers
+        self._install(self._received, buffers=buffers)
         self.clock.installed()
 
     @torch.no_grad()
     def restore_buffers(self) -> None:
         """Set the BUFFERs to those of the last received payload: what a step that is not committed did to them goes."""
         self.clock.received()
-        self._flat.buffer_bytes.copy_(self._reply_host[self._reply_format.parameter_bytes :], non_blocking=True)
+        self._flat.buffer_bytes.copy_(self._received[self._reply_format.parameter_bytes :], non_blocking=True)
         self.clock.installed()
 
     @torch.no_grad()
@@ -143,7 +157,7 @@ class Transfer:
     def whole_reply(self) -> Tensor:
         """Host memory for a pull with constants: uint8; pass it to `install_whole`."""
         if not self._flat.constants:
-            return self._reply_host
+            return self._replies[0]
         form = PayloadFormat(self._flat.layout, self._reply_format.wire_type, with_constants=True)
         return torch.empty(form.byte_count, dtype=torch.uint8)
 
@@ -151,15 +165,31 @@ class Transfer:
     def install_whole(self, payload: Tensor) -> None:
         """Copy a pulled payload, constants included, into the model."""
         offset = self._reply_format.byte_count
-        if payload is not self._reply_host:
-            self._reply_host.copy_(payload[:offset])
+        if payload is not self._replies[0]:
+            self._replies[0].copy_(payload[:offset])
         for one in self._flat.constants:
             end = offset + one.spec.byte_count
             # clone: a slice at an odd offset cannot be viewed as a wider type.
             value = payload[offset:end].clone().view(one.tensor.dtype).view(one.tensor.shape)
             one.tensor.detach().copy_(value)
             offset = end
+        self.arrived()
         self.install()
+
+    def _at(self, parameters: memoryview, reply: Tensor) -> Tensor:
+        """The memory as a tensor; of other memory than `reply` a few are remembered, for there are one or two of it."""
+        array = np.frombuffer(parameters, np.uint8)
+        address = array.ctypes.data
+        if address == reply.data_ptr():
+            return reply
+        known = self._places.get(address)
+        if known is None:
+            if len(self._places) >= _REMEMBERED_PLACES:
+                self._places.clear()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that it must not be written
+                known = self._places[address] = torch.from_numpy(array)
+        return known
 
     def _host_bytes(self, count: int) -> Tensor:
         return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
@@ -189,7 +219,7 @@ class Transfer:
             target.copy_(encoded, non_blocking=True)
         self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
 
-    def _install(self, payload: Tensor) -> None:
+    def _install(self, payload: Tensor, *, buffers: bool) -> None:
         split = self._reply_format.parameter_bytes
         wire_type = self._reply_format.wire_type
         encoded = payload[:split]
@@ -200,7 +230,8 @@ class Transfer:
                 self._decoded = self._memory_on_device()
             wire_casts.decode(wire_type, encoded.to(self._flat.device, non_blocking=True), self._decoded)
             self._flat.write_parameters(self._decoded)
-        self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
+        if buffers:
+            self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
 
     def _loss_scalar(self, loss: Tensor) -> Tensor:
         if loss.numel() != 1:
@@ -220,10 +251,3 @@ def host_view(tensor: Tensor) -> memoryview:
     """The bytes of an uint8 tensor in host memory, writable, without a copy."""
     array: NDArray[np.uint8] = tensor.numpy()
     return array.data
-
-
-def _tensor_of(payload: memoryview) -> Tensor:
-    """The bytes as a tensor that is only read, without a copy."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        return torch.frombuffer(payload, dtype=torch.uint8)

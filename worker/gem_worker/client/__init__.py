@@ -11,10 +11,12 @@ from gem_worker.lazy import lazy
 
 if TYPE_CHECKING:
     from gem_worker.client.client import Client
+    from gem_worker.client.courier import Courier
     from gem_worker.client.errors import (
         AddressError,
         ClientError,
         CredentialsError,
+        GivenUp,
         MisuseError,
         NotInitialized,
         RunFinished,
@@ -46,8 +48,10 @@ _HOMES = {
     "CommitOutcome": "messages",
     "CommitStatistics": "messages",
     "ControlResult": "observer",
+    "Courier": "courier",
     "CredentialsError": "errors",
     "EventKind": "events",
+    "GivenUp": "errors",
     "Membership": "messages",
     "MisuseError": "errors",
     "NotInitialized": "errors",
@@ -74,8 +78,10 @@ __all__ = [
     "CommitOutcome",
     "CommitStatistics",
     "ControlResult",
+    "Courier",
     "CredentialsError",
     "EventKind",
+    "GivenUp",
     "Membership",
     "MisuseError",
     "NotInitialized",
