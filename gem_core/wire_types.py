@@ -7,6 +7,7 @@ tensors, offsets in a payload or checksums. All formats are little-endian, and s
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from gem_core.errors import WireTypeError
 
-__all__ = ["BLOCK_ELEMENTS", "BadElement", "WireType", "decode", "encode", "encoded_bytes"]
+__all__ = ["BLOCK_ELEMENTS", "NUMPY", "BadElement", "Codec", "WireType", "decode", "encode", "encoded_bytes"]
 
 if sys.byteorder != "little":  # the views below would show other numbers
     raise ImportError("gem_core needs a little-endian machine: the wire format is read and written in place")
@@ -65,6 +66,13 @@ class BadElement(NamedTuple):
 
     position: int
     problem: str
+
+
+class Codec(NamedTuple):
+    """A pair of functions as `encode` and `decode` below: the same bytes, and the same judgement of bad ones."""
+
+    encode: Callable[[WireType, NDArray[np.float32]], memoryview]
+    decode: Callable[[WireType, memoryview, NDArray[np.float32]], BadElement | None]
 
 
 def encoded_bytes(wire_type: WireType, elements: int) -> int:
@@ -128,6 +136,9 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
         case _:
             raise WireTypeError(f"{wire_type.name} has no encoding")
     return _first_giant(out)
+
+
+NUMPY = Codec(encode, decode)
 
 
 def _first_giant(values: NDArray[np.float32]) -> BadElement | None:

@@ -16,7 +16,7 @@ from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region
-from gem_core.wire_types import decode
+from gem_core.wire_types import NUMPY, Codec
 
 __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest"]
 
@@ -156,13 +156,17 @@ class DecodingAssembler(Assembler):
         payload: the format.
         parameters: where PARAMETERs go: float32, one dimension, contiguous, `payload.layout.parameter_count` elements.
         rest: where the bytes of what follows go: `payload.rest_bytes` writable bytes.
+        codec: what decodes; wire_kernels.py has a faster one.
 
     Raises:
         SizeMismatchError: `parameters` or `rest` is not of the payload's size.
     """
 
-    def __init__(self, payload: PayloadFormat, parameters: NDArray[np.float32], rest: memoryview) -> None:
+    def __init__(
+        self, payload: PayloadFormat, parameters: NDArray[np.float32], rest: memoryview, codec: Codec = NUMPY
+    ) -> None:
         super().__init__(payload)
+        self._decode = codec.decode
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
 
@@ -176,7 +180,7 @@ class DecodingAssembler(Assembler):
 
     def _take_parameters(self, start: int, stop: int, data: memoryview) -> None:
         elements = self.payload.parameter_elements(start, stop)
-        bad = decode(self.payload.wire_type, data, self._parameters[elements])
+        bad = self._decode(self.payload.wire_type, data, self._parameters[elements])
         if bad is not None:
             tensor, index = self.payload.layout.locate_parameter(elements.start + bad.position)
             raise _bad_value(tensor, index, bad.problem)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.payload import PayloadFormat
-from gem_core.wire_types import encode
+from gem_core.wire_types import NUMPY, Codec
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -32,6 +32,7 @@ class Splitter:
         rest: the bytes of the BUFFERs (and CONSTANTs), `payload.rest_bytes` of them.
         chunk_bytes: the most bytes a chunk may have.
         start: the border to start at, when a torn transfer goes on.
+        codec: what encodes; wire_kernels.py has a faster one.
 
     Attributes:
         chunk_count: chunks yielded so far: what the footer says after the last one.
@@ -50,6 +51,7 @@ class Splitter:
         rest: ReadableBuffer,
         chunk_bytes: int,
         start: int = 0,
+        codec: Codec = NUMPY,
     ) -> None:
         self.chunk_count = 0
         self.crc32c = 0
@@ -57,6 +59,7 @@ class Splitter:
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(memoryview(rest), payload.rest_bytes, "rest")
         self._start = start
+        self._encode = codec.encode
         self._cuts = payload.cut(chunk_bytes, start)
         self._chunk_bytes = chunk_bytes
 
@@ -77,7 +80,7 @@ class Splitter:
         if start >= boundary:
             return self._rest[start - boundary : stop - boundary]
         elements = self._payload.parameter_elements(start, min(stop, boundary))
-        encoded = encode(self._payload.wire_type, self._parameters[elements])
+        encoded = self._encode(self._payload.wire_type, self._parameters[elements])
         if stop <= boundary:
             return encoded
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TypeAlias
 
-from gem_core import RuleError, ThreadingError, checked_copy, create_rule
+from gem_core import RuleError, ThreadingError, checked_copy, create_rule, wire_kernels
 from gem_core.threads import configure_threads
 from gem_server.breakdown import Breakdown
 from gem_server.course import Course
@@ -237,6 +237,7 @@ class Server:
         def compile_kernels() -> None:
             configure_threads(self.settings.threads)
             self.rule.warm_up()
+            wire_kernels.warm_up()
             if self._memory_socket is not None:
                 checked_copy.warm_up()
 

@@ -20,6 +20,7 @@ from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import DecodingAssembler, check_rest
 from gem_core.payload import PayloadFormat
+from gem_core.wire_kernels import COMPILED
 from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import COPY_ELSEWHERE_ELEMENTS, Applier
@@ -109,7 +110,7 @@ class Committing:
         Raises STORAGE_FULL, and what `judge` raises.
         """
         hold, buffer = await self._reserve(session, call, header)
-        assembler = DecodingAssembler(self.format(header.wire_type), buffer.parameters, buffer.rest)
+        assembler = DecodingAssembler(self.format(header.wire_type), buffer.parameters, buffer.rest, COMPILED)
         return Upload(self, session, call, header, hold, assembler)
 
     async def stage_shared(self, session: Session, call: Call, header: Header) -> "SharedDelta":

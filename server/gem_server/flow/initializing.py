@@ -7,6 +7,7 @@ import numpy as np
 from gem_core import WireType
 from gem_core.chunking.assemble import DecodingAssembler
 from gem_core.payload import PayloadFormat
+from gem_core.wire_kernels import COMPILED
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
@@ -103,7 +104,7 @@ class Upload:
         self.payload = payload
         self.parameters = np.empty(payload.layout.parameter_count, np.float32)
         self.rest = memoryview(bytearray(payload.rest_bytes))
-        self._assembler = DecodingAssembler(payload, self.parameters, self.rest)
+        self._assembler = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
 
     def __enter__(self) -> "Upload":
         return self

@@ -6,6 +6,7 @@ from gemps.framing import join_chunk
 from gemps.v1 import transfer_pb2
 
 from gem_core import PayloadFormat, Splitter
+from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reading import Reader
 from gem_server.service.answering import Context
 from gem_server.service.messages import version_to
@@ -50,7 +51,7 @@ async def send(
     footer travels with the last one. Raises SUPERSEDED when a newer call takes the snapshot away.
     """
     rest = reader.buffers + constants if payload.with_constants else reader.buffers
-    splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset)
+    splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset, COMPILED)
     chunks = iter(splitter)
     try:
         reader.check()

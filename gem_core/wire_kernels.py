@@ -1,0 +1,168 @@
+"""The twin of wire_types.py for a process that has Numba: the same bytes and the same judgement, in one pass.
+
+A server decodes, checks and encodes every element of every commit. NumPy goes over a chunk several times for that, a
+kernel once (INT8_BLOCK: an eighth of the time). Chunks in which a kernel finds something to refuse are judged again by
+wire_types.py, which knows what to say; so is FLOAT16, which NumPy converts well. Tests hold the two files against each
+other bit by bit.
+
+Nothing else of gem_core imports this file: workers must not pay for Numba (gem_core/__init__.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from gem_core import wire_types
+from gem_core.rules.blocks import driver
+from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
+
+__all__ = ["COMPILED", "warm_up"]
+
+# What lies in a message may lie at any address.
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True, aligned=False)
+_SIGNED = types.Array(types.int8, 1, "C", readonly=True, aligned=False)
+_HALVES = types.Array(types.uint16, 1, "C", readonly=True, aligned=False)
+_WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=False)
+_FLOATS = types.Array(types.float32, 1, "C", readonly=True, aligned=False)
+_BYTES_OUT = types.Array(types.uint8, 1, "C", aligned=True)
+_SIGNED_OUT = types.Array(types.int8, 1, "C", aligned=True)
+_HALVES_OUT = types.Array(types.uint16, 1, "C", aligned=True)
+_WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
+_FLOATS_OUT = types.Array(types.float32, 1, "C", aligned=True)
+
+# Without their signs the bits of float32 values are in the order of magnitudes, infinity and NaN above all others: so
+# integers can be compared, which vectorises, and which no NaN escapes.
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_INFINITY = np.uint32(0x7F800000)
+_LARGEST = int(np.float32(LARGEST_VALUE).view(np.uint32))
+# No product of a legal element and a scale up to this is beyond the limit.
+_LARGEST_SCALE = int(np.float32(LARGEST_VALUE / 128).view(np.uint32))
+
+
+def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
+    """See wire_types.encode."""
+    match wire_type:
+        case WireType.BFLOAT16:
+            halves = np.empty(values.size, np.uint16)
+            _narrow(values.view(np.uint32), halves)
+            return halves.view(np.uint8).data
+        case WireType.INT8_BLOCK:
+            encoded = np.empty(encoded_bytes(wire_type, values.size), np.uint8)
+            _quantise(values, values.view(np.uint32), encoded, encoded.view(np.int8), BLOCK_ELEMENTS, BLOCK_BYTES)
+            return encoded.data
+        case _:
+            return wire_types.encode(wire_type, values)
+
+
+def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> BadElement | None:
+    """See wire_types.decode."""
+    if out.size == 0:
+        return None
+    worst = np.zeros(2, np.uint32)
+    match wire_type:
+        case WireType.FLOAT32:
+            _copy(np.frombuffer(data, np.uint32), out.view(np.uint32), worst)
+        case WireType.BFLOAT16:
+            _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), worst)
+        case WireType.INT8_BLOCK:
+            raw = np.frombuffer(data, np.uint8)
+            _dequantise(raw, raw.view(np.int8), out, worst, BLOCK_ELEMENTS, BLOCK_BYTES)
+        case _:
+            return wire_types.decode(wire_type, data, out)
+    limit = _LARGEST_SCALE if wire_type is WireType.INT8_BLOCK else _LARGEST
+    if worst[0] <= limit and not worst[1]:
+        return None
+    return wire_types.decode(wire_type, data, out)
+
+
+COMPILED = Codec(encode, decode)
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from Numba's cache."""
+    values = np.zeros(BLOCK_ELEMENTS + 1, np.float32)
+    for wire_type in (WireType.FLOAT32, WireType.BFLOAT16, WireType.INT8_BLOCK):
+        decode(wire_type, encode(wire_type, values), values)
+
+
+# The kernels that decode leave in worst[0] the largest magnitude (of INT8_BLOCK: of the scales), as bits. Sums and
+# shifts are cast back because Numba widens them to 64 bits, which halves what a vector holds.
+
+
+@driver(_WORDS, _WORDS_OUT, _WORDS_OUT, parallel=False)
+def _copy(data, out, worst):  # type: ignore[no-untyped-def]
+    largest = np.uint32(0)
+    for i in range(out.size):
+        bits = data[i]
+        out[i] = bits
+        largest = max(largest, np.uint32(bits & _MAGNITUDE))
+    worst[0] = largest
+
+
+@driver(_HALVES, _WORDS_OUT, _WORDS_OUT, parallel=False)
+def _widen(data, out, worst):  # type: ignore[no-untyped-def]
+    largest = np.uint32(0)
+    for i in range(out.size):
+        bits = np.uint32(np.uint32(data[i]) << np.uint32(16))
+        out[i] = bits
+        largest = max(largest, np.uint32(bits & _MAGNITUDE))
+    worst[0] = largest
+
+
+@driver(_WORDS, _HALVES_OUT, parallel=False)
+def _narrow(values, out):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        bits = values[i]
+        odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+        rounded = np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+        # The carry could run through all bits of a NaN and leave a zero.
+        out[i] = np.uint16(rounded) if np.uint32(bits & _MAGNITUDE) <= _INFINITY else np.uint16(0x7FC0)
+
+
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    """Beside worst[0]: worst[1] is 1 when an element is -128. A negative scale counts as an infinite one."""
+    largest = np.uint32(0)
+    lowest = np.int8(0)
+    for block in range((out.size + block_elements - 1) // block_elements):
+        start = block * block_bytes
+        bits = np.uint32(
+            np.uint32(data[start])
+            | np.uint32(data[start + 1]) << np.uint32(8)
+            | np.uint32(data[start + 2]) << np.uint32(16)
+            | np.uint32(data[start + 3]) << np.uint32(24)
+        )
+        scale = bits.view(np.float32)
+        largest = max(largest, bits)
+        values = out[block * block_elements : (block + 1) * block_elements]
+        elements = signed[start + 4 : start + block_bytes]
+        for i in range(values.size):
+            element = elements[i]
+            lowest = min(lowest, element)
+            values[i] = np.float32(element) * scale
+    worst[0] = largest
+    worst[1] = lowest == -128
+
+
+@driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
+def _quantise(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    for block in range((values.size + block_elements - 1) // block_elements):
+        first = block * block_elements
+        of_block, its_bits = values[first : first + block_elements], words[first : first + block_elements]
+        largest = np.uint32(0)
+        for i in range(its_bits.size):
+            largest = max(largest, np.uint32(its_bits[i] & _MAGNITUDE))
+        magnitude = np.uint32(largest)
+        scale = np.float32(magnitude.view(np.float32) / np.float32(127))
+        bits = scale.view(np.uint32)
+        start = block * block_bytes
+        for i in range(4):
+            encoded[start + i] = np.uint8(bits >> np.uint32(8 * i))
+        # As in wire_types.py: every element of a block whose scale is 0 is 0, and denormal scales are coarse.
+        divisor = scale if scale != np.float32(0) else np.float32(np.inf)
+        elements = signed[start + 4 : start + block_bytes]
+        for i in range(of_block.size):
+            quotient = np.rint(of_block[i] / divisor)
+            elements[i] = np.int8(np.int32(min(max(quotient, np.float32(-127)), np.float32(127))))
