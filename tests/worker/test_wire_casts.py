@@ -56,6 +56,14 @@ def test_zeros_halves_denormals_and_giants_give_the_same_bytes_as_the_core(wire_
         assert_same_bytes_both_ways(wire_type, values)
 
 
+def test_int8_blocks_of_every_kind_beside_each_other_give_the_same_bytes_as_the_core() -> None:
+    values = np.random.default_rng(0).standard_normal(3_000 * 256 + 77).astype(np.float32)
+    values[5 * 256 : 6 * 256] = 0  # the first piece that is handled at once has such blocks, the second has none
+    values[7 * 256 : 8 * 256] *= np.float32(1e-44)
+    values[-300:] = 0
+    assert_same_bytes_both_ways(WireType.INT8_BLOCK, values)
+
+
 def test_float16_saturates_instead_of_becoming_infinite() -> None:
     encoded = torch_encode(WireType.FLOAT16, np.array([1e9, -1e9], np.float32))
     assert encoded.view(np.float16).tolist() == [65504.0, -65504.0]
