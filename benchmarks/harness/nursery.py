@@ -1,0 +1,65 @@
+"""Where the processes of contenders come from: one process that has imported what they need, and forks.
+
+32 workers that each import PyTorch would keep two cores busy for a minute before each run. This one does it once; it
+runs nothing else, so it has one thread when it forks. `python -m harness.nursery`: reads a JSON line for each process
+to start from standard input and answers with its process id.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+def become(order: dict[str, Any]) -> None:
+    """The life of a forked process."""
+    from harness.desk import ProcessDesk
+    from peers import CONTENDERS
+    from peers.interface import Case
+
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    contender = CONTENDERS[order["contender"]]
+    case = Case(order["parameters"], order["workers"])
+    desk = ProcessDesk(order["socket"], order["role"], order["rank"])
+    try:
+        if order["role"] == "server":
+            contender.serve(case, desk)
+        else:
+            contender.work(case, order["address"], order["rank"], desk)
+        desk.line.say(ended=True)
+    except BaseException as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        desk.line.say(error=f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Fork for each line."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them; their end is seen on their sockets
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness' to answer
+    for line in sys.stdin:
+        order = json.loads(line)
+        for module in order["preload"]:
+            importlib.import_module(module)
+        child = os.fork()
+        if child == 0:
+            try:
+                become(order)
+                sys.stdout.flush()
+            finally:
+                os._exit(0)  # finalizers of inherited objects are not this process' business
+        print(json.dumps({"pid": child}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    main()

@@ -1,0 +1,308 @@
+"""One run: a contender's server and workers from their start to their end, and what was seen of them."""
+
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peers.interface import Case, Contender, Home
+
+from harness import processes
+from harness.desk import Line
+from harness.environments import interpreter
+
+# Between the harness' word and the common start: enough for every process to hear it.
+HEAD_START = 0.3
+SETUP_SECONDS = 300.0  # to start, join and warm up: 32 workers of the slowest take minutes at the largest size
+STEP_SECONDS = 300.0  # for the last step to end
+BENCHMARKS = Path(__file__).resolve().parent.parent
+
+
+class RunFailed(Exception):
+    """A run that came to nothing; the message is for the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker reported: the seconds of each step, the first of which began at `began`."""
+
+    took: list[float]
+    began: float
+
+    def commits_until(self, end: float) -> float:
+        """Steps until then; one that was under way counts by the part of its time that had passed."""
+        moment = self.began
+        count = 0.0
+        for took in self.took:
+            if moment + took > end:
+                return count + max(0.0, end - moment) / took
+            moment += took
+            count += 1
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as it goes into the JSON. Memory in bytes, times in seconds; `error` says why there are no figures."""
+
+    contender: str
+    parameters: int
+    workers: int
+    round: int
+    seconds: float
+    commits: list[float] = field(default_factory=list)  # of each worker within the window
+    took: list[float] = field(default_factory=list)  # quantiles of all steps: 0, 1, ... 100 %
+    server_cpu: float = 0.0  # within the window
+    workers_cpu: float = 0.0
+    server_anonymous: int = 0  # peak
+    server_shared: int = 0  # peak of what the server maps; of several processes: each page once, at the end
+    all_shared: int = 0  # shared memory of server and workers at the end, each page once
+    workers_anonymous: int = 0  # at the end
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file."""
+        return asdict(self)
+
+
+class Nurseries:
+    """The forking processes, one an interpreter, made when first needed."""
+
+    def __init__(self) -> None:
+        self._started: dict[Home, subprocess.Popen[str]] = {}
+
+    def fork(self, home: Home, order: dict[str, Any]) -> int:
+        """Start a process; returns its id."""
+        nursery = self._started.get(home)
+        if nursery is None or nursery.poll() is not None:
+            nursery = self._started[home] = subprocess.Popen(
+                [str(interpreter(home)), "-m", "harness.nursery"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=_environment(),
+                cwd=BENCHMARKS,
+            )
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        nursery.stdin.write(json.dumps(order) + "\n")
+        nursery.stdin.flush()
+        answer = nursery.stdout.readline()
+        if not answer:
+            raise RunFailed(f"{interpreter(home)} could not load {order['preload']}: see its message above")
+        return int(json.loads(answer)["pid"])
+
+    def close(self) -> None:
+        """End them."""
+        for nursery in self._started.values():
+            assert nursery.stdin is not None
+            nursery.stdin.close()
+            nursery.wait()
+        self._started.clear()
+
+
+def run_once(contender: Contender, case: Case, seconds: float, round_: int, nurseries: Nurseries) -> Run:
+    """Run it for so many seconds. Never raises because of what the contender did: Run.error has it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:
+            return _Runner(contender, case, seconds, round_, nurseries, Path(folder)).run()
+    except RunFailed as failure:
+        return Run(contender.name, case.parameters, case.workers, round_, seconds, error=str(failure))
+
+
+class _Runner:
+    def __init__(
+        self, contender: Contender, case: Case, seconds: float, round_: int, nurseries: Nurseries, folder: Path
+    ) -> None:
+        self._contender = contender
+        self._case = case
+        self._seconds = seconds
+        self._round = round_
+        self._nurseries = nurseries
+        self._folder = folder
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(str(folder / "desk"))
+        self._door.listen(case.workers + 1)
+        self._command: subprocess.Popen[bytes] | None = None
+        self._pids: list[int] = []
+
+    def run(self) -> Run:
+        """Start, warm up, time, look, end."""
+        try:
+            return self._run()
+        except (EOFError, TimeoutError, OSError) as error:
+            raise RunFailed(f"{error}{self._last_words()}") from error
+        finally:
+            self._end_all()
+            self._door.close()
+
+    def _run(self) -> Run:
+        case = self._case
+        address, server_pid, server = self._start_server()
+        with _sampled(server_pid) as sampler:
+            for rank in range(case.workers):
+                self._fork("worker", rank, address)
+            lines = self._meet(case.workers)
+            workers = self._pids[-case.workers :]
+            for line in lines:
+                self._expect(line, "warm", SETUP_SECONDS)
+            start = time.monotonic() + HEAD_START
+            end = start + self._seconds
+            for line in lines:
+                line.say(window=[start, end])
+            time.sleep(max(0.0, start - time.monotonic()))
+            before = self._cpu(server_pid, workers)
+            time.sleep(max(0.0, end - time.monotonic()))
+            after = self._cpu(server_pid, workers)
+            reports = [self._expect(line, "took", STEP_SECONDS) for line in lines]
+            server_tree = [] if server_pid is None else processes.tree([server_pid])
+            worker_tree = processes.tree(workers)
+            all_shared = processes.shared_once([*server_tree, *worker_tree])
+            workers_anonymous, _ = processes.anonymous_and_shared(worker_tree)
+            server_shared = sampler.shared if sampler is not None else 0
+            if len(server_tree) > 1:
+                server_shared = min(server_shared, all_shared)
+        for line in lines:
+            line.say(end=True)
+        for line in lines:
+            self._expect(line, "ended", SETUP_SECONDS)
+        if server is not None:
+            server.say(end=True)
+            self._expect(server, "ended", SETUP_SECONDS)
+        found = [Worker(report["took"], report["began"]) for report in reports]
+        return Run(
+            self._contender.name,
+            case.parameters,
+            case.workers,
+            self._round,
+            self._seconds,
+            commits=[worker.commits_until(end) for worker in found],
+            took=quantiles([took for worker in found for took in worker.took]),
+            server_cpu=after[0] - before[0],
+            workers_cpu=after[1] - before[1],
+            server_anonymous=sampler.anonymous if sampler is not None else 0,
+            server_shared=server_shared,
+            all_shared=all_shared,
+            workers_anonymous=workers_anonymous,
+        )
+
+    def _start_server(self) -> tuple[str, int | None, Line | None]:
+        command = self._contender.command(self._case, self._folder)
+        if command is None:
+            pid = self._fork("server", 0, "")
+            (line,) = self._meet(1)
+            address = str(self._expect(line, "ready", SETUP_SECONDS)["ready"])
+            return address, (pid if address else None), line
+        with (self._folder / "server.log").open("wb") as log:
+            self._command = subprocess.Popen(command, stdout=log, stderr=log, env=_environment())
+        ready = self._folder / "ready.json"
+        limit = time.monotonic() + SETUP_SECONDS
+        while not ready.exists():
+            if self._command.poll() is not None or time.monotonic() > limit:
+                raise RunFailed(f"the server did not start{self._last_words()}")
+            time.sleep(0.02)
+        return str(json.loads(ready.read_text(encoding="utf-8"))["address"]), self._command.pid, None
+
+    def _fork(self, role: str, rank: int, address: str) -> int:
+        contender, case = self._contender, self._case
+        order = {
+            "contender": contender.name,
+            "preload": contender.preload,
+            "parameters": case.parameters,
+            "workers": case.workers,
+            "role": role,
+            "rank": rank,
+            "address": address,
+            "socket": str(self._folder / "desk"),
+            "log": str(self._folder / f"{role}-{rank}.log"),
+        }
+        pid = self._nurseries.fork(contender.home, order)
+        self._pids.append(pid)
+        return pid
+
+    def _meet(self, count: int) -> list[Line]:
+        """The lines of the next `count` processes, by rank."""
+        found: dict[int, Line] = {}
+        self._door.settimeout(SETUP_SECONDS)
+        while len(found) < count:
+            connection, _ = self._door.accept()
+            line = Line(connection)
+            line.wait_at_most(SETUP_SECONDS)
+            found[int(line.hear()["rank"])] = line
+        return [found[rank] for rank in sorted(found)]
+
+    def _expect(self, line: Line, what: str, seconds: float) -> dict[str, Any]:
+        line.wait_at_most(seconds)
+        try:
+            message = line.hear()
+        except TimeoutError:
+            raise RunFailed(f"nothing heard for {seconds:g} s (waiting for {what!r}){self._last_words()}") from None
+        except EOFError:
+            raise RunFailed(f"a process ended before it was {what!r}{self._last_words()}") from None
+        if what not in message:
+            raise RunFailed(f"{message.get('error', message)}{self._last_words()}")
+        return message
+
+    def _cpu(self, server: int | None, workers: list[int]) -> tuple[float, float]:
+        return (0.0 if server is None else processes.processor_seconds([server])), processes.processor_seconds(workers)
+
+    def _last_words(self) -> str:
+        """The end of the logs."""
+        words = []
+        for log in sorted(self._folder.glob("*.log")):
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            if lines:
+                words.append(f"{log.stem}: {lines[-1][:300]}")
+        return "".join(f"\n    {line}" for line in words[:4])
+
+    def _end_all(self) -> None:
+        if self._command is not None:
+            self._command.terminate()
+            try:
+                self._command.wait(20)
+            except subprocess.TimeoutExpired:
+                self._command.kill()
+                self._command.wait()
+        processes.end(pid for pid in self._pids if os.path.exists(f"/proc/{pid}"))
+
+
+@contextmanager
+def _sampled(pid: int | None) -> Iterator[processes.Sampler | None]:
+    if pid is None:
+        yield None
+        return
+    sampler = processes.Sampler(pid)
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+def quantiles(values: list[float]) -> list[float]:
+    """0, 1, ... 100 % of `values`; empty for none."""
+    if not values:
+        return []
+    ordered = sorted(values)
+    return [ordered[round(percent / 100 * (len(ordered) - 1))] for percent in range(101)]
+
+
+def _environment() -> dict[str, str]:
+    """What processes of a run find in their environment: nothing leaves the machine, and one thread is one thread."""
+    folders = [str(BENCHMARKS), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(folders),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TP_SOCKET_IFNAME": "lo",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,0 +1,121 @@
+"""gemps itself: `gemps serve` with its defaults, and the client library as `gem_worker.Transfer` uses it on a CPU.
+
+A step is what `ParameterServer.step` does between two backward passes, but for zeroing the gradient: scale by -eta into
+the payload and look for values that no server would take, encode, commit, decode into the flat parameters. The server
+does the whole of GEM, its statistics included.
+"""
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
+from peers.model import ETA, Model
+
+WIRE_TYPES = ("float32", "float16", "bfloat16", "int8")
+STAGING_BUFFERS = 4  # the default
+
+
+def _bytes(wire_type: str, case: Case) -> float:
+    if wire_type == "int8":
+        return case.parameters + 4.0 * blocks(case)
+    return float(case.vector if wire_type == "float32" else case.vector // 2)
+
+
+class Gemps(Contender):
+    """Over the stream; deltas and parameters each in a wire type."""
+
+    kind: ClassVar[Kind] = "gemps"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "gem_worker.wire_casts", "gem_worker.client.client")
+
+    def __init__(self, delta: str, parameters: str) -> None:
+        self.delta = delta
+        self.parameters = parameters
+        same = delta == parameters
+        self.name = f"gemps-{delta}" if same else f"gemps-{delta}-{parameters}"
+        self.title = f"gemps, {delta}" if same else f"gemps, {delta} deltas, {parameters} parameters"
+        self.does = "gRPC stream, GEM on the server, encoded and decoded by the worker"
+
+    def server_memory(self, case: Case) -> int:
+        """Theta, moment and snapshot of each worker, staging buffers."""
+        return SERVER_PROCESS + (1 + 2 * case.workers + min(STAGING_BUFFERS, case.workers)) * case.vector
+
+    def worker_memory(self, case: Case) -> int:
+        """The model, both payloads, the scaled gradient where it is not the payload, temporaries of int8."""
+        payloads = _bytes(self.delta, case) + _bytes(self.parameters, case)
+        scaled = 0 if self.delta == "float32" else case.vector
+        temporaries = 2 * case.vector if self.delta == "int8" else 0
+        return WORKER_PROCESS + Model.vectors * case.vector + int(payloads) + scaled + temporaries
+
+    def way(self, case: Case) -> tuple[float, float]:
+        """By the wire types."""
+        return _bytes(self.delta, case), _bytes(self.parameters, case)
+
+    def command(self, case: Case, folder: Path) -> list[str]:
+        """The real one."""
+        return [
+            sys.executable,
+            "-m",
+            "gem_cli",
+            "serve",
+            "--bind=127.0.0.1:0",
+            f"--eta={ETA}",
+            f"--min-workers={case.workers}",
+            f"--ready-file={folder / 'ready.json'}",
+            *self.flags(folder),
+        ]
+
+    def flags(self, folder: Path) -> list[str]:
+        """More of the server's."""
+        return []
+
+    def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
+        """As a real worker."""
+        import torch
+        from gem_worker import wire_casts
+        from gem_worker.client.client import Client
+
+        from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+        from gem_core.payload import PayloadFormat
+
+        layout = Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+        delta_type, parameter_type = _wire_type(self.delta), _wire_type(self.parameters)
+        model = Model(case.parameters, rank)
+        with Client(
+            address,
+            worker_name=f"worker-{rank}",
+            layout=layout,
+            delta_wire_types=(delta_type,),
+            parameter_wire_types=(parameter_type,),
+        ) as client:
+            if not client.join().has_parameters:
+                client.initialize(memoryview(model.parameters.numpy()))
+            payload = torch.empty(PayloadFormat(layout, delta_type).byte_count, dtype=torch.uint8)
+            reply = torch.empty(PayloadFormat(layout, parameter_type).byte_count, dtype=torch.uint8)
+            is_plain = self.delta == "float32"
+            scaled = payload.view(torch.float32) if is_plain else torch.empty(case.parameters)
+            outgoing, incoming = payload.numpy().data, reply.numpy().data
+            client.pull(incoming)
+
+            def step() -> None:
+                model.scale_into(scaled)
+                check_usable(scaled)
+                if not is_plain:
+                    wire_casts.encode(delta_type, scaled, payload)
+                client.commit(outgoing, incoming)
+                wire_casts.decode(parameter_type, reply, model.parameters)
+
+            desk.pace(step)
+
+
+def check_usable(scaled: "torch.Tensor") -> None:  # noqa: F821 - imported where it is used
+    """As Transfer.stage does before it sends. Raises ValueError for a delta that is not finite."""
+    lowest, highest = (float(value) for value in scaled.aminmax())
+    if not (lowest >= -5e29 and highest <= 5e29):
+        raise ValueError("the delta is not finite")
+
+
+def _wire_type(name: str) -> "WireType":  # noqa: F821
+    from gem_core.wire_types import WireType
+
+    return WireType.INT8_BLOCK if name == "int8" else WireType[name.upper()]

@@ -1,0 +1,120 @@
+"""What a contender is: everything that the harness knows about gemps, a peer, or a limit.
+
+A contender has one server process (limits of memory have none) and `case.workers` worker processes. One *step* of a
+worker is the same for all: -eta * gradient is computed from float32 gradients in the worker's memory, travels to the
+server, and when the step ends **the worker's own memory holds fresh float32 parameters of the whole model**. Nothing
+else is computed. What a contender does beyond or short of that, its `does` says.
+
+This file and those of the peers are imported by the interpreter of the peers, too, which may lack gemps' packages:
+import those, and heavy ones, inside functions.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+FLOAT32_BYTES = 4
+MB = 1_000_000
+# Anonymous memory of one process beside the model's vectors, rounded up (found: a worker that was forked with PyTorch
+# loaded 60 to 90 MB, a server with PyTorch 150 MB).
+WORKER_PROCESS = 100 * MB
+SERVER_PROCESS = 250 * MB
+
+Kind = Literal["gemps", "peer", "limit"]
+# Which interpreter runs it: that of gemps, or that of the peers whose requirements differ (environments.py).
+Home = Literal["gemps", "peers"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Case:
+    """A size of the model, in parameters, and a number of workers."""
+
+    parameters: int
+    workers: int
+
+    @property
+    def vector(self) -> int:
+        """Bytes of all parameters as float32."""
+        return FLOAT32_BYTES * self.parameters
+
+    def __str__(self) -> str:
+        return f"P = {self.parameters:,}, {self.workers} workers"
+
+
+class Desk(Protocol):
+    """What a process of a contender can say to the harness, and hear from it."""
+
+    def ready(self, address: str) -> None:
+        """A server: workers can start, and find it there."""
+
+    def wait_for_end(self) -> None:
+        """A server: return when all workers have left."""
+
+    def pace(self, step: Callable[[], None]) -> None:
+        """A worker: make steps as the harness wants them: to warm up, then, together with the others, timed."""
+
+    def start(self) -> tuple[float, float]:
+        """In place of `pace`, for a worker that times itself: say that it is warm; returns when to start and end.
+
+        Both in seconds of the monotonic clock (the same in all processes of a machine). No step may begin at or after
+        the end; one that has begun is finished.
+        """
+
+    def finish(self, took: list[float], began: float) -> None:
+        """After `start`: the seconds of each step, and when the first began; returns when all workers have finished."""
+
+
+class Contender(ABC):
+    """One way to run a parameter server. Instances are made by `peers.CONTENDERS`; they hold no state of a run."""
+
+    name: str  # as on the command line
+    title: str  # as in tables and pictures
+    does: str  # a sentence: what is not obvious from the title
+    kind: ClassVar[Kind] = "peer"
+    home: ClassVar[Home] = "gemps"
+    preload: ClassVar[tuple[str, ...]] = ("torch",)  # imported once, before processes are forked
+
+    def unavailable(self) -> str | None:
+        """Why it cannot run on this machine, with the fix; None when it can. Asked in gemps' interpreter."""
+        return None
+
+    @abstractmethod
+    def server_memory(self, case: Case) -> int:
+        """Bytes that the server takes, shared memory included; an estimate from above."""
+
+    @abstractmethod
+    def worker_memory(self, case: Case) -> int:
+        """Bytes that one worker takes."""
+
+    def shared_memory(self, case: Case) -> int:
+        """How much of both is in /dev/shm, whose size is limited by itself."""
+        return 0
+
+    def memory(self, case: Case) -> int:
+        """Bytes that server and workers take together."""
+        return self.server_memory(case) + case.workers * self.worker_memory(case)
+
+    def command(self, case: Case, folder: Path) -> list[str] | None:
+        """The server as a command of its own, which writes {"address": ...} to folder/ready.json; None: see `serve`."""
+        return None
+
+    def serve(self, case: Case, desk: Desk) -> None:
+        """Be the server, in a process of its own, until all workers have left."""
+        desk.ready("")
+        desk.wait_for_end()
+
+    @abstractmethod
+    def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
+        """Be worker `rank` (from 0)."""
+
+    def way(self, case: Case) -> tuple[float, float]:
+        """Bytes that travel to the server and back in a step; they differ where the wire type is narrow."""
+        return float(case.vector), float(case.vector)
+
+
+def blocks(case: Case) -> int:
+    """Blocks of 256 elements (INT8_BLOCK's)."""
+    return math.ceil(case.parameters / 256)

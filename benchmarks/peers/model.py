@@ -1,0 +1,26 @@
+"""What every worker holds, whoever its server is: a flat gradient and flat parameters, float32, in PyTorch's memory."""
+
+import torch
+
+# What the gradient is multiplied with in each step. The values matter to nobody here; small ones stay finite.
+ETA = 0.05
+
+
+class Model:
+    """The flat tensors of one worker. `vectors` of the model's size.
+
+    gradient: as a backward pass would have left it; the same in each step, since nothing is computed.
+    parameters: where fresh parameters have to be at the end of a step.
+    """
+
+    vectors = 2
+
+    def __init__(self, parameters: int, rank: int) -> None:
+        torch.set_num_threads(1)  # workers share the machine, as they would a host
+        generator = torch.Generator().manual_seed(rank)
+        self.gradient = torch.empty(parameters).normal_(std=1e-4, generator=generator)
+        self.parameters = torch.zeros(parameters)
+
+    def scale_into(self, delta: torch.Tensor) -> None:
+        """`delta` <- -eta * gradient."""
+        torch.mul(self.gradient, -ETA, out=delta)
