@@ -294,15 +294,15 @@ def quantiles(values: list[float]) -> list[float]:
 
 
 def _environment() -> dict[str, str]:
-    """What processes of a run find in their environment: nothing leaves the machine, and one thread is one thread."""
+    """What processes of a run find in their environment: nothing leaves the machine."""
     folders = [str(BENCHMARKS), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(folders),
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # nobody multiplies matrices here, and the nursery must not have threads
         "GLOO_SOCKET_IFNAME": "lo",
         "TP_SOCKET_IFNAME": "lo",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
         "FLWR_TELEMETRY_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }

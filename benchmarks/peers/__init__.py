@@ -1,12 +1,22 @@
 """Everybody who is measured: gemps, its peers, and the limits of the machine. One small file each."""
 
 from peers.gemps import WIRE_TYPES, Gemps
+from peers.gloo_paper import GlooPaper
 from peers.grpc_echo import CppEcho, CppServerEcho, PythonEcho
 from peers.interface import Contender
+from peers.limits import MemoryCopy, PlainTcp
+from peers.ray_actor import RayActor
+from peers.torch_rpc import TorchRpc
 
 _ALL: tuple[Contender, ...] = (
     *(Gemps(wire, wire) for wire in WIRE_TYPES),
     *(Gemps(delta, parameters) for delta in WIRE_TYPES for parameters in WIRE_TYPES if delta != parameters),
+    TorchRpc("torch-rpc-tcp", "torch.distributed.rpc, TCP", ["uv"], ["basic"]),
+    TorchRpc("torch-rpc-shared-memory", "torch.distributed.rpc, shared memory", None, None),
+    RayActor(),
+    GlooPaper(),
+    MemoryCopy(),
+    PlainTcp(),
     PythonEcho(),
     CppServerEcho(),
     CppEcho(),

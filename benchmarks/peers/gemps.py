@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
-from peers.model import ETA, Model
+from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks, ETA
 
 WIRE_TYPES = ("float32", "float16", "bfloat16", "int8")
 STAGING_BUFFERS = 4  # the default
@@ -45,7 +44,7 @@ class Gemps(Contender):
         payloads = _bytes(self.delta, case) + _bytes(self.parameters, case)
         scaled = 0 if self.delta == "float32" else case.vector
         temporaries = 2 * case.vector if self.delta == "int8" else 0
-        return WORKER_PROCESS + Model.vectors * case.vector + int(payloads) + scaled + temporaries
+        return WORKER_PROCESS + 2 * case.vector + int(payloads) + scaled + temporaries
 
     def way(self, case: Case) -> tuple[float, float]:
         """By the wire types."""
@@ -77,6 +76,7 @@ class Gemps(Contender):
 
         from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
         from gem_core.payload import PayloadFormat
+        from peers.model import Model
 
         layout = Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
         delta_type, parameter_type = _wire_type(self.delta), _wire_type(self.parameters)

@@ -18,6 +18,8 @@ from typing import ClassVar, Literal, Protocol
 
 FLOAT32_BYTES = 4
 MB = 1_000_000
+# What the gradient is multiplied with in each step: gemps' default.
+ETA = 0.05
 # Anonymous memory of one process beside the model's vectors, rounded up (found: a worker that was forked with PyTorch
 # loaded 60 to 90 MB, a server with PyTorch 150 MB).
 WORKER_PROCESS = 100 * MB

@@ -2,18 +2,15 @@
 
 import torch
 
-# What the gradient is multiplied with in each step. The values matter to nobody here; small ones stay finite.
-ETA = 0.05
+from peers.interface import ETA
 
 
 class Model:
-    """The flat tensors of one worker. `vectors` of the model's size.
+    """The flat tensors of one worker.
 
     gradient: as a backward pass would have left it; the same in each step, since nothing is computed.
     parameters: where fresh parameters have to be at the end of a step.
     """
-
-    vectors = 2
 
     def __init__(self, parameters: int, rank: int) -> None:
         torch.set_num_threads(1)  # workers share the machine, as they would a host
