@@ -36,15 +36,14 @@ class Worker:
     took: list[float]
     began: float
 
-    def commits_until(self, end: float) -> float:
-        """Steps until then; one that was under way counts by the part of its time that had passed."""
+    def commits_between(self, start: float, end: float) -> float:
+        """Steps in that time; one that was under way at an end counts by the part of its time that lay within."""
         moment = self.began
         count = 0.0
         for took in self.took:
-            if moment + took > end:
-                return count + max(0.0, end - moment) / took
+            within = min(end, moment + took) - max(start, moment)
+            count += max(0.0, within) / took
             moment += took
-            count += 1
         return count
 
 
@@ -183,7 +182,7 @@ class _Runner:
             case.workers,
             self._round,
             self._seconds,
-            commits=[worker.commits_until(end) for worker in found],
+            commits=[worker.commits_between(start, end) for worker in found],
             took=quantiles([took for worker in found for took in worker.took]),
             server_cpu=after[0] - before[0],
             workers_cpu=after[1] - before[1],

@@ -1,5 +1,6 @@
 """Everybody who is measured: gemps, its peers, and the limits of the machine. One small file each."""
 
+from peers.flower_transfer import FlowerTransfer
 from peers.gemps import WIRE_TYPES, Gemps
 from peers.gloo_paper import GlooPaper
 from peers.grpc_echo import CppEcho, CppServerEcho, PythonEcho
@@ -15,6 +16,7 @@ _ALL: tuple[Contender, ...] = (
     TorchRpc("torch-rpc-shared-memory", "torch.distributed.rpc, shared memory", None, None),
     RayActor(),
     GlooPaper(),
+    FlowerTransfer(),
     MemoryCopy(),
     PlainTcp(),
     PythonEcho(),

@@ -5,6 +5,7 @@ reads it there without a copy. What it reads is read-only and Ray's, so a worker
 are drivers that attach to the cluster, so that they are processes like those of all others.
 """
 
+import tempfile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from peers.interface import MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
@@ -62,20 +63,21 @@ class RayActor(Contender):
         """A cluster of one node, and the actor."""
         import ray
 
-        context = ray.init(
-            num_cpus=1,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=self.shared_memory(case),
-            namespace=NAMESPACE,
-            _node_ip_address="127.0.0.1",
-        )
-        server = ray.remote(num_cpus=1)(ParameterServer).options(name="server").remote(case.parameters)
-        ray.get(server.__ray_ready__.remote())
-        desk.ready(str(context.address_info["address"]))
-        desk.wait_for_end()
-        ray.kill(server)
-        ray.shutdown()
+        with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+            context = ray.init(
+                num_cpus=1,
+                include_dashboard=False,
+                log_to_driver=False,
+                object_store_memory=self.shared_memory(case),
+                namespace=NAMESPACE,
+                _temp_dir=folder,
+            )
+            server = ray.remote(num_cpus=1)(ParameterServer).options(name="server").remote(case.parameters)
+            ray.get(server.__ray_ready__.remote())
+            desk.ready(str(context.address_info["address"]))
+            desk.wait_for_end()
+            ray.kill(server)
+            ray.shutdown()
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """One call a step."""
@@ -88,7 +90,7 @@ class RayActor(Contender):
         delta = torch.zeros(case.parameters)
         outgoing = delta.numpy()
         parameters = model.parameters.numpy()
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, _node_ip_address="127.0.0.1")
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
         server: Any = ray.get_actor("server")
 
         def step() -> None:
