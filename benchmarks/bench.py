@@ -1,18 +1,114 @@
-import argparse, json
+"""gemps against its peers and against the limits of the machine, side by side (`make bench`).
+
+Everybody moves the same model the same way (peers/interface.py says what a step is), in turn, several rounds. Compare
+figures of one call only: machines differ, and so does what else they do. Every run goes into a JSON file as soon as it
+is over; tables and targets come from that file, here at the end or by --show, and `bench_picture.py` draws it.
+docs/benchmarks.md says what each contender does and how to read the tables.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from harness import plan, report, surroundings
+from harness.environments import REPOSITORY
+from harness.results import About, Results, rate
 from harness.run import Nurseries, run_once
-from peers import CONTENDERS
-from peers.interface import Case
-p = argparse.ArgumentParser()
-p.add_argument("--contenders", nargs="+"); p.add_argument("--parameters", type=int, nargs="+", default=[4194304]); p.add_argument("--workers", type=int, nargs="+", default=[4]); p.add_argument("--seconds", type=float, default=3); p.add_argument("--rounds", type=int, default=3)
-a = p.parse_args()
-n = Nurseries()
-for P in a.parameters:
-  for w in a.workers:
-    for r in range(a.rounds):
-      for c in a.contenders:
-        if (why := CONTENDERS[c].unavailable()): print(c, why); continue
-        x = run_once(CONTENDERS[c], Case(P, w), a.seconds, r, n)
-        if x.error: print(c, "FAILED", x.error); continue
-        s=sum(x.commits)
-        print(f"{c:22} P={P} w={w} {s/x.seconds:8.1f}/s p50 {x.took[50]*1e3:.2f} p99 {x.took[99]*1e3:.2f} ms cpu/commit server {x.server_cpu/s*1e3:.2f} workers {x.workers_cpu/s*1e3:.2f} ms anon {x.server_anonymous/1e6:.0f} MB shm {x.server_shared/1e6:.0f}", flush=True)
-n.close()
+from peers import CONTENDERS, USUAL
+from rich.console import Console
+
+
+def main() -> None:
+    """Run, and show."""
+    arguments = _arguments()
+    console = Console()
+    if arguments.list:
+        for name, contender in CONTENDERS.items():
+            console.print(f"{name}: {contender.title}. {contender.does}", markup=False, highlight=False)
+        return
+    if arguments.show:
+        try:
+            report.show(Results.load(arguments.output), console)
+        except (OSError, ValueError) as error:
+            sys.exit(str(error))
+        return
+    if arguments.parameters or arguments.workers or arguments.full:
+        parameters, workers = arguments.parameters or plan.PARAMETERS, arguments.workers or plan.WORKERS
+        parts = plan.product(arguments.contenders, parameters, workers)
+    else:
+        parts = plan.quick(arguments.contenders)
+    made = plan.make(parts, CONTENDERS, plan.Room.here())
+    results = Results(
+        surroundings.machine(),
+        surroundings.versions(),
+        {"rounds": arguments.rounds, "seconds": arguments.seconds},
+        {name: About.of(contender) for name, contender in CONTENDERS.items() if name in arguments.contenders},
+        made.skipped,
+    )
+    for one in made.skipped:
+        console.print(
+            f"not run: {one.contender}, P = {one.parameters:,}, {one.workers} workers: {one.reason}",
+            markup=False,
+            highlight=False,
+        )
+    if not made.runs:
+        sys.exit("nothing of what was asked for can run here")
+    _run(made, results, arguments, console)
+    report.show(results, console)
+    console.print(f"all of it: {arguments.output}", markup=False, highlight=False)
+
+
+def _run(made: plan.Plan, results: Results, arguments: argparse.Namespace, console: Console) -> None:
+    """All rounds of a case before the next case, so that what is compared lies close together in time."""
+    total = made.runs * arguments.rounds
+    done = 0
+    began = time.monotonic()
+    nurseries = Nurseries()
+    try:
+        for case, contenders in made.contenders.items():
+            for round_ in range(arguments.rounds):
+                # Another one starts each round: what comes after whom changes.
+                turn = round_ % len(contenders)
+                for contender in contenders[turn:] + contenders[:turn]:
+                    seconds = plan.window(case, arguments.seconds)
+                    run = run_once(contender, case, seconds, round_, nurseries)
+                    results.runs.append(run)
+                    results.save(arguments.output)
+                    done += 1
+                    said = f"failed: {run.error}" if run.error is not None else f"{rate(run):,.1f} commits/s"
+                    left = (time.monotonic() - began) / done * (total - done) / 60
+                    line = f"[{done}/{total}, {left:.0f} min left] {case}, {contender.name}: {said}"
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    finally:
+        nurseries.close()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0],
+        epilog="Without --parameters, --workers and --full: all contenders with 4 workers at P = 2 048 and 4 194 304, "
+        "gemps with 32 as well. That takes about ten minutes on two cores.",
+    )
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(USUAL), metavar="NAME")
+    parser.add_argument("--parameters", type=int, nargs="+", help=f"sizes of the model; all: {plan.PARAMETERS}")
+    parser.add_argument("--workers", type=int, nargs="+", help=f"numbers of workers; all: {plan.WORKERS}")
+    parser.add_argument("--full", action="store_true", help="every size with every number of workers: takes hours")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="timed in each run; four times that for models beyond 16 million"
+    )
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "runs" / "bench.json", help="the JSON file")
+    parser.add_argument("--show", action="store_true", help="run nothing: the tables of the JSON file")
+    parser.add_argument("--list", action="store_true", help="run nothing: the names of the contenders")
+    arguments = parser.parse_args()
+    for name in ("parameters", "workers"):
+        if any(value < 1 for value in getattr(arguments, name) or ()):
+            parser.error(f"--{name}: at least 1")
+    if arguments.rounds < 1 or arguments.seconds <= 0:
+        parser.error("--rounds: at least 1, and --seconds: more than 0")
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

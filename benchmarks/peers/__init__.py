@@ -1,7 +1,7 @@
 """Everybody who is measured: gemps, its peers, and the limits of the machine. One small file each."""
 
 from peers.flower_transfer import FlowerTransfer
-from peers.gemps import WIRE_TYPES, Gemps
+from peers.gemps import WIRE_TYPES, Gemps, GempsSharedMemory
 from peers.gloo_paper import GlooPaper
 from peers.grpc_echo import CppEcho, CppServerEcho, PythonEcho
 from peers.interface import Contender
@@ -12,6 +12,7 @@ from peers.torch_rpc import TorchRpc
 _ALL: tuple[Contender, ...] = (
     *(Gemps(wire, wire) for wire in WIRE_TYPES),
     *(Gemps(delta, parameters) for delta in WIRE_TYPES for parameters in WIRE_TYPES if delta != parameters),
+    GempsSharedMemory(),
     TorchRpc("torch-rpc-tcp", "torch.distributed.rpc, TCP", ["uv"], ["basic"]),
     TorchRpc("torch-rpc-shared-memory", "torch.distributed.rpc, shared memory", None, None),
     RayActor(),
@@ -24,3 +25,21 @@ _ALL: tuple[Contender, ...] = (
     CppEcho(),
 )
 CONTENDERS = {contender.name: contender for contender in _ALL}
+
+# What `make bench` runs when it is not told whom; the others are for the curious.
+USUAL = (
+    "gemps-shared-memory",
+    "gemps-int8",
+    "gemps-bfloat16",
+    "gemps-float32",
+    "ray-actor",
+    "torch-rpc-tcp",
+    "torch-rpc-shared-memory",
+    "torch-gloo-paper",
+    "flower-transfer",
+    "memory-copy",
+    "tcp",
+    "grpc-echo-cpp-both",
+    "grpc-echo-cpp",
+    "grpc-echo-python",
+)

@@ -7,9 +7,15 @@ does the whole of GEM, its statistics included.
 
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks, ETA
+
+if TYPE_CHECKING:
+    import torch
+
+    from gem_core.layout import Layout
+    from gem_core.wire_types import WireType
 
 WIRE_TYPES = ("float32", "float16", "bfloat16", "int8")
 STAGING_BUFFERS = 4  # the default
@@ -74,11 +80,10 @@ class Gemps(Contender):
         from gem_worker import wire_casts
         from gem_worker.client.client import Client
 
-        from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
         from gem_core.payload import PayloadFormat
         from peers.model import Model
 
-        layout = Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+        layout = _layout(case)
         delta_type, parameter_type = _wire_type(self.delta), _wire_type(self.parameters)
         model = Model(case.parameters, rank)
         with Client(
@@ -108,14 +113,83 @@ class Gemps(Contender):
             desk.pace(step)
 
 
-def check_usable(scaled: "torch.Tensor") -> None:  # noqa: F821 - imported where it is used
+class GempsSharedMemory(Gemps):
+    """Through memory that server and workers share."""
+
+    def __init__(self) -> None:
+        super().__init__("float32", "float32")
+        self.name = "gemps-shared-memory"
+        self.title = "gemps, shared memory"
+        self.does = "float32 through shared memory, GEM on the server; parameters copied by the worker into its own memory"
+
+    def unfit(self, case: Case) -> str | None:
+        """Small payloads travel in one message of the stream."""
+        from gem_worker.client.shared_memory import SMALLEST_SHARED_BYTES
+
+        if case.vector < SMALLEST_SHARED_BYTES:
+            return "payloads up to 64 KiB go over the stream in one message: see gemps-float32"
+        return None
+
+    def server_memory(self, case: Case) -> int:
+        """What the stream takes; the snapshots are shared. And a region a worker for its deltas."""
+        return super().server_memory(case) + case.workers * case.vector
+
+    def shared_memory(self, case: Case) -> int:
+        """Memory of the kernel without a name: not in /dev/shm."""
+        return 0
+
+    def worker_memory(self, case: Case) -> int:
+        """The model, and the buffer for parameters, were they to come by the stream."""
+        return WORKER_PROCESS + 3 * case.vector
+
+    def flags(self, folder: Path) -> list[str]:
+        """The socket."""
+        return [f"--shared-memory-socket={folder / 'memory'}"]
+
+    def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
+        """As a real worker: the gradient is scaled into shared memory, and the parameters are installed from there."""
+        import numpy as np
+        import torch
+        from gem_worker.client.client import Client
+
+        from peers.model import Model
+
+        model = Model(case.parameters, rank)
+        installed = model.parameters.numpy()
+        layout = _layout(case)
+        with Client(address, worker_name=f"worker-{rank}", layout=layout) as client:
+            if not client.join().has_parameters:
+                client.initialize(memoryview(installed))
+            incoming = memoryview(torch.empty(case.parameters).numpy())
+            client.pull(incoming)
+
+            def step() -> None:
+                outgoing = client.shared_delta
+                if outgoing is None:
+                    raise RuntimeError("the server shared no memory")
+                scaled = torch.frombuffer(outgoing, dtype=torch.float32)
+                model.scale_into(scaled)
+                check_usable(scaled)
+                outcome = client.commit(outgoing, incoming, in_place=True)
+                np.copyto(installed, np.frombuffer(outcome.parameters, np.float32))
+
+            desk.pace(step)
+
+
+def _layout(case: Case) -> "Layout":
+    from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+
+    return Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+
+
+def check_usable(scaled: "torch.Tensor") -> None:
     """As Transfer.stage does before it sends. Raises ValueError for a delta that is not finite."""
     lowest, highest = (float(value) for value in scaled.aminmax())
     if not (lowest >= -5e29 and highest <= 5e29):
         raise ValueError("the delta is not finite")
 
 
-def _wire_type(name: str) -> "WireType":  # noqa: F821
+def _wire_type(name: str) -> "WireType":
     from gem_core.wire_types import WireType
 
     return WireType.INT8_BLOCK if name == "int8" else WireType[name.upper()]

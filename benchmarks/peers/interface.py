@@ -83,6 +83,10 @@ class Contender(ABC):
         """Why it cannot run on this machine, with the fix; None when it can. Asked in gemps' interpreter."""
         return None
 
+    def unfit(self, case: Case) -> str | None:
+        """Why it is not measured in this case; None: it is."""
+        return None
+
     @abstractmethod
     def server_memory(self, case: Case) -> int:
         """Bytes that the server takes, shared memory included; an estimate from above."""
