@@ -33,6 +33,9 @@ __all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "
 # Elements of a block: 64 KiB a vector, so that gem's four vectors fit into a core's level 2 cache, and 1 M parameters
 # still make 64 blocks for the threads to share. The time is flat from 4 096 to 65 536 (benchmarks/kernel.py).
 BLOCK = 16_384
+# Elements of a strip, whose statistics a rule may sum up in float32: what it keeps for that, 16 KiB, stays in the level
+# 1 cache. Summing all of gem's in float64 took twice as long as the update itself.
+STRIP = 2_048
 # Elements from which a commit runs in parallel. Two idle cores pay from about 32 768 elements on (gem: 33 us alone,
 # 22 us together); but on a machine that workers keep busy the second thread comes late, and waiting for it costs 0.1 to
 # 0.8 ms on average. Up to here one thread takes less than that: 0.4 ms.
@@ -56,13 +59,13 @@ def arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def block_function(function: Callable[..., None]) -> Callable[..., None]:
+def block_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile what updates a block and sums up; only its own additions may be reassociated.
 
     No "contract", although adding an exact square in one operation would change no sum and save 8 % in cache: LLVM then
     contracted the update, too, in the loop over what is left of a vector, and moments differed in the last bit.
     """
-    compiled: Callable[..., None] = numba.njit(fastmath={"reassoc"}, **_OPTIONS)(function)
+    compiled: Callable[..., Any] = numba.njit(fastmath={"reassoc"}, **_OPTIONS)(function)
     return compiled
 
 
@@ -108,6 +111,12 @@ class Driver:
 def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., None]], Driver]:
     """Make a `Driver` of the function below."""
     return lambda function: Driver(function, signature, parallel)
+
+
+def driver_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile what goes over the strips of a block; it adds up in the order written."""
+    compiled: Callable[..., Any] = numba.njit(**_OPTIONS)(function)
+    return compiled
 
 
 def empty_partials(elements: int, columns: int) -> NDArray[np.float64]:

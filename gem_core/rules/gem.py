@@ -30,16 +30,21 @@ from gem_core.rules.blocks import (
     PARTIALS,
     READ_ONLY_VECTOR,
     SCALAR,
+    STRIP,
     VECTOR,
     arithmetic,
     block_function,
     driver,
+    driver_function,
     empty_partials,
     totals,
 )
 from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState
 
 __all__ = ["Gem", "GemState"]
+
+# Between these a sum of squares in float32 has overflowed nowhere, and what has underflowed is less than 1e-6 of it.
+_LEAST_SUM, _LARGEST_SUM = np.float32(1e-28), np.float32(1e38)
 
 
 class GemState(WorkerState):
@@ -114,33 +119,63 @@ def _update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):
 
 
 @block_function
-def _commit_block(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, sums):  # type: ignore[no-untyped-def]
-    moving, blocked, clamped = np.int32(0), np.int32(0), np.int32(0)
-    pi_sum = moment_squares = drift_squares = delta_squares = update_squares = np.float64(0)
+def _commit_strip(theta, snapshot, moment, delta, drifts, updates, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
+    """The update of a strip, with its statistics in float32: counts (exact up to 2^24), the sum of pi, four squares."""
+    none, one = np.float32(0), np.float32(1)
+    moving = blocked = clamped = pi_sum = none
+    moment_squares = drift_squares = delta_squares = update_squares = none
     for i in range(theta.size):
         d = delta[i]
         m, drift, pi, update, new = _update(theta[i], snapshot[i], moment[i], d, mu, kappa, pi_min, pi_max, epsilon)
         moment[i] = m
         theta[i] = new
         snapshot[i] = new
-        moves = d != np.float32(0)
-        moving += np.int32(moves)
-        blocked += np.int32(moves & (pi == pi_min))
-        clamped += np.int32(moves & (pi == pi_max))
-        pi_sum += np.float64(pi) if moves else np.float64(0)
-        # Squared in float64: in float32 what is beyond 1.8e19 would overflow.
-        moment_squares += np.float64(m) * np.float64(m)
-        drift_squares += np.float64(drift) * np.float64(drift)
-        delta_squares += np.float64(d) * np.float64(d)
-        update_squares += np.float64(update) * np.float64(update)
-    sums[0] = moving
-    sums[1] = blocked
-    sums[2] = clamped
-    sums[3] = pi_sum
-    sums[4] = moment_squares
-    sums[5] = drift_squares
-    sums[6] = delta_squares
-    sums[7] = update_squares
+        drifts[i] = drift
+        updates[i] = update
+        moves = one if d != none else none
+        moving += moves
+        blocked += moves if pi == pi_min else none
+        clamped += moves if pi == pi_max else none
+        pi_sum += pi if d != none else none
+        moment_squares += m * m
+        drift_squares += drift * drift
+        delta_squares += d * d
+        update_squares += update * update
+    return moving, blocked, clamped, pi_sum, moment_squares, drift_squares, delta_squares, update_squares
+
+
+@block_function
+def _precise_squares(values):  # type: ignore[no-untyped-def]
+    total = np.float64(0)
+    for i in range(values.size):
+        total += np.float64(values[i]) * np.float64(values[i])
+    return total
+
+
+@driver_function
+def _squares(quick, values):  # type: ignore[no-untyped-def]
+    """The sum of the squares of `values` in float64: `quick`, found in float32, where that can be trusted."""
+    if _LEAST_SUM <= quick <= _LARGEST_SUM:
+        return np.float64(quick)
+    return _precise_squares(values)
+
+
+@driver_function
+def _commit_block(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, sums):  # type: ignore[no-untyped-def]
+    drifts, updates = np.empty(STRIP, np.float32), np.empty(STRIP, np.float32)
+    sums[:] = 0
+    for a in range(0, theta.size, STRIP):
+        b = min(a + STRIP, theta.size)
+        deltas, moments, drift, update = delta[a:b], moment[a:b], drifts[: b - a], updates[: b - a]
+        found = _commit_strip(
+            theta[a:b], snapshot[a:b], moments, deltas, drift, update, mu, kappa, pi_min, pi_max, epsilon
+        )
+        for column in range(4):
+            sums[column] += found[column]
+        sums[4] += _squares(found[4], moments)
+        sums[5] += _squares(found[5], drift)
+        sums[6] += _squares(found[6], deltas)
+        sums[7] += _squares(found[7], update)
 
 
 _SIGNATURE = (VECTOR, VECTOR, VECTOR, READ_ONLY_VECTOR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, PARTIALS, INTEGER)

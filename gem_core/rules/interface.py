@@ -28,7 +28,7 @@ class Statistics:
     """What one commit did.
 
     The first three are over the elements with delta != 0, and 0 when there are none: there pi cannot change anything.
-    The norms are Euclidean, over all elements, summed in float64: finite for every delta that staging lets through.
+    The norms are Euclidean, over all elements: within 1e-6, and finite for every delta that staging lets through.
 
     Attributes:
         mean_pi: mean of pi; a rule without a pi reports the factor that it applied.
