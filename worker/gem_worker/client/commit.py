@@ -83,9 +83,9 @@ class Committer:
         self, delta: memoryview, loss: float | None, samples: int, base: Version | None
     ) -> commit_pb2.CommitHeader:
         session = self._session
-        base = base if base is not None else session.version
-        if base is None:
+        if session.version is None:
             raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
+        base = base if base is not None else session.version
         if base not in session.held:
             raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
         header = commit_pb2.CommitHeader(
