@@ -10,8 +10,9 @@ MINUTES ?= 10
 
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
+PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
+.PHONY: train test check proto settings bench bench-picture bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -29,8 +30,13 @@ proto: $(INSTALLED)
 settings: $(INSTALLED)
 	$(BIN)/python docs/generate_settings.py
 
-bench: $(INSTALLED)
-	$(BIN)/python benchmarks/exchange.py $(ARGS)
+# gemps beside its peers and the limits of the machine: ten minutes, or what ARGS asks for (docs/benchmarks.md).
+bench: $(INSTALLED) $(PEERS)/.installed
+	GEMPS_BENCH_PEERS=$(PEERS) $(BIN)/python benchmarks/bench.py $(ARGS)
+
+# The README's picture, from the last `make bench`.
+bench-picture: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_picture.py $(ARGS)
 
 # What --durability, --record and TLS cost, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
 bench-durability: $(INSTALLED)
@@ -91,6 +97,14 @@ wheels: $(INSTALLED)
 	$(BIN)/python -m pip download --quiet --dest docker/wheels --only-binary :all: $(TORCH)
 
 install: $(INSTALLED)
+
+# Ray and Flower ask for other versions than gemps has: an environment of their own, which borrows gemps' PyTorch. Where
+# they cannot be had, `make bench` goes on without them, and says so.
+$(PEERS)/.installed: pyproject.toml $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(PEERS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > "$$(echo $(PEERS)/lib/python*/site-packages)/torch-of-gemps.pth"
+	-$(BIN)/python -m pip --python $(PEERS)/bin/python install --quiet --group peers && touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gemps needs Python 3.11 or newer, this is " \

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from exchange import measure
 from rich.console import Console
 from rich.table import Table
+from round_trips import measure
 
 
 @dataclass(frozen=True, eq=False)

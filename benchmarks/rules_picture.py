@@ -74,7 +74,7 @@ def draw(runs: Mapping[tuple[str, str], Path], path: Path, workers: int, eta: fl
     title = f"{workers} workers, eta {eta:g}, handwritten digits: the same staleness, two update rules"
     path.parent.mkdir(parents=True, exist_ok=True)
     for theme, file in ((LIGHT, path), (DARK, path.with_stem(f"{path.stem}-dark"))):
-        _write(_figure(curves, theme, title, workers), file, theme.background)
+        write(_figure(curves, theme, title, workers), file, theme.background)
 
 
 def _figure(curves: Mapping[tuple[str, str], Curve], theme: Theme, title: str, workers: int) -> Figure:
@@ -90,11 +90,12 @@ def _figure(curves: Mapping[tuple[str, str], Curve], theme: Theme, title: str, w
     grid[0][0].set_ylabel("training loss", color=theme.faint, fontsize=9.5)
     grid[1][0].set_ylabel("staleness", color=theme.faint, fontsize=9.5)
     for axes in grid.flat:
-        _clean(axes, theme)
+        clean(axes, theme)
     return figure
 
 
-def _write(figure: Figure, file: Path, background: str) -> None:
+def write(figure: Figure, file: Path, background: str) -> None:
+    """Save a figure as a PNG with few colours."""
     picture = BytesIO()
     figure.savefig(picture, dpi=160, facecolor=background)
     # A palette makes the file a third as large, and nothing here has more colours than it holds.
@@ -139,7 +140,8 @@ def _draw_staleness(axes: Axes, curves: Mapping[str, Curve], theme: Theme, worke
     axes.set_xlim(0, _end(curves))
 
 
-def _clean(axes: Axes, theme: Theme) -> None:
+def clean(axes: Axes, theme: Theme) -> None:
+    """Take out of a panel what does not help to read it, and colour the rest."""
     axes.set_facecolor(theme.background)
     axes.grid(color=theme.faint, alpha=0.22, linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)

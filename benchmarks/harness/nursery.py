@@ -17,9 +17,10 @@ from typing import Any
 
 def become(order: dict[str, Any]) -> None:
     """The life of a forked process."""
-    from harness.desk import ProcessDesk
     from peers import CONTENDERS
     from peers.interface import Case
+
+    from harness.desk import ProcessDesk
 
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)

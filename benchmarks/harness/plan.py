@@ -106,7 +106,9 @@ def shortage(contender: Contender, case: Case, room: Room) -> str | None:
         return f"takes {needed / GB:.1f} GB (server and workers, computed), and {room.memory / GB:.1f} GB are free"
     shared = contender.shared_memory(case)
     if shared > room.shared:
-        return f"takes {shared / GB:.1f} GB of shared memory (computed), and /dev/shm has {room.shared / GB:.1f} GB free"
+        return (
+            f"takes {shared / GB:.1f} GB of shared memory (computed), and /dev/shm has {room.shared / GB:.1f} GB free"
+        )
     return None
 
 

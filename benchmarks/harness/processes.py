@@ -65,9 +65,15 @@ def end(roots: Iterable[int], patience: float = 10.0) -> None:
             except ProcessLookupError:
                 continue
         limit = time.monotonic() + patience
-        while any(_alive(pid) for pid in pids) and time.monotonic() < limit:
+        while any(alive(pid) for pid in pids) and time.monotonic() < limit:
             time.sleep(0.02)
-        pids = [pid for pid in pids if _alive(pid)]
+        pids = [pid for pid in pids if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    """Whether it is there, and has not ended."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] != "Z"
 
 
 class Sampler:
@@ -96,11 +102,6 @@ class Sampler:
             anonymous, shared = anonymous_and_shared(pids)
             self.anonymous = max(self.anonymous, anonymous)
             self.shared = max(self.shared, shared)
-
-
-def _alive(pid: int) -> bool:
-    fields = _stat(pid)
-    return fields is not None and fields[0] != "Z"
 
 
 def _stat(pid: int) -> list[str] | None:

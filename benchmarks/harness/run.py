@@ -25,7 +25,7 @@ STEP_SECONDS = 300.0  # for the last step to end
 BENCHMARKS = Path(__file__).resolve().parent.parent
 
 
-class RunFailed(Exception):
+class RunFailedError(Exception):
     """A run that came to nothing; the message is for the report."""
 
 
@@ -95,7 +95,7 @@ class Nurseries:
         nursery.stdin.flush()
         answer = nursery.stdout.readline()
         if not answer:
-            raise RunFailed(f"{interpreter(home)} could not load {order['preload']}: see its message above")
+            raise RunFailedError(f"{interpreter(home)} could not load {order['preload']}: see its message above")
         return int(json.loads(answer)["pid"])
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ def run_once(contender: Contender, case: Case, seconds: float, round_: int, nurs
     try:
         with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:
             return _Runner(contender, case, seconds, round_, nurseries, Path(folder)).run()
-    except RunFailed as failure:
+    except RunFailedError as failure:
         return Run(contender.name, case.parameters, case.workers, round_, seconds, error=str(failure))
 
 
@@ -137,7 +137,7 @@ class _Runner:
         try:
             return self._run()
         except (EOFError, TimeoutError, OSError) as error:
-            raise RunFailed(f"{error}{self._last_words()}") from error
+            raise RunFailedError(f"{error}{self._last_words()}") from error
         finally:
             self._end_all()
             self._door.close()
@@ -205,7 +205,7 @@ class _Runner:
         limit = time.monotonic() + SETUP_SECONDS
         while not ready.exists():
             if self._command.poll() is not None or time.monotonic() > limit:
-                raise RunFailed(f"the server did not start{self._last_words()}")
+                raise RunFailedError(f"the server did not start{self._last_words()}")
             time.sleep(0.02)
         return str(json.loads(ready.read_text(encoding="utf-8"))["address"]), self._command.pid, None
 
@@ -242,11 +242,13 @@ class _Runner:
         try:
             message = line.hear()
         except TimeoutError:
-            raise RunFailed(f"nothing heard for {seconds:g} s (waiting for {what!r}){self._last_words()}") from None
+            raise RunFailedError(
+                f"nothing heard for {seconds:g} s (waiting for {what!r}){self._last_words()}"
+            ) from None
         except EOFError:
-            raise RunFailed(f"a process ended before it was {what!r}{self._last_words()}") from None
+            raise RunFailedError(f"a process ended before it was {what!r}{self._last_words()}") from None
         if what not in message:
-            raise RunFailed(f"{message.get('error', message)}{self._last_words()}")
+            raise RunFailedError(f"{message.get('error', message)}{self._last_words()}")
         return message
 
     def _cpu(self, server: int | None, workers: list[int]) -> tuple[float, float]:
@@ -256,10 +258,10 @@ class _Runner:
         """The end of the logs."""
         words = []
         for log in sorted(self._folder.glob("*.log")):
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            if lines:
-                words.append(f"{log.stem}: {lines[-1][:300]}")
-        return "".join(f"\n    {line}" for line in words[:4])
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            telling = [line.strip() for line in lines if any(map(str.isalnum, line))]
+            words.extend(f"{log.stem}: {line[:300]}" for line in telling[-2:])
+        return "".join(f"\n    {line}" for line in words[:6])
 
     def _end_all(self) -> None:
         if self._command is not None:

@@ -51,10 +51,7 @@ def _ratio(results: Results, title: str, name: str, case: Case, to: str | None, 
     """`to` None: the best peer."""
     other = to if to is not None else results.best_peer(case)
     wanted = "reported" if least is None else f"at least {least:g}"
-    if to is None:
-        shown = f"the best peer ({other})" if other is not None else "the best peer"
-    else:
-        shown = to
+    shown = to if to is not None else f"the best peer ({other})" if other is not None else "the best peer"
     ratio = results.ratio(name, case, other) if other is not None else None
     return Row(title, f"{wanted}: times {shown}", *_judged(ratio, least))
 

@@ -1,4 +1,4 @@
-"""Flower moving a model there and back: its own gRPC server and clients, and rounds. **Transfer only.**
+"""Flower moving a model there and back: its own gRPC server and clients, and rounds (transfer only).
 
 Flower is made for rounds of federated learning: the server sends the model to all clients and waits for all of them. A
 step of a client here is one round: the model arrives, is copied into the worker's memory, a delta goes back; the server
@@ -88,8 +88,8 @@ class FlowerTransfer(Contender):
         import numpy as np
         from flwr.client import Client, start_client
         from flwr.common import Code, FitRes, Parameters, Status
-
         from harness.desk import WARM_UP_STEPS
+
         from peers.model import Model
 
         model = Model(case.parameters, rank)

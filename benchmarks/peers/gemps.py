@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks, ETA
+from peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +120,9 @@ class GempsSharedMemory(Gemps):
         super().__init__("float32", "float32")
         self.name = "gemps-shared-memory"
         self.title = "gemps, shared memory"
-        self.does = "float32 through shared memory, GEM on the server; parameters copied by the worker into its own memory"
+        self.does = (
+            "float32 through shared memory, GEM on the server; parameters copied by the worker into its own memory"
+        )
 
     def unfit(self, case: Case) -> str | None:
         """Small payloads travel in one message of the stream."""

@@ -21,7 +21,7 @@ class GlooPaper(Contender):
     """Pull, rescale on the worker, commit."""
 
     name = "torch-gloo-paper"
-    title = "the paper's exchange, torch.distributed (gloo)"
+    title = "the paper's exchange (gloo)"
     does = "one worker at a time pulls, rescales with PyTorch and commits; the server adds"
 
     def server_memory(self, case: Case) -> int:

@@ -1,4 +1,4 @@
-"""The limit that gRPC sets: as many bytes in chunks as gemps sends, and back, with no protobuf, checksum or mathematics.
+"""The limit that gRPC sets: as many bytes in chunks as gemps sends, and back; no protobuf, checksum or mathematics.
 
 Server and client in Python, as gemps is built: `grpc.aio` on one event loop, and the client library's blocking stream
 with messages made while gRPC takes them. The channels have gemps' arguments. The server in C++ is grpc_echo.cc.
@@ -183,7 +183,7 @@ async def _serve(expected: int, desk: Desk) -> None:
 
 
 def client_options() -> list[tuple[str, int]]:
-    """gemps' channel arguments that concern speed (worker/gem_worker/client/channel.py)."""
+    """The channel arguments of gemps that concern speed (worker/gem_worker/client/channel.py)."""
     return [
         ("grpc.max_receive_message_length", 4 * MIB),
         ("grpc.http2.max_frame_size", 16 * MIB - 1),

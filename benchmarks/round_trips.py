@@ -1,11 +1,9 @@
-"""Commits a second through a real server (`make bench`): `gemps serve` and client processes without PyTorch.
+"""Round trips with one server that is started with flags of its own; for `durability.py`.
 
-Every worker commits a delta of all parameters and gets all parameters back, as in training, but computes nothing, so
-the figures are those of the exchange and the update alone. Compare figures of one call only: machines differ, and so
-does what else they do.
+Workers are client processes without PyTorch: each commits a delta of all parameters and gets all parameters back, and
+computes nothing. What gemps can do beside others is `bench.py`'s to measure.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -20,8 +18,6 @@ from pathlib import Path
 
 import numpy as np
 from gem_worker.client import Client
-from rich.console import Console
-from rich.table import Table
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 
@@ -88,44 +84,3 @@ def measure(
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait()
-
-
-def main() -> None:
-    """Measure each size and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--parameters", type=int, nargs="+", default=[2_048, 262_144, 4_200_000])
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--rule", default="gem")
-    parser.add_argument("--tls", action="store_true", help="measure each size with TLS and tokens, too")
-    arguments = parser.parse_args()
-    table = Table(
-        title=f"{arguments.rule}, {arguments.workers} workers, float32 both ways, {arguments.seconds:g} s each"
-    )
-    for heading in ("parameters", "TLS", "commits/s", "MB/s each way", "round trip ms: median", "99 %"):
-        table.add_column(heading, justify="right")
-    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:
-        certs = Path(folder) / "certs"
-        if arguments.tls:
-            make = [sys.executable, "-m", "gem_cli", "certs", str(certs)]
-            subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
-        for parameters in arguments.parameters:
-            for credentials in (None, certs) if arguments.tls else (None,):
-                took = measure(
-                    arguments.rule, parameters, arguments.workers, arguments.seconds, credentials=credentials
-                )
-                rate = len(took) / arguments.seconds
-                median, late = np.percentile(np.array(took) * 1000, [50, 99])
-                table.add_row(
-                    f"{parameters:,}",
-                    "yes" if credentials else "no",
-                    f"{rate:,.0f}",
-                    f"{rate * 4e-6 * parameters:,.0f}",
-                    f"{median:.2f}",
-                    f"{late:.2f}",
-                )
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,107 @@
+"""Real processes of real contenders, at sizes that take no time; nothing here looks at how fast they are."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import processes
+from harness.run import Nurseries, run_once
+from peers import CONTENDERS
+from peers.gemps import Gemps
+from peers.interface import Case
+from peers.limits import PlainTcp
+
+SECONDS = 0.2
+
+
+@pytest.fixture(scope="module")
+def nurseries() -> Iterator[Nurseries]:
+    made = Nurseries()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemps-float32",
+        "gemps-int8-bfloat16",
+        "gemps-shared-memory",
+        "torch-rpc-tcp",
+        "torch-rpc-shared-memory",
+        "torch-gloo-paper",
+        "ray-actor",
+        "flower-transfer",
+        "memory-copy",
+        "tcp",
+        "grpc-echo-python",
+        "grpc-echo-cpp",
+        "grpc-echo-cpp-both",
+    ],
+)
+def test_a_contender_runs(name: str, nurseries: Nurseries) -> None:
+    contender = CONTENDERS[name]
+    if reason := contender.unavailable():
+        pytest.skip(reason)
+    run = run_once(contender, Case(20_000, 2), SECONDS, 7, nurseries)
+    assert run.error is None
+    assert (run.contender, run.parameters, run.workers, run.round) == (name, 20_000, 2, 7)
+    assert len(run.commits) == 2
+    assert min(run.commits) > 0
+    assert len(run.took) == 101
+    assert (run.server_anonymous > 0) == (name != "memory-copy")
+
+
+def test_workers_that_fail_are_reported_with_their_error(nurseries: Nurseries) -> None:
+    class Nobody(PlainTcp):
+        def command(self, case: Case, folder: Path) -> list[str]:
+            (folder / "ready.json").write_text(json.dumps({"address": "127.0.0.1:1"}), encoding="utf-8")
+            return ["sleep", "60"]
+
+    run = run_once(Nobody(), Case(100, 2), SECONDS, 0, nurseries)
+    assert run.error is not None
+    assert "ConnectionRefusedError" in run.error
+    assert run.commits == []
+
+
+def test_a_server_that_does_not_start_is_reported_with_its_last_words(nurseries: Nurseries) -> None:
+    class Broken(PlainTcp):
+        def command(self, case: Case, folder: Path) -> list[str]:
+            return [sys.executable, "-c", "raise SystemExit('no such port')"]
+
+    run = run_once(Broken(), Case(100, 2), SECONDS, 0, nurseries)
+    assert run.error is not None
+    assert "the server did not start" in run.error
+    assert "no such port" in run.error
+
+
+def test_a_server_that_refuses_its_flags_is_reported(nurseries: Nurseries) -> None:
+    class Mistaken(Gemps):
+        def flags(self, folder: Path) -> list[str]:
+            return ["--no-such-flag"]
+
+    run = run_once(Mistaken("float32", "float32"), Case(100, 2), SECONDS, 0, nurseries)
+    assert run.error is not None
+    assert "--no-such-flag" in run.error
+
+
+def test_a_tree_is_a_process_and_all_below_it() -> None:
+    code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        below = int(process.stdout.readline())
+        assert set(processes.tree([process.pid])) == {process.pid, below}
+        assert processes.anonymous_and_shared([process.pid])[0] > 0
+        assert processes.processor_seconds([process.pid]) >= 0
+        processes.end([process.pid])
+        assert not processes.alive(below)
+
+
+def test_what_is_gone_counts_nothing() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert processes.anonymous_and_shared([process.pid]) == (0, 0)
+    assert processes.shared_once([process.pid]) == 0
