@@ -22,7 +22,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "do
 LANGUAGES = frozenset({"sh", "python", "toml", "yaml", "ini", "json", "proto", "bibtex", "text"})
 COMPOSE = frozenset({"build", "config", "cp", "down", "exec", "logs", "ps", "restart", "run", "start", "stop", "up"})
 # Flags that pages name in their text and that are other programs'.
-OTHER_FLAGS = frozenset({"--scale", "--build", "--volumes", "--"})
+BENCH = (ROOT / "benchmarks" / "bench.py").read_text(encoding="utf-8")
+OTHER_FLAGS = frozenset({"--scale", "--build", "--volumes", "--", *re.findall(r'"(--[\w-]+)"', BENCH)})
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 WORD_OF_THE_READERS = re.compile(r"\b[A-Z][A-Z_]+\b|[.…]{3}|<")  # ADDRESS, COMMAND, N: to be replaced
 
