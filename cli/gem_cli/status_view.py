@@ -211,6 +211,11 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         ("checkpoint", str(status.get("checkpoint", {}).get("path", "")) or "none"),
         ("server", f"gemps {status.get('server_version', '')}, up {number(status.get('uptime_seconds'))} s"),
     ]
+    workers = [worker for worker in status.get("workers", ()) if state(worker, "state") in LIVE]
+    if overlapping := sum(bool(worker.get("overlap")) for worker in workers):
+        facts.append(
+            ("overlap", f"{overlapping} of {len(workers)} workers: staleness counts a commit of their own, too")
+        )
     best = status.get("best_evaluation")
     if best:
         facts.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))

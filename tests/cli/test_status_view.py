@@ -112,3 +112,9 @@ def test_a_workers_name_is_text_whatever_it_holds() -> None:
 )
 def test_numbers_are_short(value: Any, text: str) -> None:
     assert status_view.number(value) == text
+
+
+def test_workers_that_overlap_are_counted() -> None:
+    assert "overlap" not in status_view.plain_report(STATUS)
+    workers = [{**WORKER, "overlap": True}, WORKER, {**WORKER, "overlap": True, "state": "WORKER_STATE_LEFT"}]
+    assert "overlap: 1 of 2 workers" in status_view.plain_report(changed(workers=workers))

@@ -19,7 +19,7 @@ Script = Callable[[Layout], ScriptedServer]
 class Connected:
     """A client and the events it reported."""
 
-    def __init__(self, address: str, layout: Layout, settings: dict[str, Any], name: str) -> None:
+    def __init__(self, address: str, layout: Layout, settings: dict[str, Any], name: str, overlap: bool) -> None:
         # Pauses are short, because nobody has to be spared; patience is long, because machines may be slow.
         values = {"backoff_first": 0.01, "backoff_limit": 0.05, "connect_timeout": 60.0} | settings
         self.events: list[ClientEvent] = []
@@ -28,6 +28,7 @@ class Connected:
             worker_name=name,
             layout=layout,
             host_id="host",
+            overlap=overlap,
             settings=ClientSettings(**values),
             on_event=self.events.append,
         )
@@ -62,8 +63,10 @@ def connect() -> Iterator[Connect]:
     """Makes clients, which have not joined yet; settings by their names."""
     made: list[Connected] = []
 
-    def make(address: str, layout: Layout, *, name: str = "worker", **settings: Any) -> Connected:
-        connected = Connected(address, layout, settings, name)
+    def make(
+        address: str, layout: Layout, *, name: str = "worker", overlap: bool = False, **settings: Any
+    ) -> Connected:
+        connected = Connected(address, layout, settings, name, overlap)
         made.append(connected)
         return connected
 

@@ -236,6 +236,7 @@ def test_the_last_commit_of_the_block_is_waited_for(server: ServerThread) -> Non
     for steps in (1, 2):
         with connect(server.address, make("perceptron"), name=f"w{steps}") as ps:
             train(ps, steps)
+            assert worker_status(server, f"w{steps}")["overlap"]
         assert worker_status(server, f"w{steps}")["commits"] == ps.applied_steps == steps
 
 

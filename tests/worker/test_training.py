@@ -81,7 +81,8 @@ def test_the_custom_script_trains_with_two_workers(processes: Processes) -> None
         assert float(found[1]) > 0.9
 
 
-def test_round_robin_runs_with_one_seed_are_bit_identical(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
+def test_round_robin_runs_with_one_seed_are_bit_identical(options: tuple[str, ...], tmp_path: Path) -> None:
     models = []
     for name in ("one", "two", "other-seed"):
         folder = tmp_path / name
@@ -91,7 +92,7 @@ def test_round_robin_runs_with_one_seed_are_bit_identical(tmp_path: Path) -> Non
             server, address = processes.serve(
                 "--order=round-robin", "--min-workers=2", "--steps=40", f"--seed={seed}", "--eta=0.1"
             )
-            all_finish(workers(processes, address, 2, "--model=cnn", "--device=cpu"))
+            all_finish(workers(processes, address, 2, "--model=cnn", "--device=cpu", *options))
             assert server.wait() == 0, server.output
             models.append(processes.checkpoint.read_bytes())
     first, second, other = models
@@ -127,10 +128,11 @@ def test_json_lines_are_one_object_a_line_and_end_with_the_split_of_the_time(pro
     assert sum(end[f"{part}_percent"] for part in ("compute", "copy", "exchange")) == pytest.approx(100, abs=0.2)
 
 
-def test_json_lines_of_every_step_account_for_every_commit(processes: Processes) -> None:
+@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
+def test_json_lines_of_every_step_account_for_every_commit(options: tuple[str, ...], processes: Processes) -> None:
     """Together the workers' logs name each version once: nothing was applied twice, and nothing is missing."""
     server, address = processes.serve("--steps=30", "--min-workers=2")
-    both = workers(processes, address, 2, "--log-format=json", "--log-interval=0")
+    both = workers(processes, address, 2, "--log-format=json", "--log-interval=0", *options)
     all_finish(both)
     assert server.wait() == 0, server.output
     made = []
@@ -144,12 +146,15 @@ def test_json_lines_of_every_step_account_for_every_commit(processes: Processes)
     assert sorted(made) == [(incarnation, clock) for clock in range(2, 62)]
 
 
+@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
 @pytest.mark.parametrize(
     ("stop", "code", "reason"), [("interrupt", 130, "interrupted"), ("terminate", 143, "terminated")]
 )
-def test_a_stopped_worker_leaves_the_run(stop: str, code: int, reason: str, processes: Processes) -> None:
+def test_a_stopped_worker_leaves_the_run(
+    stop: str, code: int, reason: str, options: tuple[str, ...], processes: Processes
+) -> None:
     server, address = processes.serve()
-    (worker,) = workers(processes, address, 1, "--log-interval=0.1")
+    (worker,) = workers(processes, address, 1, "--log-interval=0.1", *options)
     worker.until_log_has("training:")
     getattr(worker, stop)()
     assert worker.wait() == code, worker.output

@@ -1,0 +1,239 @@
+"""`Courier`: commits on a thread of its own; nothing is lost by interrupts, and whoever gives up does not wait."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from gem_worker.client import Courier, GivenUp, MisuseError, RunFinished, ServerUnavailable
+
+from tests.client.conftest import Connect, Proxied, Serve
+from tests.client.models import LARGE, SMALL, buffer, parameters_in, payload
+from tests.client.real_server import begin
+
+# A worker that does nothing but commit, with two buffers for what comes back, and leaves when its handler raises.
+BUSY_WORKER = """
+import signal, sys
+import numpy as np
+from gem_core import ElementType, Layout, TensorKind, TensorSpec
+from gem_worker.client import Client, Courier
+
+class Terminated(BaseException):
+    pass
+
+def terminate(*_):
+    raise Terminated
+
+signal.signal(signal.SIGTERM, terminate)
+layout = Layout([TensorSpec("w", (2048,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+held = [memoryview(bytearray(4 * 2048)) for _ in range(2)]
+delta = memoryview(np.full(2048, 1e-6, np.float32).tobytes())
+client = Client(sys.argv[1], worker_name="worker", layout=layout, overlap=True)
+if not client.join().has_parameters:
+    client.initialize(held[0])
+base = installed = client.pull(held[0])
+courier = Courier(client)
+print("training", flush=True)
+try:
+    while True:
+        courier.hand(delta, held[0], base, None, 0)
+        base = installed
+        held.reverse()
+        installed = courier.collect().version
+except Terminated:
+    courier.close()
+    client.leave("terminated")
+    client.close()
+    print("left", flush=True)
+"""
+
+
+def test_commits_are_made_on_another_thread_and_name_their_base(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server.address, SMALL, overlap=True).client
+    into, other = begin(client, SMALL), buffer(SMALL)
+    first = client.version
+    courier = Courier(client)
+    assert first is not None
+    with pytest.raises(MisuseError, match="no commit is under way"):
+        courier.collect()
+    courier.hand(payload(SMALL, 1.0), into, first, None, 0)
+    assert courier.is_under_way
+    with pytest.raises(MisuseError, match="collect"):
+        courier.hand(payload(SMALL, 1.0), into, first, None, 0)
+    outcome = courier.collect()
+    assert outcome is not None
+    assert not courier.is_under_way
+    assert client.bases == (first, outcome.version)
+    courier.hand(payload(SMALL, 1.0), other, first, None, 0)
+    following = courier.collect()
+    assert following is not None
+    assert following.verdict is not None
+    assert following.verdict.staleness == 1
+    assert client.bases == (outcome.version, following.version)
+    assert (parameters_in(SMALL, into) == 1.0).all()
+    assert (parameters_in(SMALL, other) == 2.0).all()
+    courier.hand(payload(SMALL, 1.0), other, first, None, 0)
+    with pytest.raises(MisuseError, match="none of the versions"):
+        courier.collect()
+    assert server.clock() == 3
+    courier.close()
+    client.leave("done")
+
+
+def test_without_overlap_there_is_one_base(serve: Serve, connect: Connect) -> None:
+    client = connect(serve().address, SMALL).client
+    into = begin(client, SMALL)
+    before = client.version
+    outcome = client.commit(payload(SMALL, 1.0), into)
+    assert client.bases == (outcome.version,)
+    with pytest.raises(MisuseError, match="none of the versions"):
+        client.commit(payload(SMALL, 1.0), into, base=before)
+
+
+def test_a_pull_leaves_one_base(serve: Serve, connect: Connect) -> None:
+    client = connect(serve().address, SMALL, overlap=True).client
+    into = begin(client, SMALL)
+    client.commit(payload(SMALL, 1.0), into)
+    assert len(client.bases) == 2
+    assert client.bases[1:] == (client.pull(into),) == client.bases
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.9])
+def test_a_torn_reply_that_is_resumed_leaves_both_bases(
+    kept: float, serve: Serve, proxied: Proxied, connect: Connect
+) -> None:
+    server = serve()
+    proxy = proxied(server)
+    client = connect(proxy.address, LARGE, overlap=True).client
+    into = begin(client, LARGE)
+    first = client.version
+    proxy.cut_after("to_client", int(4 * LARGE.parameter_count * kept))
+    outcome = client.commit(payload(LARGE, 1.0), into)
+    assert proxy.cuts == 1
+    assert client.bases == (first, outcome.version)
+    following = client.commit(payload(LARGE, 1.0), into, base=first)
+    assert following.verdict is not None
+    assert following.verdict.staleness == 1
+    assert (parameters_in(LARGE, into) == 2.0).all()
+    assert server.clock() == 3
+
+
+def test_what_a_commit_raises_is_raised_by_collect(serve: Serve, connect: Connect) -> None:
+    server = serve(commits=1)
+    client = connect(server.address, SMALL, overlap=True).client
+    into = begin(client, SMALL)
+    assert client.version is not None
+    courier = Courier(client)
+    for _ in range(2):
+        courier.hand(payload(SMALL, 1.0), into, client.version, None, 0)
+        try:
+            outcome = courier.collect()
+        except RunFinished:
+            break
+        assert outcome is not None
+        assert outcome.run_finished
+    else:
+        pytest.fail("the budget was one commit")
+    assert not courier.is_under_way
+    courier.close()
+
+
+def test_who_collects_may_set_a_limit_and_give_up_and_leave(serve: Serve, connect: Connect) -> None:
+    """By turns, and the other does not commit: the server has the next word, for as long as it takes."""
+    server = serve(order="round-robin", min_workers=2)
+    other = connect(server.address, SMALL, name="a").client
+    joining = threading.Thread(target=begin, args=(other, SMALL))
+    joining.start()
+    server.until(lambda: len(server.server.sessions) == 1)
+    client = connect(server.address, SMALL, name="b", overlap=True).client
+    into = begin(client, SMALL)
+    joining.join()
+    assert client.version is not None
+    courier = Courier(client)
+    courier.hand(payload(SMALL, 1.0), into, client.version, None, 0)
+    assert courier.collect(timeout=0.1) is None
+    assert courier.is_under_way
+    courier.close()
+    assert not courier.is_under_way
+    client.leave("tired")
+    server.until(lambda: len(server.server.sessions) == 1)
+
+
+def test_giving_up_ends_the_patience_with_a_server_that_is_gone(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    connected = connect(server.address, SMALL, overlap=True, connect_timeout=3600.0, backoff_limit=600.0)
+    client = connected.client
+    into = begin(client, SMALL)
+    assert client.version is not None
+    base = client.version
+    server.stop()
+    courier = Courier(client)
+    courier.hand(payload(SMALL, 1.0), into, base, None, 0)
+    while not connected.events:
+        time.sleep(0.01)
+    courier.give_up()
+    assert not courier.is_under_way
+    with pytest.raises((GivenUp, ServerUnavailable, MisuseError)):
+        client.commit(payload(SMALL, 1.0), into)
+    courier.close()
+
+
+def test_an_interrupted_wait_loses_nothing(serve: Serve, connect: Connect) -> None:
+    client = connect(serve().address, SMALL, overlap=True).client
+    into = begin(client, SMALL)
+    courier = Courier(client)
+    main = threading.get_ident()
+    counted = 0
+    for _ in range(30):
+        base = client.version
+        assert base is not None
+        courier.hand(payload(SMALL, 1.0), into, base, None, 0)
+        timer = threading.Timer(random.Random(counted).uniform(0, 0.002), signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        try:
+            while courier.is_under_way:
+                courier.collect()
+            timer.join()
+            time.sleep(1)  # until the signal is handled, at the latest
+        except KeyboardInterrupt:
+            counted += 1
+        timer.join()
+        while courier.is_under_way:
+            courier.collect()
+    assert counted == 30
+    assert client.version is not None
+    assert client.version.clock == 31
+    courier.close()
+
+
+def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
+    server = serve()
+    moments = random.Random(11)
+    for _ in range(10):
+        process = subprocess.Popen(
+            [sys.executable, "-c", BUSY_WORKER, server.address], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "training\n"
+            time.sleep(moments.uniform(0.02, 0.12))
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=60)
+            assert (said, process.returncode) == ("left\n", 0)
+        finally:
+            process.kill()
+            process.wait()
+    assert np.isfinite(server.parameters()).all()
+
+
+def test_a_worker_that_forgets_to_close_ends(serve: Serve) -> None:
+    """At the interpreter's exit the commit under way is given up, and the process ends."""
+    server = serve()
+    forgetful = BUSY_WORKER.partition("try:")[0] + "courier.hand(delta, held[0], base, None, 0)\n"
+    done = subprocess.run([sys.executable, "-c", forgetful, server.address], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "training\n", "")
