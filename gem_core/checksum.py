@@ -41,10 +41,12 @@ def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
 
 
 def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
-    """The word sum of `data` (shared_memory.proto): the sum of (2 i + 1) * w_i modulo 2^32.
+    """The word sum of `data` (shared_memory.proto): the sum of (2 i + 1) * mix(w_i) modulo 2^32.
 
     w_i are the 32-bit little-endian words of the payload, of which `data` begins at i = `words_before`; its last word
-    is filled up with zeros. The word sum of a payload is the sum, modulo 2^32, of those of its parts.
+    is filled up with zeros. mix(w) = p ^ (p >> 15) with p = w * 0x9E3779B1 modulo 2^32: without it, words that differ
+    in their high bits only, as those of rounded numbers do, could cancel. The word sum of a payload is the sum, modulo
+    2^32, of those of its parts.
     """
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     total = 0
@@ -52,7 +54,8 @@ def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
         piece = view[start : start + _STEP]
         if piece.nbytes % 4:
             piece = memoryview(bytes(piece) + bytes(-piece.nbytes % 4))
-        words = np.frombuffer(piece, "<u4")
+        words = np.frombuffer(piece, "<u4") * np.uint32(0x9E3779B1)
+        words ^= words >> np.uint32(15)
         first = words_before + start // 4
         odd = np.arange(2 * first + 1, 2 * (first + words.size) + 1, 2, dtype=np.uint64).astype(np.uint32)
         total += int(np.multiply(words, odd).sum(dtype=np.uint64))

@@ -10,7 +10,7 @@ Not thread-safe: it belongs to the thread that trains.
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,23 @@ class FlatModel:
             parameter.grad = one.gradient
         for buffer in self._buffers:
             self._collect_buffer(buffer)
+
+    @torch.no_grad()
+    def move_gradients(self, place: Tensor) -> None:
+        """Let the gradients lie there from now on: in as many float32 elements as there are PARAMETERs, on the CPU.
+
+        For a plain model. Autograd then writes its results there.
+        """
+        (group,) = self.groups
+        place.copy_(group.gradients)
+        self.groups = (replace(group, gradients=place),)
+        moved = []
+        for one in self._trained:
+            gradient = _like(place, one.start, one.tensor)
+            if one.tensor.grad is one.gradient:
+                one.tensor.grad = gradient
+            moved.append(replace(one, gradient=gradient))
+        self._trained = tuple(moved)
 
     def zero_gradients(self) -> None:
         """Zero every gradient, keeping the views."""

@@ -5,6 +5,8 @@ them was not finite. A worker has no optimiser, so this gives the scaler one tha
 and never steps.
 """
 
+import operator
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ class LossScaling:
     def __init__(self, flat: FlatModel) -> None:
         self._flat = flat
         self._optimizer: torch.optim.Optimizer | None = None
+        self._gradients: tuple[Tensor, ...] = ()
         self._is_unscaled = False
 
     def unscale(self, scaler: object) -> None:
@@ -36,7 +39,9 @@ class LossScaling:
             _scaler(scaler).update()
 
     def _holder(self) -> torch.optim.Optimizer:
-        if self._optimizer is None:
+        gradients = tuple(group.gradients for group in self._flat.groups)
+        if self._optimizer is None or any(map(operator.is_not, gradients, self._gradients)):  # they may move
+            self._gradients = gradients
             self._optimizer = torch.optim.SGD([_leaf(g.parameters, g.gradients) for g in self._flat.groups], lr=0.0)
         return self._optimizer
 

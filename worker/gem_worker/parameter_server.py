@@ -24,6 +24,7 @@ from gem_worker.client import (
     RunFinished,
     RunSettings,
     RunState,
+    ServerRefused,
     Verdict,
     Version,
 )
@@ -243,7 +244,8 @@ class ParameterServer:
             eta = self._client.next_eta
             transfer.write_delta_to(self._client.shared_delta)
             staged = transfer.stage(eta, loss)
-        flat.zero_gradients()
+        if self._finished or staged.scale is None:
+            flat.zero_gradients()
         scaling.update(scaler)
         if self._finished:  # says the reply that was settled; this gradient is of a step beyond the budget
             raise RunFinished("the run is finished")
@@ -251,10 +253,14 @@ class ParameterServer:
             report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
             report = before or replace(report, skipped=False, under_way=True)
         elif staged.usable:
-            report = self._commit(transfer, staged.loss, samples, eta)
+            try:
+                report = self._commit(transfer, staged, samples, eta)
+            finally:
+                if staged.scale is not None:
+                    flat.zero_gradients()
         else:
             report = self._skip(transfer, staged.loss, samples, eta)
-        self._count_skipped(not staged.usable)
+        self._count_skipped(not staged.usable if self._courier is not None else report.skipped)
         if self._courier is None and (self._finished or self._client.run_state is RunState.FINISHED):
             self._finished = True
             raise RunFinished("the run is finished")
@@ -318,16 +324,26 @@ class ParameterServer:
         """The learning rate that the next step will use; with overlap a reply that arrives meanwhile may change it."""
         return self._client.next_eta
 
-    def _commit(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
+    def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float) -> StepReport:
         started = time.perf_counter()
-        verdict, applied = None, False
+        verdict, applied, loss = None, False, staged.loss
         try:
             outcome = self._client.commit(
-                transfer.delta, transfer.reply, loss=loss, samples=samples, in_place=transfer.in_place
+                transfer.delta,
+                transfer.reply,
+                loss=loss,
+                samples=samples,
+                in_place=transfer.in_place,
+                scale=staged.scale,
             )
         except RunFinished:
             self._finished = True
             raise
+        except ServerRefused as refusal:
+            # Whether a delta that the server multiplies is finite, nobody has looked before.
+            if staged.scale is None or refusal.reason != "BAD_VALUE":
+                raise
+            return self._skip(transfer, loss, samples, eta)
         except NotInitialized:
             # The server was started anew and empty: what this worker holds is as good a start as anybody's.
             exchange = time.perf_counter() - started

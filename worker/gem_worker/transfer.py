@@ -34,12 +34,14 @@ class Staged:
     """What `Transfer.stage` found.
 
     usable: every element of the delta is finite and at most 5e29 in magnitude, and every floating-point buffer finite:
-        the server accepts it.
+        the server accepts it. Where there is a `scale` only the buffers were looked at: the server looks at the rest.
     loss: the loss as a number, where one was given and is finite.
+    scale: what the server multiplies the delta by, which is the gradient itself; None: nothing.
     """
 
     usable: bool
     loss: float | None
+    scale: float | None = None
 
 
 class Transfer:
@@ -69,6 +71,8 @@ class Transfer:
         self._decoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
         self._delta_place: memoryview | None = None
+        # The gradient itself may lie in the payload, if nothing computes there while a commit is under way.
+        self._may_move = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and not overlap
         self.clock = step_clock(flat.device)
 
     @property
@@ -77,9 +81,10 @@ class Transfer:
         return host_view(self._replies[0])
 
     def write_delta_to(self, place: memoryview | None) -> None:
-        """Let `delta` be this memory from now on; None: its own. Where the model is on a device it stays its own.
+        """Let `delta` be this memory, shared with the server, from now on; None: its own.
 
-        A copy less, where the place is shared with the server.
+        On the CPU a plain float32 model then has its gradients there, and nothing is left to be copied; other models
+        have them scaled into it. Where the model is on a device, `delta` stays its own.
         """
         if not self._on_host or place is self._delta_place:
             return
@@ -87,6 +92,8 @@ class Transfer:
         self._delta_host = self._own_delta if place is None else torch.from_numpy(np.frombuffer(place, np.uint8))
         self._scaled = self._memory_of_scaled()
         self.delta = host_view(self._delta_host)
+        if self._may_move:
+            self._flat.move_gradients(self._scaled if place is not None else self._memory_on_device())
 
     def arrived(self, parameters: memoryview | None = None) -> None:
         """A payload is complete: in `reply`, or (with `in_place`) at `parameters`, which stays as it is meanwhile."""
@@ -98,23 +105,30 @@ class Transfer:
     def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
         """Write -eta * gradient and the buffers into `delta`. The flat gradient is used up: zero it afterwards.
 
+        Where the gradient lies in `delta` it stays as it is, for the server to scale: zero it when that has it.
+
         Raises ValueError when `loss` is a tensor of more than one element.
         """
         self.clock.staging()
-        self._flat.scale_gradients(-eta, self._scaled)
-        scalars = [self._scaled.aminmax(), *(buffer.aminmax() for buffer in self._flat.float_buffers())]
+        is_there = self._may_move and self._delta_place is not None
+        scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
+        if not is_there:
+            self._flat.scale_gradients(-eta, self._scaled)
+            scalars.append(self._scaled.aminmax())
         flat_scalars = [one.float() for pair in scalars for one in pair]
         if isinstance(loss, Tensor):
             flat_scalars.append(self._loss_scalar(loss))
-        fetched = self._fetch(torch.stack(flat_scalars))
+        fetched = self._fetch(torch.stack(flat_scalars)) if flat_scalars else torch.empty(0)
         self._encode_delta()
         self.clock.staged()
         numbers: list[float] = fetched.tolist()
         number = numbers.pop() if isinstance(loss, Tensor) else loss
-        lowest, highest, *of_buffers = numbers
+        lowest, highest = (0.0, 0.0) if is_there else numbers[-2:]
+        of_buffers = numbers if is_there else numbers[:-2]
         # NaN fails every comparison.
         usable = lowest >= -_LIMIT and highest <= _LIMIT and all(map(math.isfinite, of_buffers))
-        return Staged(usable, float(number) if number is not None and math.isfinite(number) else None)
+        known_loss = float(number) if number is not None and math.isfinite(number) else None
+        return Staged(usable, known_loss, -eta if is_there else None)
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommitHeader(_message.Message):
-    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory")
+    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class CommitHeader(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_CRC32C_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     sequence: int
     base_version: _transfer_pb2.Version
@@ -27,7 +28,8 @@ class CommitHeader(_message.Message):
     samples: int
     payload_crc32c: int
     shared_memory: _transfer_pb2.SharedMemoryHandle
-    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ...) -> None: ...
+    scale: float
+    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("header", "chunk", "footer")

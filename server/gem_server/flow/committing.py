@@ -39,7 +39,7 @@ class Header:
     """What a commit says of itself before its payload.
 
     `checksum`: CRC32C of the payload, where it is known; for SHARED_MEMORY the word sum. `handle`: where it lies, in
-    shared memory.
+    shared memory, and `scale` what its PARAMETERs are multiplied by there.
     """
 
     sequence: int
@@ -50,6 +50,7 @@ class Header:
     samples: int
     checksum: int | None
     handle: Handle | None = None
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class Committing:
         expected_type = session.joining.delta_wire_type
         if header.wire_type is WireType.SHARED_MEMORY:
             _region_of(session, header)
-        elif header.handle is not None:
+        elif header.handle is not None or header.scale is not None:
             raise Refusal(
                 Reason.WIRE_TYPE, "a handle is for commits of wire type SHARED_MEMORY: set that, or leave it out"
             )
@@ -397,7 +398,7 @@ class SharedDelta(Staged):
 
     def _copy(self) -> int:
         layout, buffer = self.session.joining.layout, self._buffer
-        total = checked_copy(self._region.words, buffer.parameters, layout)
+        total = checked_copy(self._region.parameters, buffer.parameters, layout, self.header.scale)
         buffer.rest[:] = self._region.rest
         payload = self._committing.format(WireType.FLOAT32)
         check_rest(payload, payload.parameter_bytes, np.frombuffer(buffer.rest, np.uint8))

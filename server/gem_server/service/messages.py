@@ -1,5 +1,6 @@
 """Protobuf messages to the domain's values and back."""
 
+import math
 import unicodedata
 from typing import TypeVar
 
@@ -145,7 +146,14 @@ def header_from(message: commit_pb2.CommitHeader) -> committing.Header:
         message.samples,
         message.payload_crc32c if message.HasField("payload_crc32c") else None,
         _handle_from(message.shared_memory) if message.HasField("shared_memory") else None,
+        _scale_from(message.scale) if message.HasField("scale") else None,
     )
+
+
+def _scale_from(scale: float) -> float:
+    if not math.isfinite(scale):
+        raise Refusal(Reason.MALFORMED, f"scale is {scale!r}: send a finite number, or none")
+    return scale
 
 
 def _wire_type_of_commit(number: int) -> WireType:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import socket
 import stat
 from collections.abc import Callable
@@ -49,12 +50,13 @@ class SharedMemorySocket:
 
     def open(self) -> None:
         """Listen. Raises StartupError when the path cannot be had."""
+        _take_descriptors()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             _bind(listening, self.path)
             # The session id is what is asked for; who may come near is for the folder to say.
             self.path.chmod(0o666)
-            listening.listen(128)
+            listening.listen(socket.SOMAXCONN)
             listening.setblocking(False)
         except BaseException:
             listening.close()
@@ -148,6 +150,13 @@ class SharedMemorySocket:
             if owner is session:
                 task.cancel()
         session.regions = None
+
+
+def _take_descriptors() -> None:
+    """As many as the system allows: a session has five, or seven with overlap; the usual soft limit is 1 024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bind(listening: socket.socket, path: Path) -> None:

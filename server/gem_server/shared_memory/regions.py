@@ -42,12 +42,14 @@ class DeltaRegion(Region):
     """Where the worker writes its deltas; here it can only be read.
 
     Attributes:
-        words: the bits of the PARAMETERs, uint32[parameter_count]. They may change while they are read.
+        parameters: float32[parameter_count]. They may be anything, and change while they are read.
     """
 
     def __init__(self, number: int, layout: Layout) -> None:
         super().__init__(number, layout, worker_writes=True)
-        self.words: NDArray[np.uint32] = np.frombuffer(self.file.map, np.uint32, layout.parameter_count, PAYLOAD_OFFSET)
+        self.parameters: NDArray[np.float32] = np.frombuffer(
+            self.file.map, np.float32, layout.parameter_count, PAYLOAD_OFFSET
+        )
 
 
 class SnapshotRegion(Region):

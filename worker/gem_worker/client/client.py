@@ -190,6 +190,7 @@ class Client:
         samples: int = 0,
         base: Version | None = None,
         in_place: bool = False,
+        scale: float | None = None,
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs), exactly once.
 
@@ -200,13 +201,16 @@ class Client:
         `base`: the version that the gradient was computed at, one of `bases`; None: the newest. With overlap the next
         commit may have a base that was the newest before this one.
 
+        `scale`: each PARAMETER of the delta is this number times the one in `delta`, rounded to float32. Through shared
+        memory the server multiplies, while it copies them anyhow; else this client does, into memory that it takes.
+
         `in_place`: parameters that came through shared memory are not copied to `into`; `outcome.parameters` says where
         they are: `into`, or there (read-only, until the next call of this client).
 
         Raises:
             RunFinished: the delta was refused because the run is finished; leave.
             MisuseError: no parameters were pulled yet, or an earlier commit was interrupted: pull() first. Or `base` is
-                none of `bases`.
+                none of `bases`; or there is a `scale`, and deltas do not go as float32.
             ValueError: a buffer has another size.
             NotInitialized: the server was restarted without its parameters: initialize(), then pull().
             ServerUnavailable: the connection did not come back; whether the delta is applied is unknown.
@@ -217,7 +221,7 @@ class Client:
         formats = self._session.formats
         delta_view = byte_view(delta, formats[0], "the delta")
         into_view = byte_view(into, formats[1], "the buffer for parameters", writable=True)
-        return self._committer.commit(delta_view, into_view, loss, samples, base=base, in_place=in_place)
+        return self._committer.commit(delta_view, into_view, loss, samples, base=base, in_place=in_place, scale=scale)
 
     def give_up(self) -> None:
         """Make the call that another thread waits in end, with GivenUp or another error; for good, but for `leave`.

@@ -26,6 +26,7 @@ from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import CommitOutcome, RunState, Version, to_wire_types
 from gem_worker.client.pull import Puller
 from gem_worker.client.receive import ParametersReceiver
+from gem_worker.client.send import scaled
 from gem_worker.client.session import LOST_SESSION, Session
 from gem_worker.client.watchdog import Watchdog
 
@@ -61,9 +62,10 @@ class Committer:
         *,
         base: Version | None = None,
         in_place: bool = False,
+        scale: float | None = None,
     ) -> CommitOutcome:
         """See Client.commit; the buffers are bytes and of the right size."""
-        header = self._header(delta, loss, samples, base)
+        header = self._header(delta, loss, samples, base, scale)
         try:
             outcome = self._until_settled(header, delta, into, in_place=in_place)
         except (ServerRefused, RunFinished):
@@ -80,7 +82,7 @@ class Committer:
         return outcome
 
     def _header(
-        self, delta: memoryview, loss: float | None, samples: int, base: Version | None
+        self, delta: memoryview, loss: float | None, samples: int, base: Version | None, scale: float | None
     ) -> commit_pb2.CommitHeader:
         session = self._session
         if session.version is None:
@@ -97,6 +99,10 @@ class Committer:
         )
         if loss is not None:
             header.loss = loss
+        if scale is not None:
+            if session.formats.delta.wire_type is not WireType.FLOAT32:
+                raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
+            header.scale = scale
         return header
 
     def _outgoing(self, header: commit_pb2.CommitHeader, delta: memoryview) -> Outgoing:
@@ -107,8 +113,11 @@ class Committer:
         if shared is not None:
             shared.write(delta)
             own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([WireType.SHARED_MEMORY])[0]))
-            return SharedCommit(own, delta, shared)
+            return SharedCommit(own, delta, session.formats.delta, shared)
         payload = session.formats.delta
+        if own.HasField("scale"):
+            delta = scaled(delta, own.scale, payload)
+            own.ClearField("scale")
         own.MergeFrom(
             commit_pb2.CommitHeader(wire_type=to_wire_types([payload.wire_type])[0], payload_crc32c=crc32c(delta))
         )

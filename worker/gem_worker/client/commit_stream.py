@@ -21,7 +21,7 @@ from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import Verdict
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.send import chunk_messages, count_chunks, payload_footer
+from gem_worker.client.send import chunk_messages, count_chunks, payload_footer, scaled
 from gem_worker.client.shared_memory import SharedMemory, TornParametersError
 from gem_worker.client.watchdog import Watchdog, Watched
 
@@ -51,14 +51,17 @@ class Outgoing(Protocol):
 
 
 class SharedCommit:
-    """A delta that lies in shared memory. `header` names session, sequence, base and size."""
+    """A delta that lies in shared memory. `header` names session, sequence, base, size and perhaps a scale."""
 
     is_whole = True
 
-    def __init__(self, header: commit_pb2.CommitHeader, delta: memoryview, shared: SharedMemory) -> None:
+    def __init__(
+        self, header: commit_pb2.CommitHeader, delta: memoryview, payload: PayloadFormat, shared: SharedMemory
+    ) -> None:
         self.sequence = header.sequence
         self.shared = shared
         self._delta = delta
+        self._payload = payload
         self._header = header
         self._is_first = True
 
@@ -80,7 +83,9 @@ class SharedCommit:
 
     def _header_of_repeat(self) -> commit_pb2.CommitHeader:
         if not self._header.HasField("payload_crc32c"):
-            self._header.payload_crc32c = word_sum(self._delta)
+            has_scale = self._header.HasField("scale")
+            delta = scaled(self._delta, self._header.scale, self._payload) if has_scale else self._delta
+            self._header.payload_crc32c = word_sum(delta)
         return self._header
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 from gemps.framing import join_chunk
 from gemps.v1 import transfer_pb2
 
@@ -61,3 +62,11 @@ def chunk_messages(
             on_last()
             rest += last
         yield join_chunk(rest, field, offset, payload[offset:end])
+
+
+def scaled(delta: memoryview, scale: float, payload: PayloadFormat) -> memoryview:
+    """A copy of a FLOAT32 payload whose PARAMETERs are multiplied by `scale`, rounded to float32."""
+    copy = bytearray(delta)
+    values = np.frombuffer(copy, np.float32, payload.layout.parameter_count)
+    np.multiply(values, np.float32(scale), out=values)
+    return memoryview(copy)

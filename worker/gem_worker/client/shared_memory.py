@@ -7,8 +7,10 @@ Nothing here waits for long: whoever cannot have it uses the stream.
 
 import mmap
 import os
+import random
 import socket
 import sys
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -152,7 +154,7 @@ def _connect(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(_ANSWER_SECONDS)
-        connection.connect(path)
+        _enter(connection, path)
     except FileNotFoundError:
         connection.close()
         # The ordinary case of a worker on another machine, or in a container without the volume.
@@ -161,6 +163,19 @@ def _connect(path: str) -> socket.socket:
         connection.close()
         raise NotSharedError(f"{path} cannot be reached ({error})", is_odd=True) from error
     return connection
+
+
+def _enter(connection: socket.socket, path: str) -> None:
+    """Connect; a crowd before the door is waited for."""
+    until = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            connection.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 - no secret
 
 
 def _ask(connection: socket.socket, session_id: bytes) -> tuple[shared_memory_pb2.SharedMemoryResponse, list[int]]:
