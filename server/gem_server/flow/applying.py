@@ -102,6 +102,7 @@ class Applier:
             except Exception as error:
                 request.fail(error)
                 raise
+            del request  # or its session, perhaps ended by then, would stay in memory until the next one comes
 
     async def _serve(self, request: AnyRequest) -> None:
         if isinstance(request, PullRequest):

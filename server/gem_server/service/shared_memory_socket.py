@@ -114,8 +114,8 @@ class SharedMemorySocket:
                 return
             self._take_over(session)
             delta = regions.new_delta()
+            shared: list[Region] = [delta, *regions.snapshots]
             try:
-                shared: list[Region] = [delta, *regions.snapshots]
                 socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
                 logger.info("worker %s shares memory", session.worker.name)
                 await loop.sock_recv(connection, 1)  # its end; whatever is said here ends it, too
@@ -123,6 +123,8 @@ class SharedMemorySocket:
                 pass  # the worker has gone
             finally:
                 regions.close_delta(delta)
+                # The frame of a cancelled call waits for the garbage collector; the regions shall not.
+                del session, regions, delta, shared
 
     def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
         """The session that asks, and what it gets. Raises Refusal; OSError when there is no memory for it."""
