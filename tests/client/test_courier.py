@@ -194,15 +194,14 @@ def test_an_interrupted_wait_loses_nothing(serve: Serve, connect: Connect) -> No
         assert base is not None
         courier.hand(payload(SMALL, 1.0), into, base, None, 0)
         timer = threading.Timer(random.Random(counted).uniform(0, 0.002), signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
         try:
+            timer.start()
             while courier.is_under_way:
                 courier.collect()
             timer.join()
             time.sleep(1)  # until the signal is handled, at the latest
         except KeyboardInterrupt:
             counted += 1
-        timer.join()
         while courier.is_under_way:
             courier.collect()
     assert counted == 30
