@@ -25,7 +25,7 @@ def layout(*sizes: int) -> Layout:
 
 def copied(values: NDArray[np.float32], *sizes: int) -> tuple[NDArray[np.float32], int]:
     target = np.full_like(values, 7)
-    total = checked_copy(values.view(np.uint32), target, layout(*(sizes or (values.size,))))
+    total = checked_copy(values, target, layout(*(sizes or (values.size,))))
     return target, total
 
 
@@ -91,7 +91,23 @@ def test_the_tensor_is_named_that_holds_the_value() -> None:
         copied(source, 4, 6)
 
 
-def test_whatever_is_written_meanwhile_what_arrives_is_what_was_summed_up() -> None:
+@given(st.lists(st.floats(width=32), min_size=1, max_size=80), st.floats(-4, 4, width=32))
+@settings(deadline=None)
+def test_scaled_values_are_float32_products_and_judged_as_such(values: list[float], scale: float) -> None:
+    source = np.array(values, np.float32)
+    with np.errstate(all="ignore"):
+        wanted = source * np.float32(scale)
+    target = np.empty_like(source)
+    if np.all(np.abs(wanted) <= LIMIT):
+        assert checked_copy(source, target, layout(source.size), scale) == word_sum(wanted)
+        assert target.tobytes() == wanted.tobytes()
+    else:
+        with pytest.raises(BadValueError):
+            checked_copy(source, target, layout(source.size), scale)
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_whatever_is_written_meanwhile_what_arrives_is_what_was_summed_up(scale: float | None) -> None:
     """Another thread writes all the while (the kernel holds no lock): each copy is legal, and its sum is its own."""
     size = 1 << 20
     source = np.zeros(size, np.float32)
@@ -109,7 +125,7 @@ def test_whatever_is_written_meanwhile_what_arrives_is_what_was_summed_up() -> N
         for _ in range(300):
             target = np.empty_like(source)
             try:
-                total = checked_copy(source.view(np.uint32), target, layout(size))
+                total = checked_copy(source, target, layout(size), scale)
             except BadValueError:
                 seen.add(False)
                 assert not np.isfinite(target).all()

@@ -111,6 +111,48 @@ async def test_with_overlap_the_older_snapshot_stays_while_the_newer_is_written(
     assert stamps == {held.clock, 3}
 
 
+async def test_the_server_multiplies_where_the_header_says_so(serve: Serve, path: Path) -> None:
+    _, worker, shared = await sharing(serve, path)
+    other = await serve()
+    (streaming,) = await other.training(1, LARGE)
+    scale = np.float32(-0.05)
+    for seed in range(1, 4):
+        gradient = worker.delta(seed)
+        _, payload = await shared.commit(gradient, scale=scale)
+        delta = Values(gradient.parameters * scale, gradient.rest)
+        outcome = await streaming.commit(delta)
+        assert payload == bytes(outcome.reply.payload)
+
+
+async def test_a_repeat_of_a_scaled_delta_is_known_by_what_was_applied(serve: Serve, path: Path) -> None:
+    serving, worker, shared = await sharing(serve, path)
+    commit = shared.prepare(worker.delta(1), scale=0.5)
+    await shared.exchange(commit)
+    delta = worker.delta(1)
+    applied = LARGE.encode(Values(delta.parameters * np.float32(0.5), delta.rest))
+    repeated, _ = await shared.exchange(commit.with_header(payload_crc32c=word_sum(applied)))
+    assert repeated.duplicate
+    async with serving.unchanged(worker):
+        await refused(shared.exchange(commit.with_header(payload_crc32c=word_sum(commit.payload))), "SEQUENCE_REUSED")
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+async def test_a_scale_that_is_not_finite_is_refused(serve: Serve, path: Path, scale: float) -> None:
+    serving, worker, shared = await sharing(serve, path)
+    async with serving.unchanged(worker):
+        await refused(shared.exchange(shared.prepare(worker.delta(1), scale=scale)), "MALFORMED")
+
+
+async def test_a_product_that_is_too_large_and_a_scale_without_a_handle_are_refused(serve: Serve, path: Path) -> None:
+    serving, worker, shared = await sharing(serve, path)
+    delta = worker.delta(1)
+    delta.parameters[3] = 1e20
+    async with serving.unchanged(worker):
+        refusal = await refused(shared.exchange(shared.prepare(delta, scale=1e11)), "BAD_VALUE")
+        assert "'weight', element 3" in refusal.message
+    await serving.refuses(worker, worker.prepare(worker.delta(1), scale=1.0), "WIRE_TYPE")
+
+
 # -- exactly once ------------------------------------------------------------------------------------------------------
 
 

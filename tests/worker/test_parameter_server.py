@@ -29,9 +29,11 @@ from tests.worker.zoo import ZOO, a_batch, make
 IMPATIENT = ClientSettings(connect_timeout=20)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerThread]:
-    with ServerThread(data_dir=tmp_path / "state") as running:
+@pytest.fixture(params=["stream", "shared memory"])
+def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerThread]:
+    place = {"shared_memory_socket": tmp_path / "memory"} if request.param == "shared memory" else {}
+    monkeypatch.setattr("gem_worker.client.session.SMALLEST_SHARED_BYTES", 1)  # also for these small models
+    with ServerThread(data_dir=tmp_path / "state", **place) as running:
         yield running
 
 

@@ -249,17 +249,17 @@ class ParameterServer:
         scaling.update(scaler)
         if self._finished:  # says the reply that was settled; this gradient is of a step beyond the budget
             raise RunFinished("the run is finished")
-        if self._courier is not None:
-            report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
-            report = before or replace(report, skipped=False, under_way=True)
-        elif staged.usable:
-            try:
+        try:
+            if self._courier is not None:
+                report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
+                report = before or replace(report, skipped=False, under_way=True)
+            elif staged.usable:
                 report = self._commit(transfer, staged, samples, eta)
-            finally:
-                if staged.scale is not None:
-                    flat.zero_gradients()
-        else:
-            report = self._skip(transfer, staged.loss, samples, eta)
+            else:
+                report = self._skip(transfer, staged.loss, samples, eta)
+        finally:
+            if staged.scale is not None:  # the gradient itself was the payload
+                flat.zero_gradients()
         self._count_skipped(not staged.usable if self._courier is not None else report.skipped)
         if self._courier is None and (self._finished or self._client.run_state is RunState.FINISHED):
             self._finished = True
@@ -339,15 +339,15 @@ class ParameterServer:
         except RunFinished:
             self._finished = True
             raise
+        except NotInitialized:
+            # The server was started anew and empty: what this worker holds is as good a start as anybody's.
+            exchange = time.perf_counter() - started
+            self._bring_parameters(transfer, has_parameters=False)
         except ServerRefused as refusal:
             # Whether a delta that the server multiplies is finite, nobody has looked before.
             if staged.scale is None or refusal.reason != "BAD_VALUE":
                 raise
             return self._skip(transfer, loss, samples, eta)
-        except NotInitialized:
-            # The server was started anew and empty: what this worker holds is as good a start as anybody's.
-            exchange = time.perf_counter() - started
-            self._bring_parameters(transfer, has_parameters=False)
         else:
             exchange = time.perf_counter() - started
             transfer.arrived(outcome.parameters)
