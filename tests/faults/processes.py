@@ -9,8 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.wire import serve_process
 from tests.wire.processes import START_PATIENCE, ServerProcess
+
+needs_shared_memory = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)"
+)
 
 # The full suite (make test-faults) tries everything, often; the quick one goes with the other tests.
 FULL = bool(os.environ.get("GEMPS_TEST_FAULTS"))

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.history import Deltas, History
 from tests.faults.library_worker import LibraryWorker
 from tests.faults.load import LoggedWorker
-from tests.faults.processes import count, kill, start
+from tests.faults.processes import count, kill, needs_shared_memory, start
 from tests.figures import Figures
 from tests.wire.model import LARGE, SMALL, Model
 from tests.wire.processes import ServerProcess
@@ -28,6 +28,14 @@ MOST_RETRIES = 10
 # What a connection brings beside the reply: settings, headers, the answer to a heartbeat.
 OVERHEAD_BYTES = 400
 CHUNK_BYTES = 40_000
+# Through shared memory a reply is a message without parameters.
+SHARED_REPLY_BYTES = 300
+# Of every model, and for one that is large enough also through shared memory.
+MODELS_AND_TRANSPORTS = [
+    pytest.param(SMALL, False, id="small"),
+    pytest.param(LARGE, False, id="large"),
+    pytest.param(LARGE, True, id="large-shared", marks=needs_shared_memory),
+]
 
 
 def new_history(model: Model) -> History:
@@ -42,11 +50,12 @@ async def judge(server: ServerProcess, history: History) -> None:
 
 @asynccontextmanager
 async def library_workers(
-    port: int, history: History, on_cut: Callable[[], None] = lambda: None
+    port: int, history: History, on_cut: Callable[[], None] = lambda: None, *, shares: bool = False
 ) -> AsyncIterator[list[LibraryWorker]]:
     """Workers of the client library that have begun."""
     seeds = itertools.count(1)
-    workers = [LibraryWorker(f"worker-{number}", port, history, seeds, on_cut) for number in range(WORKERS)]
+    names = [f"worker-{number}" for number in range(WORKERS)]
+    workers = [LibraryWorker(name, port, history, seeds, on_cut, shares=shares) for name in names]
     try:
         for worker in workers:
             await asyncio.to_thread(worker.begin)
@@ -54,6 +63,11 @@ async def library_workers(
     finally:
         for worker in workers:
             await asyncio.to_thread(worker.close)
+
+
+def over(shares: bool) -> str:
+    """For the figures."""
+    return ", shared memory" if shares else ""
 
 
 def port_of(server: ServerProcess) -> int:
@@ -64,16 +78,14 @@ def port_of(server: ServerProcess) -> int:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("model", "commits"),
-    [pytest.param(SMALL, count(12, 400), id="small"), pytest.param(LARGE, count(8, 150), id="large")],
-)
+@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
 async def test_reply_that_is_cut_off_up_to_ten_times_counts_once(
-    tmp_path: Path, model: Model, commits: int, figures: Figures
+    tmp_path: Path, model: Model, shares: bool, figures: Figures
 ) -> None:
     """A commit's first cut goes through the reply in steps; how often it is cut again, and where, is chance."""
     history = new_history(model)
-    reply = model.byte_count() + OVERHEAD_BYTES
+    commits = count(12, 400) if model is SMALL else count(8, 150)
+    reply = (SHARED_REPLY_BYTES if shares else model.byte_count()) + OVERHEAD_BYTES
 
     def work(number: int, worker: LibraryWorker) -> int:
         draw, most = random.Random(number), 0
@@ -87,9 +99,9 @@ async def test_reply_that_is_cut_off_up_to_ten_times_counts_once(
             most = max(most, worker.proxy.cuts - before)
         return most
 
-    server = await start(tmp_path / "data", chunk_bytes=CHUNK_BYTES)
+    server = await start(tmp_path / "data", chunk_bytes=CHUNK_BYTES, shared_memory_socket=str(tmp_path / "memory"))
     try:
-        async with library_workers(port_of(server), history) as workers:
+        async with library_workers(port_of(server), history, shares=shares) as workers:
             most = max(await asyncio.gather(*(asyncio.to_thread(work, *pair) for pair in enumerate(workers))))
             cuts = sum(worker.proxy.cuts for worker in workers)
             duplicates = sum(worker.duplicates for worker in workers)
@@ -98,10 +110,11 @@ async def test_reply_that_is_cut_off_up_to_ten_times_counts_once(
         assert duplicates > 0
         assert 5 <= most <= MOST_RETRIES
         assert not any(worker.dropped for worker in workers)
+        assert all(worker.shared == (commits if shares else 0) for worker in workers)
     finally:
         await kill(server)
     figures(
-        f"reply cut off, client library, {model.parameter_count} parameters",
+        f"reply cut off, client library, {model.parameter_count} parameters{over(shares)}",
         f"{commits * WORKERS} commits, {cuts} connections cut within the reply, up to {most} times for one commit, "
         f"{duplicates} told as duplicates: 0 applied twice, 0 lost, parameters bit-equal",
     )
@@ -201,12 +214,18 @@ def lasting_port() -> int:
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
-async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, figures: Figures) -> None:
+@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
+async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, shares: bool, figures: Figures) -> None:
     """The server dies in the moment in which the reply is cut off: the first retry finds it gone, a later one back."""
     history, draw = new_history(model), random.Random(7)
     kills = count(2, 40)
-    settings = {"bind": f"127.0.0.1:{lasting_port()}", "durability": "commit", "chunk_bytes": CHUNK_BYTES}
+    settings = {
+        "bind": f"127.0.0.1:{lasting_port()}",
+        "durability": "commit",
+        "chunk_bytes": CHUNK_BYTES,
+        "shared_memory_socket": str(tmp_path / "memory"),
+    }
+    reply = (SHARED_REPLY_BYTES if shares else model.byte_count()) + OVERHEAD_BYTES
     server = await start(tmp_path / "data", **settings)
     done = threading.Event()
 
@@ -214,13 +233,13 @@ async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, f
         os.kill(server.process.pid, signal.SIGKILL)
 
     try:
-        async with library_workers(port_of(server), history, die) as workers:
+        async with library_workers(port_of(server), history, die, shares=shares) as workers:
             working = [asyncio.create_task(asyncio.to_thread(worker.commit_until, done)) for worker in workers]
             try:
                 for number in range(kills):
                     await asyncio.sleep(draw.uniform(0.1, 0.5))
                     proxy = workers[number % WORKERS].proxy
-                    proxy.cut_after("to_client", draw.randrange(model.byte_count() + OVERHEAD_BYTES))
+                    proxy.cut_after("to_client", draw.randrange(reply))
                     await asyncio.wait_for(server.process.wait(), 60)
                     await server.close()
                     server = await start(tmp_path / "data", **settings)
@@ -230,13 +249,15 @@ async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, f
                 await asyncio.wait_for(asyncio.gather(*working), 60)
             duplicates = sum(worker.duplicates for worker in workers)
             dropped = sum(worker.dropped for worker in workers)
+            # After each restart, too: all workers shared memory again.
+            assert all(worker.shares_now == shares for worker in workers)
         await judge(server, history)
     finally:
         if server.process.returncode is None:
             await kill(server)
     assert duplicates > 0
     figures(
-        f"retry after a restart, client library, {model.parameter_count} parameters",
+        f"retry after a restart, client library, {model.parameter_count} parameters{over(shares)}",
         f"{kills} servers killed as a reply was cut off, {len(history.commits)} commits, {duplicates} told as "
         f"duplicates, {dropped} deltas dropped that were not applied: 0 applied twice, 0 acknowledged lost, parameters "
         "bit-equal",
