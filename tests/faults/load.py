@@ -5,10 +5,12 @@ import itertools
 from collections.abc import Sequence
 
 import grpc
+from gemps.v1 import commit_pb2
 
 from tests.faults.history import Applied, History, Pulled
 from tests.wire.model import Model
 from tests.wire.refusals import PATIENCE
+from tests.wire.sharing import Sharing, question
 from tests.wire.transfer import Commit, crc32c
 from tests.wire.worker import Outcome, RawWorker, all_of
 
@@ -16,11 +18,11 @@ from tests.wire.worker import Outcome, RawWorker, all_of
 GONE = (grpc.aio.AioRpcError, AssertionError, asyncio.InvalidStateError)
 
 
-def crew(model: Model, size: int = 4) -> "tuple[History, list[LoggedWorker]]":
+def crew(model: Model, size: int = 4, *, shares: bool = False) -> "tuple[History, list[LoggedWorker]]":
     """A history that begins with random parameters, and workers that write it; no two deltas of theirs are the same."""
     history = History(model, model.random_values(0, with_constants=True))
     seeds = itertools.count(1)
-    return history, [LoggedWorker(f"worker-{number}", model, history, seeds) for number in range(size)]
+    return history, [LoggedWorker(f"worker-{number}", model, history, seeds, shares=shares) for number in range(size)]
 
 
 async def everybody_connects(workers: "Sequence[LoggedWorker]", address: str) -> None:
@@ -30,9 +32,11 @@ async def everybody_connects(workers: "Sequence[LoggedWorker]", address: str) ->
 
 
 class LoggedWorker:
-    """One worker; `pending` is the commit whose fate it does not know."""
+    """One worker. `shares`: its commits go through shared memory; `pending`: the commit whose fate it does not know."""
 
-    def __init__(self, name: str, model: Model, history: History, seeds: "itertools.count[int]") -> None:
+    def __init__(
+        self, name: str, model: Model, history: History, seeds: "itertools.count[int]", *, shares: bool = False
+    ) -> None:
         self.name = name
         self.model = model
         self.history = history
@@ -41,6 +45,8 @@ class LoggedWorker:
         self.pending: tuple[Commit, int, int] | None = None
         self.duplicates = 0
         self.worker: RawWorker | None = None
+        self.shares = shares
+        self.sharing: Sharing | None = None
         self.stopped = False
 
     async def connect(self, address: str) -> None:
@@ -50,6 +56,9 @@ class LoggedWorker:
             self.session_id = worker.session_id
         worker.session_id = self.session_id
         answer = await worker.join()
+        if self.shares:
+            self._stop_sharing()
+            self.sharing = await Sharing.of(worker)
         if self.pending is not None:
             commit, seed, base_clock = self.pending
             if answer.last_applied_sequence >= commit.header.sequence:
@@ -69,9 +78,15 @@ class LoggedWorker:
             seed = next(self.seeds)
             delta = worker.delta(seed)
             base_clock = worker.version.clock
-            self.pending = worker.prepare(delta), seed, base_clock
-            outcome = await worker.commit(delta)
-            self._log(outcome, seed, base_clock, acknowledged=True)
+            if self.sharing is not None:
+                commit = self.sharing.prepare(delta)
+                self.pending = commit, seed, base_clock
+                verdict, payload = await self.sharing.exchange(commit)
+            else:
+                self.pending = worker.prepare(delta), seed, base_clock
+                outcome = await worker.commit(delta)
+                verdict, payload = outcome.verdict, bytes(outcome.reply.payload)
+            self._log(verdict, payload, seed, base_clock, acknowledged=True)
             self.pending = None
 
     async def train_until_gone(self) -> None:
@@ -81,31 +96,43 @@ class LoggedWorker:
             return
 
     async def close(self) -> None:
+        self._stop_sharing()
         if self.worker is not None:
             await self.worker.close()
+
+    def _stop_sharing(self) -> None:
+        if self.sharing is not None:
+            self.sharing.close()
+            self.sharing = None
 
     async def repeat_last(self, commit: Applied) -> Outcome:
         """Sends an acknowledged commit again, as a worker does that never saw the reply."""
         worker = self.worker
         assert worker is not None
         repeat = worker.prepare(worker.delta(commit.seed), sequence=commit.sequence)
+        if self.shares:
+            repeat = question(repeat)
         return await worker.commit_stream().outcome_of_repeat(repeat)
 
     async def settle(self, commit: Commit, seed: int, base_clock: int) -> None:
         """Ask for a commit's verdict, or commit it now; what is held then is what its reply brought."""
         worker = self.worker
         assert worker is not None
-        outcome = await worker.commit_stream().outcome_of_repeat(commit)
-        worker.sequence = outcome.verdict.sequence
-        self._log(outcome, seed, base_clock, acknowledged=True)
+        if self.sharing is not None:
+            verdict, payload = await self.sharing.exchange(commit)
+        else:
+            outcome = await worker.commit_stream().outcome_of_repeat(commit)
+            verdict, payload = outcome.verdict, bytes(outcome.reply.payload)
+        worker.sequence = verdict.sequence
+        self._log(verdict, payload, seed, base_clock, acknowledged=True)
 
     async def _learn_fate(self, commit: Commit, seed: int, base_clock: int) -> None:
         worker = self.worker
         assert worker is not None
-        outcome = await worker.commit_stream().outcome_of_repeat(commit)
+        outcome = await worker.commit_stream().outcome_of_repeat(question(commit) if self.shares else commit)
         assert outcome.verdict.duplicate
         self.duplicates += 1
-        self._log(outcome, seed, base_clock, acknowledged=False)
+        self._log(outcome.verdict, None, seed, base_clock, acknowledged=False)
 
     async def _pull(self) -> None:
         worker = self.worker
@@ -116,8 +143,10 @@ class LoggedWorker:
             Pulled(self.name, version.incarnation, version.clock, crc32c(bytes(transfer.payload)))
         )
 
-    def _log(self, outcome: Outcome, seed: int, base_clock: int, *, acknowledged: bool) -> None:
-        verdict = outcome.verdict
+    def _log(
+        self, verdict: commit_pb2.Verdict, payload: bytes | None, seed: int, base_clock: int, *, acknowledged: bool
+    ) -> None:
+        """`payload`: what the worker holds by this commit; None: it is not sure."""
         assert self.session_id is not None
         self.history.commits.append(
             Applied(
@@ -128,7 +157,7 @@ class LoggedWorker:
                 base_clock,
                 verdict.version.incarnation,
                 verdict.version.clock,
-                crc32c(bytes(outcome.reply.payload)) if acknowledged else None,
+                crc32c(payload) if payload is not None else None,
                 acknowledged,
             )
         )

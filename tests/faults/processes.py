@@ -12,14 +12,27 @@ from typing import Any
 import pytest
 
 from tests.wire import serve_process
+from tests.wire.model import LARGE, SMALL
 from tests.wire.processes import START_PATIENCE, ServerProcess
 
 needs_shared_memory = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)"
 )
 
+# Both models by the stream, and the one that is large enough also through shared memory.
+MODELS_AND_TRANSPORTS = [
+    pytest.param(SMALL, False, id="small"),
+    pytest.param(LARGE, False, id="large"),
+    pytest.param(LARGE, True, id="large-shared", marks=needs_shared_memory),
+]
+
 # The full suite (make test-faults) tries everything, often; the quick one goes with the other tests.
 FULL = bool(os.environ.get("GEMPS_TEST_FAULTS"))
+
+
+def over(shares: bool) -> str:
+    """For the figures."""
+    return ", shared memory" if shares else ""
 
 
 def count(few: int, full: int) -> int:

@@ -10,9 +10,9 @@ import pytest
 from gem_trace import replay
 from tests.faults.history import Deltas
 from tests.faults.load import LoggedWorker, crew, everybody_connects
-from tests.faults.processes import count, kill, start
+from tests.faults.processes import MODELS_AND_TRANSPORTS, count, kill, over, start
 from tests.figures import Figures
-from tests.wire.model import LARGE, SMALL, Model, Values
+from tests.wire.model import SMALL, Model, Values
 from tests.wire.processes import ServerProcess
 from tests.wire.serving import Endpoint
 
@@ -27,14 +27,18 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
 async def test_kill_at_level_commit_loses_no_acknowledged_commit(
-    tmp_path: Path, model: Model, figures: Figures
+    tmp_path: Path, model: Model, shares: bool, figures: Figures
 ) -> None:
-    history, workers = crew(model)
+    history, workers = crew(model, shares=shares)
     draw = random.Random(1)
     kills = count(3, 100)
-    settings = {"durability": "commit", "checkpoint_interval": 0.7}
+    settings = {
+        "durability": "commit",
+        "checkpoint_interval": 0.7,
+        "shared_memory_socket": str(tmp_path / "memory"),
+    }
     acknowledged_lost = 0
     for _ in range(kills):
         server = await start(tmp_path / "data", **settings)
@@ -65,7 +69,7 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
         await kill(server)
     duplicates = sum(worker.duplicates for worker in workers)
     figures(
-        f"SIGKILL, commit, {model.parameter_count} parameters",
+        f"SIGKILL, commit, {model.parameter_count} parameters{over(shares)}",
         f"{kills} kills, {len(history.commits)} commits, "
         f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal",
     )

@@ -16,10 +16,11 @@ import pytest
 from tests.faults.history import Deltas, History
 from tests.faults.library_worker import LibraryWorker
 from tests.faults.load import LoggedWorker
-from tests.faults.processes import count, kill, needs_shared_memory, start
+from tests.faults.processes import MODELS_AND_TRANSPORTS, count, kill, over, start
 from tests.figures import Figures
-from tests.wire.model import LARGE, SMALL, Model
+from tests.wire.model import SMALL, Model
 from tests.wire.processes import ServerProcess
+from tests.wire.sharing import word_sum
 from tests.wire.transfer import Commit
 from tests.wire.worker import CommitStream, RawWorker
 
@@ -30,12 +31,6 @@ OVERHEAD_BYTES = 400
 CHUNK_BYTES = 40_000
 # Through shared memory a reply is a message without parameters.
 SHARED_REPLY_BYTES = 300
-# Of every model, and for one that is large enough also through shared memory.
-MODELS_AND_TRANSPORTS = [
-    pytest.param(SMALL, False, id="small"),
-    pytest.param(LARGE, False, id="large"),
-    pytest.param(LARGE, True, id="large-shared", marks=needs_shared_memory),
-]
 
 
 def new_history(model: Model) -> History:
@@ -63,11 +58,6 @@ async def library_workers(
     finally:
         for worker in workers:
             await asyncio.to_thread(worker.close)
-
-
-def over(shares: bool) -> str:
-    """For the figures."""
-    return ", shared memory" if shares else ""
 
 
 def port_of(server: ServerProcess) -> int:
@@ -126,8 +116,10 @@ async def test_reply_that_is_cut_off_up_to_ten_times_counts_once(
 class Stubborn(LoggedWorker):
     """Makes many attempts of each commit, and reads only the last one to its end."""
 
-    def __init__(self, name: str, history: History, seeds: "itertools.count[int]", draw: random.Random) -> None:
-        super().__init__(name, history.model, history, seeds)
+    def __init__(
+        self, name: str, history: History, seeds: "itertools.count[int]", draw: random.Random, *, shares: bool
+    ) -> None:
+        super().__init__(name, history.model, history, seeds, shares=shares)
         self.draw = draw
         self.attempts = 0
 
@@ -135,7 +127,11 @@ class Stubborn(LoggedWorker):
         worker = self.worker
         assert worker is not None
         seed = next(self.seeds)
-        commit = worker.prepare(worker.delta(seed), chunk_bytes=CHUNK_BYTES).repeated()
+        if self.sharing is not None:
+            commit = self.sharing.prepare(worker.delta(seed))
+            commit.header.payload_crc32c = word_sum(commit.payload)
+        else:
+            commit = worker.prepare(worker.delta(seed), chunk_bytes=CHUNK_BYTES).repeated()
         base_clock = worker.version.clock
         for _ in range(retries):
             await self._give_up(worker, commit)
@@ -147,7 +143,7 @@ class Stubborn(LoggedWorker):
         twin = worker.twin(worker.session_id) if self.draw.random() < 0.3 else None
         stream = (twin or worker).commit_stream()
         try:
-            if commit.travels_whole and self.draw.random() < 0.5:
+            if commit.chunks and commit.travels_whole and self.draw.random() < 0.5:
                 await stream.send(commit.whole())
             else:
                 await stream.send(commit.opening())
@@ -167,12 +163,19 @@ class Stubborn(LoggedWorker):
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
-async def test_attempts_given_up_anywhere_count_once(tmp_path: Path, model: Model, figures: Figures) -> None:
+@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
+async def test_attempts_given_up_anywhere_count_once(
+    tmp_path: Path, model: Model, shares: bool, figures: Figures
+) -> None:
     history, seeds, draw = new_history(model), itertools.count(1), random.Random(5)
     commits = count(15, 300)
-    server = await start(tmp_path / "data", chunk_bytes=CHUNK_BYTES, durability="commit")
-    workers = [Stubborn(f"worker-{number}", history, seeds, draw) for number in range(WORKERS)]
+    server = await start(
+        tmp_path / "data",
+        chunk_bytes=CHUNK_BYTES,
+        durability="commit",
+        shared_memory_socket=str(tmp_path / "memory"),
+    )
+    workers = [Stubborn(f"worker-{number}", history, seeds, draw, shares=shares) for number in range(WORKERS)]
 
     async def train(worker: Stubborn) -> None:
         for _ in range(commits):
@@ -191,7 +194,7 @@ async def test_attempts_given_up_anywhere_count_once(tmp_path: Path, model: Mode
     attempts = sum(worker.attempts for worker in workers)
     assert duplicates > commits
     figures(
-        f"attempts given up anywhere, {model.parameter_count} parameters",
+        f"attempts given up anywhere, {model.parameter_count} parameters{over(shares)}",
         f"{commits * WORKERS} commits, {attempts} attempts given up (up to {MOST_RETRIES} for one), {duplicates} "
         "answered as duplicates: 0 applied twice, 0 lost, parameters bit-equal",
     )

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -246,6 +247,41 @@ async def test_region_cannot_be_changed_through_any_door(tmp_path: Path, path: P
         assert payload == (await parameters(server)).tobytes()
 
 
+@pytest.mark.timeout(600)
+async def test_calls_given_up_while_the_server_copies_count_once_and_free_their_buffer(
+    tmp_path: Path, path: Path, figures: Figures
+) -> None:
+    """There is one staging buffer: while a thread still writes into it nobody else may, and afterwards everybody."""
+    attempts, draw = count(60, 1000), random.Random(3)
+    large, small = (np.full(WIDE.parameter_count, value, np.float32) for value in (scribbler.FIRST, scribbler.SECOND))
+    async with serving(tmp_path, path, rule="downpour", staging_buffers=1) as server:
+        worker, shared = await sharing(server, WIDE)
+        other, others = await sharing(server, WIDE)
+        shared.write(large.tobytes())
+        for _ in range(attempts):
+            header = shared.prepare(Values(large)).header
+            stream = worker.commit_stream()
+            await stream.send(commit_pb2.CommitRequest(header=header))
+            await asyncio.sleep(draw.uniform(0, 0.004))
+            stream.cancel()
+            await others.commit(Values(small))
+            worker.sequence = (await worker.heartbeat()).last_applied_sequence
+            if worker.sequence == header.sequence:
+                await worker.pull()
+        await server.until_idle()
+        worker.sequence = (await worker.heartbeat()).last_applied_sequence
+        sums = (await parameters(server)) / np.float32(scribbler.SECOND)
+        firsts, seconds = np.divmod(sums, np.float32(scribbler.FIRST / scribbler.SECOND))
+        assert (firsts == worker.sequence).all()
+        assert (seconds == other.sequence).all()
+        assert other.sequence == attempts
+    figures(
+        "calls given up while the server copies out of shared memory",
+        f"{attempts} calls, {worker.sequence} of them applied (once), one staging buffer, {other.sequence} commits of "
+        "another worker through it: parameters bit-equal",
+    )
+
+
 # -- workers that go ---------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +343,36 @@ async def test_worker_killed_while_it_writes_leaves_nothing_and_comes_back(
         "worker killed while it writes a delta into shared memory, and started again",
         f"{kills} kills, {kills * commits} commits, the next process of that name went on each time: nothing of the "
         "torn deltas applied, regions given back, the other worker undisturbed",
+    )
+
+
+@pytest.mark.timeout(1800)
+async def test_worker_killed_at_any_moment_of_its_commits_leaves_whole_ones(
+    tmp_path: Path, path: Path, figures: Figures
+) -> None:
+    kills, draw = count(5, 100), random.Random(4)
+    async with serving(tmp_path, path, rule="downpour") as server:
+        worker, shared = await sharing(server, WIDE)
+        told = [server.address, "victim", str(WIDE.parameter_count), str(10**9)]
+        for number in range(1, kills + 1):
+            before = (await server.status()).commits
+            process = await asyncio.create_subprocess_exec(sys.executable, half_written.__file__, *told)
+            try:
+                await server.until(lambda status, before=before: status.commits > before + 3)
+                await asyncio.sleep(draw.uniform(0, 0.05))
+            finally:
+                process.kill()
+                await process.wait()
+            await until_regions(server, 3)
+            await server.until_idle()
+            await shared.commit(ones())
+            assert worker.sequence == number
+            # A delta is all of it or nothing: each is of ones.
+            assert (await parameters(server) == (await server.status()).commits).all()
+        commits = (await server.status()).commits
+    figures(
+        "worker killed at any moment of its commits through shared memory",
+        f"{kills} kills, {commits} commits: each applied as a whole, parameters bit-equal, regions given back",
     )
 
 

@@ -24,6 +24,14 @@ def word_sum(payload: bytes) -> int:
     return sum((2 * index + 1) * (word ^ word >> 15) for index, word in enumerate(mixed)) % (1 << 32)
 
 
+def question(commit: Commit) -> Commit:
+    """The header that asks for the stored verdict of a commit with this payload, which went through shared memory."""
+    fields = {"wire_type": SHARED_MEMORY, "payload_crc32c": word_sum(commit.payload)}
+    asked = commit.with_header(**fields).with_footer(crc32c=fields["payload_crc32c"])
+    asked.header.ClearField("shared_memory")
+    return asked
+
+
 def connect(path: Path | str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(PATIENCE)
