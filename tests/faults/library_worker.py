@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Callable
 from threading import Event
 
+import numpy as np
 from gem_server.service.messages import layout_from
 from gem_worker.client import Client, ClientSettings, Version
 
 from tests.client.cutting_proxy import CuttingProxy
 from tests.faults.history import Applied, History, Pulled
+from tests.wire.model import Values
 from tests.wire.transfer import crc32c
 
 
@@ -63,7 +65,7 @@ class LibraryWorker:
         """One commit, whatever it takes."""
         seed, base = next(self._seeds), self._client.version
         assert base is not None
-        delta = memoryview(self._model.encode(self._model.random_values(seed, scale=0.01)))
+        delta, scale = self._delta(seed)
         place = self._client.shared_delta
         self.shared += place is not None
         # Every other one as a worker on a GPU does it, whose delta and parameters are copied anyway.
@@ -71,7 +73,7 @@ class LibraryWorker:
         if place is not None and in_place:
             place[:] = delta
             delta = place
-        outcome = self._client.commit(delta, self._into, in_place=in_place)
+        outcome = self._client.commit(delta, self._into, in_place=in_place, scale=scale)
         verdict, held = outcome.verdict, outcome.parameters
         if verdict is None:
             assert not outcome.applied, "an applied commit whose verdict is lost"
@@ -93,6 +95,13 @@ class LibraryWorker:
             )
         if verdict is None or outcome.version != verdict.version:
             self._pulled(outcome.version, held)
+
+    def _delta(self, seed: int) -> tuple[memoryview, float | None]:
+        """The payload, and what its parameters are multiplied by: every third comes to its values by that, exactly."""
+        values = self._model.random_values(seed, scale=0.01)
+        if seed % 3:
+            return memoryview(self._model.encode(values)), None
+        return memoryview(self._model.encode(Values(values.parameters * np.float32(-2), values.rest))), -0.5
 
     def commit_until(self, done: Event) -> None:
         while not done.is_set():

@@ -112,6 +112,11 @@ async def try_commit(worker: RawWorker, shared: Sharing, **fields: Any) -> str:
     return "applied"
 
 
+def scaled_by(scale: float | None) -> dict[str, float]:
+    """A header's field, where there is a scale."""
+    return {} if scale is None else {"scale": scale}
+
+
 def address_of(memory: mmap.mmap) -> ctypes.c_void_p:
     return ctypes.c_void_p(np.frombuffer(memory, np.uint8).ctypes.data)
 
@@ -132,8 +137,9 @@ async def parameters(server: ServerProcess, model: Model = WIDE) -> NDArray[np.f
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("scale", [None, -2.0])
 async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
-    tmp_path: Path, path: Path, figures: Figures
+    tmp_path: Path, path: Path, scale: float | None, figures: Figures
 ) -> None:
     """Each element of each applied delta is one of the two legal values; illegal ones never get in."""
     attempts = count(150, 2000)
@@ -144,8 +150,8 @@ async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
         shared.write(np.full(WIDE.parameter_count, scribbler.FIRST, np.float32).tobytes())
         with scribbling("words", shared):
             for _ in range(attempts):
-                found[await try_commit(worker, shared)] += 1
-        sums = (await parameters(server)).astype(np.float64) / scribbler.SECOND
+                found[await try_commit(worker, shared, **scaled_by(scale))] += 1
+        sums = (await parameters(server)).astype(np.float64) / (scribbler.SECOND * (scale or 1))
         firsts, seconds = np.divmod(sums, scribbler.FIRST / scribbler.SECOND)
         assert (firsts + seconds == found["applied"]).all()
         # The other worker never noticed.
@@ -154,7 +160,7 @@ async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
         assert (np.frombuffer(payload, np.float32) == await parameters(server)).all()
     assert found["applied"] > 0
     figures(
-        "a worker scribbles over its delta while the server copies it",
+        f"a worker scribbles over its delta while the server copies{' and scales' if scale else ''} it",
         f"{attempts} commits: {found['applied']} applied, {found['BAD_VALUE']} refused for a value that was there for "
         "a moment; each element of each is one of the two legal values, mixed as they were met (the larger one "
         f"{firsts.min():.0f} to {firsts.max():.0f} times), 0 NaN",
@@ -162,10 +168,13 @@ async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
 
 
 @pytest.mark.timeout(600)
-async def test_word_sum_is_of_what_was_copied(tmp_path: Path, path: Path, figures: Figures) -> None:
+@pytest.mark.parametrize("scale", [None, -0.1])
+async def test_word_sum_is_of_what_was_copied(
+    tmp_path: Path, path: Path, scale: float | None, figures: Figures
+) -> None:
     """With a word sum in the header, that delta and no mixture is applied."""
     attempts = count(150, 2000)
-    meant = scribbler.delta(0, WIDE.parameter_count)
+    meant = scribbler.delta(0, WIDE.parameter_count) * np.float32(scale or 1)
     async with serving(tmp_path, path, rule="downpour") as server:
         worker, shared = await sharing(server, WIDE)
         found: Counter[str] = Counter()
@@ -173,7 +182,7 @@ async def test_word_sum_is_of_what_was_copied(tmp_path: Path, path: Path, figure
         expected = np.zeros(WIDE.parameter_count, np.float32)
         with scribbling("deltas", shared):
             for _ in range(attempts):
-                outcome = await try_commit(worker, shared, payload_crc32c=checksum)
+                outcome = await try_commit(worker, shared, payload_crc32c=checksum, **scaled_by(scale))
                 found[outcome] += 1
                 if outcome == "applied":
                     expected += meant
@@ -181,7 +190,7 @@ async def test_word_sum_is_of_what_was_copied(tmp_path: Path, path: Path, figure
     assert found["applied"] > 0
     assert found["CHECKSUM"] > 0
     figures(
-        "a delta is overwritten while the server copies it, with a word sum",
+        f"a delta is overwritten while the server copies{' and scales' if scale else ''} it, with a word sum",
         f"{attempts} commits: {found['applied']} applied, each the delta that was meant; {found['CHECKSUM']} refused",
     )
 
