@@ -1,8 +1,11 @@
-"""Where the processes of contenders come from: one process that has imported what they need, and forks.
+"""Where the processes of contenders come from.
 
-32 workers that each import PyTorch would keep two cores busy for a minute before each run. This one does it once; it
-runs nothing else, so it has one thread when it forks. `python -m harness.nursery`: reads a JSON line for each process
-to start from standard input and answers with its process id.
+Workers: from one process that has imported what they need, and forks. 32 workers that each import PyTorch would keep
+two cores busy for a minute before each run. This one does it once; it runs nothing else, so it has one thread when it
+forks. `python -m harness.nursery`: reads a JSON line for each process to start from standard input and answers with
+its process id.
+
+Servers: by themselves, so that their memory is their own. `python -m harness.nursery ORDER`: the line as an argument.
 """
 
 import importlib
@@ -16,7 +19,7 @@ from typing import Any
 
 
 def become(order: dict[str, Any]) -> None:
-    """The life of a forked process."""
+    """The life of a process of a contender."""
     from peers import CONTENDERS
     from peers.interface import Case
 
@@ -44,7 +47,11 @@ def become(order: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Fork for each line."""
+    """Fork for each line, or be what the argument says."""
+    if len(sys.argv) > 1:
+        become(json.loads(sys.argv[1]))
+        sys.stdout.flush()
+        os._exit(0)  # as those that are forked: what a library does at exit is no part of the run
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them; their end is seen on their sockets
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness' to answer
     for line in sys.stdin:

@@ -50,6 +50,11 @@ def anonymous_and_shared(pids: Iterable[int]) -> tuple[int, int]:
     return anonymous, shared
 
 
+def anonymous_once(pids: Iterable[int]) -> int:
+    """Bytes of anonymous memory, each page once, also those that forked processes inherited."""
+    return sum(_kilobytes(Path(f"/proc/{pid}/smaps_rollup")).get("Pss_Anon", 0) for pid in pids)
+
+
 def shared_once(pids: Iterable[int]) -> int:
     """Bytes of shared memory that `pids` map, each page once (as long as nobody else maps it)."""
     return sum(_kilobytes(Path(f"/proc/{pid}/smaps_rollup")).get("Pss_Shmem", 0) for pid in pids)

@@ -63,7 +63,8 @@ class Run:
     server_anonymous: int = 0  # peak
     server_shared: int = 0  # peak of what the server maps; of several processes: each page once, at the end
     all_shared: int = 0  # shared memory of server and workers at the end, each page once
-    workers_anonymous: int = 0  # at the end
+    server_anonymous_at_end: int = 0
+    workers_anonymous: int = 0  # at the end, of all; what they inherited by forking once
     error: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -129,7 +130,7 @@ class _Runner:
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(str(folder / "desk"))
         self._door.listen(case.workers + 1)
-        self._command: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._pids: list[int] = []
 
     def run(self) -> Run:
@@ -147,7 +148,7 @@ class _Runner:
         address, server_pid, server = self._start_server()
         with _sampled(server_pid) as sampler:
             for rank in range(case.workers):
-                self._fork("worker", rank, address)
+                self._fork(rank, address)
             lines = self._meet(case.workers)
             workers = self._pids[-case.workers :]
             for line in lines:
@@ -164,7 +165,8 @@ class _Runner:
             server_tree = [] if server_pid is None else processes.tree([server_pid])
             worker_tree = processes.tree(workers)
             all_shared = processes.shared_once([*server_tree, *worker_tree])
-            workers_anonymous, _ = processes.anonymous_and_shared(worker_tree)
+            workers_anonymous = processes.anonymous_once(worker_tree)
+            server_at_end, _ = processes.anonymous_and_shared(server_tree)
             server_shared = sampler.shared if sampler is not None else 0
             if len(server_tree) > 1:
                 server_shared = min(server_shared, all_shared)
@@ -189,29 +191,38 @@ class _Runner:
             server_anonymous=sampler.anonymous if sampler is not None else 0,
             server_shared=server_shared,
             all_shared=all_shared,
+            server_anonymous_at_end=server_at_end,
             workers_anonymous=workers_anonymous,
         )
 
     def _start_server(self) -> tuple[str, int | None, Line | None]:
         command = self._contender.command(self._case, self._folder)
         if command is None:
-            pid = self._fork("server", 0, "")
+            order = json.dumps(self._order("server", 0, ""))
+            server = self._start([str(interpreter(self._contender.home)), "-m", "harness.nursery", order])
             (line,) = self._meet(1)
             address = str(self._expect(line, "ready", SETUP_SECONDS)["ready"])
-            return address, (pid if address else None), line
-        with (self._folder / "server.log").open("wb") as log:
-            self._command = subprocess.Popen(command, stdout=log, stderr=log, env=_environment())
+            return address, (server.pid if address else None), line
+        server = self._start(command)
         ready = self._folder / "ready.json"
         limit = time.monotonic() + SETUP_SECONDS
         while not ready.exists():
-            if self._command.poll() is not None or time.monotonic() > limit:
+            if server.poll() is not None or time.monotonic() > limit:
                 raise RunFailedError(f"the server did not start{self._last_words()}")
             time.sleep(0.02)
-        return str(json.loads(ready.read_text(encoding="utf-8"))["address"]), self._command.pid, None
+        return str(json.loads(ready.read_text(encoding="utf-8"))["address"]), server.pid, None
 
-    def _fork(self, role: str, rank: int, address: str) -> int:
+    def _start(self, command: list[str]) -> "subprocess.Popen[bytes]":
+        with (self._folder / "server.log").open("wb") as log:
+            self._server = subprocess.Popen(command, stdout=log, stderr=log, env=_environment(), cwd=self._folder)
+        return self._server
+
+    def _fork(self, rank: int, address: str) -> None:
+        self._pids.append(self._nurseries.fork(self._contender.home, self._order("worker", rank, address)))
+
+    def _order(self, role: str, rank: int, address: str) -> dict[str, Any]:
         contender, case = self._contender, self._case
-        order = {
+        return {
             "contender": contender.name,
             "preload": contender.preload,
             "parameters": case.parameters,
@@ -222,16 +233,20 @@ class _Runner:
             "socket": str(self._folder / "desk"),
             "log": str(self._folder / f"{role}-{rank}.log"),
         }
-        pid = self._nurseries.fork(contender.home, order)
-        self._pids.append(pid)
-        return pid
 
     def _meet(self, count: int) -> list[Line]:
         """The lines of the next `count` processes, by rank."""
         found: dict[int, Line] = {}
-        self._door.settimeout(SETUP_SECONDS)
+        self._door.settimeout(1.0)
+        limit = time.monotonic() + SETUP_SECONDS
         while len(found) < count:
-            connection, _ = self._door.accept()
+            try:
+                connection, _ = self._door.accept()
+            except TimeoutError:
+                ended = self._server is not None and self._server.poll() is not None
+                if ended or not all(map(processes.alive, self._pids)) or time.monotonic() > limit:
+                    raise RunFailedError(f"a process did not start{self._last_words()}") from None
+                continue
             line = Line(connection)
             line.wait_at_most(SETUP_SECONDS)
             found[int(line.hear()["rank"])] = line
@@ -256,7 +271,7 @@ class _Runner:
 
     def _last_words(self) -> str:
         """The end of the logs."""
-        words = []
+        words: list[str] = []
         for log in sorted(self._folder.glob("*.log")):
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             telling = [line.strip() for line in lines if any(map(str.isalnum, line))]
@@ -264,14 +279,11 @@ class _Runner:
         return "".join(f"\n    {line}" for line in words[:6])
 
     def _end_all(self) -> None:
-        if self._command is not None:
-            self._command.terminate()
-            try:
-                self._command.wait(20)
-            except subprocess.TimeoutExpired:
-                self._command.kill()
-                self._command.wait()
-        processes.end(pid for pid in self._pids if os.path.exists(f"/proc/{pid}"))
+        """Whoever is still there: after an error workers, and always a server that is a command of its own."""
+        if self._server is not None:
+            processes.end([self._server.pid])
+            self._server.wait()
+        processes.end(pid for pid in self._pids if processes.alive(pid))
 
 
 @contextmanager
@@ -295,9 +307,11 @@ def quantiles(values: list[float]) -> list[float]:
 
 
 def _environment() -> dict[str, str]:
-    """What processes of a run find in their environment: nothing leaves the machine."""
+    """What processes of a run find in their environment: defaults, and nothing leaves the machine."""
+    # Settings of gemps that somebody keeps in the environment would change what is measured.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GEMPS_")}
     folders = [str(BENCHMARKS), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
-    return os.environ | {
+    return inherited | {
         "PYTHONPATH": os.pathsep.join(folders),
         "OPENBLAS_NUM_THREADS": "1",  # nobody multiplies matrices here, and the nursery must not have threads
         "GLOO_SOCKET_IFNAME": "lo",

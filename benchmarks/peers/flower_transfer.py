@@ -34,12 +34,12 @@ class FlowerTransfer(Contender):
         return None if has_peer("flwr") else "Flower is not installed: make bench installs it where a package index is"
 
     def server_memory(self, case: Case) -> int:
-        """Theta; of each worker, messages on their way and what they are parsed into (found: 6 vectors)."""
-        return SERVER_PROCESS + (1 + 6 * case.workers) * case.vector
+        """Theta; of each worker, messages on their way and what they are parsed into (found: 6 to 10 vectors)."""
+        return SERVER_PROCESS + (1 + 10 * case.workers) * case.vector
 
     def worker_memory(self, case: Case) -> int:
-        """The model, messages on their way and what they are parsed into (found: 6 vectors)."""
-        return WORKER_PROCESS + (3 + 6) * case.vector
+        """The model, messages on their way and what they are parsed into (found: 6 to 10 vectors)."""
+        return WORKER_PROCESS + (3 + 10) * case.vector
 
     def serve(self, case: Case, desk: Desk) -> None:
         """Rounds until the workers hang up."""

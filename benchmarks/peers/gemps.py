@@ -42,8 +42,8 @@ class Gemps(Contender):
         self.does = "gRPC stream, GEM on the server, encoded and decoded by the worker"
 
     def server_memory(self, case: Case) -> int:
-        """Theta, moment and snapshot of each worker, staging buffers."""
-        return SERVER_PROCESS + (1 + 2 * case.workers + min(STAGING_BUFFERS, case.workers)) * case.vector
+        """Theta, moment and snapshot of each worker, staging buffers; and as many uploads of first parameters."""
+        return SERVER_PROCESS + (1 + 2 * case.workers + 2 * min(STAGING_BUFFERS, case.workers)) * case.vector
 
     def worker_memory(self, case: Case) -> int:
         """The model, both payloads, the scaled gradient where it is not the payload, temporaries of int8."""
@@ -51,10 +51,6 @@ class Gemps(Contender):
         scaled = 0 if self.delta == "float32" else case.vector
         temporaries = 2 * case.vector if self.delta == "int8" else 0
         return WORKER_PROCESS + 2 * case.vector + int(payloads) + scaled + temporaries
-
-    def way(self, case: Case) -> tuple[float, float]:
-        """By the wire types."""
-        return _bytes(self.delta, case), _bytes(self.parameters, case)
 
     def command(self, case: Case, folder: Path) -> list[str]:
         """The real one."""
@@ -133,8 +129,8 @@ class GempsSharedMemory(Gemps):
         return None
 
     def server_memory(self, case: Case) -> int:
-        """What the stream takes; the snapshots are shared. And a region a worker for its deltas."""
-        return super().server_memory(case) + case.workers * case.vector
+        """What the stream takes, and a region for snapshots and one for deltas a worker."""
+        return super().server_memory(case) + 2 * case.workers * case.vector
 
     def shared_memory(self, case: Case) -> int:
         """Memory of the kernel without a name: not in /dev/shm."""

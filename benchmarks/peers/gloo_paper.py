@@ -6,7 +6,6 @@ receives the update, adds it. The worker's parameters are then theta plus its ow
 """
 
 import socket
-import threading
 
 from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
 
@@ -87,6 +86,4 @@ class GlooPaper(Contender):
 
             desk.pace(step)
             queue.send((LEAVE + me).to_bytes(8, "little"))
-        # Nobody may hang up before all have left: gloo's pairs are torn down with the process.
-        threading.Event().wait(0.2)
         dist.destroy_process_group()

@@ -20,8 +20,8 @@ FLOAT32_BYTES = 4
 MB = 1_000_000
 # What the gradient is multiplied with in each step: gemps' default.
 ETA = 0.05
-# Anonymous memory of one process beside the model's vectors, rounded up (found: a worker that was forked with PyTorch
-# loaded 60 to 90 MB, a server with PyTorch 150 MB).
+# Anonymous memory of one process beside the model's vectors, rounded up: of a worker, which is forked, what it does not
+# have in common with the others.
 WORKER_PROCESS = 100 * MB
 SERVER_PROCESS = 250 * MB
 
@@ -115,10 +115,6 @@ class Contender(ABC):
     @abstractmethod
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Be worker `rank` (from 0)."""
-
-    def way(self, case: Case) -> tuple[float, float]:
-        """Bytes that travel to the server and back in a step; they differ where the wire type is narrow."""
-        return float(case.vector), float(case.vector)
 
 
 def blocks(case: Case) -> int:

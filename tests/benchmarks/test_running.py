@@ -78,6 +78,13 @@ def test_a_server_that_does_not_start_is_reported_with_its_last_words(nurseries:
     assert "no such port" in run.error
 
 
+def test_a_server_that_cannot_be_imported_is_reported(nurseries: Nurseries, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.run.interpreter", lambda home: "false")
+    run = run_once(CONTENDERS["tcp"], Case(100, 1), SECONDS, 0, nurseries)
+    assert run.error is not None
+    assert "did not start" in run.error
+
+
 def test_a_server_that_refuses_its_flags_is_reported(nurseries: Nurseries) -> None:
     class Mistaken(Gemps):
         def flags(self, folder: Path) -> list[str]:
