@@ -33,11 +33,11 @@ def main() -> None:
         except (OSError, ValueError) as error:
             sys.exit(str(error))
         return
-    if arguments.parameters or arguments.workers or arguments.full:
+    if arguments.parameters or arguments.workers:
         parameters, workers = arguments.parameters or plan.PARAMETERS, arguments.workers or plan.WORKERS
         parts = plan.product(arguments.contenders, parameters, workers)
     else:
-        parts = plan.quick(arguments.contenders)
+        parts = plan.PRESETS[arguments.preset](arguments.contenders)
     made = plan.make(parts, CONTENDERS, plan.Room.here())
     results = Results(
         surroundings.machine(),
@@ -87,13 +87,22 @@ def _run(made: plan.Plan, results: Results, arguments: argparse.Namespace, conso
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n")[0],
-        epilog="Without --parameters, --workers and --full: all contenders with 4 workers at P = 2 048 and 4 194 304, "
-        "gemps with 32 as well. That takes about ten minutes on two cores.",
+        epilog="Presets: quick (the default) is everybody with 4 workers at P = 2 048 and 4 194 304, and gemps with 32; "
+        "ten minutes on two cores. targets is what the project's targets and the picture are about: all sizes with 4 "
+        "workers, curves from 1 to 32 workers, gemps with 32; three quarters of an hour. full is every size with every "
+        "number of workers: hours.",
     )
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(USUAL), metavar="NAME")
-    parser.add_argument("--parameters", type=int, nargs="+", help=f"sizes of the model; all: {plan.PARAMETERS}")
-    parser.add_argument("--workers", type=int, nargs="+", help=f"numbers of workers; all: {plan.WORKERS}")
-    parser.add_argument("--full", action="store_true", help="every size with every number of workers: takes hours")
+    parser.add_argument(
+        "--parameters",
+        type=int,
+        nargs="+",
+        help=f"instead of a preset: sizes of the model, of {plan.PARAMETERS} or others",
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", help=f"instead of a preset: numbers of workers, of {plan.WORKERS} or others"
+    )
+    parser.add_argument("--preset", choices=list(plan.PRESETS), default="quick", help="see below")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="timed in each run; four times that for models beyond 16 million"

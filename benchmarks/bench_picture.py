@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.environments import REPOSITORY
+from harness.plan import CURVE_PARAMETERS, CURVES
 from harness.results import Results, Spread, rate
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,15 +21,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from peers.interface import Case
 from rules_picture import DARK, LIGHT, Theme, clean, write
 
-# Of the curves, in this order; more would be a tangle.
-CURVES = (
-    "gemps-shared-memory",
-    "gemps-float32",
-    "ray-actor",
-    "torch-rpc-shared-memory",
-    "torch-rpc-tcp",
-    "torch-gloo-paper",
-)
 MARKERS = ("o", "s", "^", "v", "D", "P")
 LINES = ("-", "--", "-", "--", "-.", ":")
 
@@ -195,7 +187,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("json", type=Path, nargs="?", default=REPOSITORY / "runs" / "bench.json")
     parser.add_argument("picture", type=Path, nargs="?", default=REPOSITORY / "docs" / "images" / "benchmark.png")
-    parser.add_argument("--parameters", type=int, nargs="+", default=[4_194_304], help="a row of the picture for each")
+    parser.add_argument(
+        "--parameters", type=int, nargs="+", default=[CURVE_PARAMETERS], help="a row of the picture for each"
+    )
     parser.add_argument("--workers", type=int, default=4, help="of the bars")
     arguments = parser.parse_args()
     try:

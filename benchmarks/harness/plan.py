@@ -67,29 +67,60 @@ class Room:
 
 QUICK_CASES = (Case(2_048, 4), Case(4_194_304, 4))
 MANY = 32  # workers, of the target that is about many
+MANY_CONTENDERS = ("gemps-float32", "gemps-shared-memory")
+# Of the picture's curves over workers, in this order; more would be a tangle.
+CURVES = (
+    "gemps-shared-memory",
+    "gemps-float32",
+    "ray-actor",
+    "torch-rpc-shared-memory",
+    "torch-rpc-tcp",
+    "torch-gloo-paper",
+)
+CURVE_PARAMETERS = 4_194_304
 
 
 def quick(contenders: Sequence[str]) -> list[Part]:
     """The default: all at the two sizes that most targets name, and gemps with many workers."""
-    many = tuple(name for name in ("gemps-float32", "gemps-shared-memory") if name in contenders)
     return [
         Part(tuple(contenders), QUICK_CASES),
-        Part(many, tuple(Case(case.parameters, MANY) for case in QUICK_CASES)),
+        Part(_of(MANY_CONTENDERS, contenders), tuple(Case(case.parameters, MANY) for case in QUICK_CASES)),
     ]
 
 
-def product(contenders: Sequence[str], parameters: Sequence[int], workers: Sequence[int]) -> list[Part]:
+def targets(contenders: Sequence[str]) -> list[Part]:
+    """Everything that a target or the picture is about: all at all sizes with 4 workers, some with more."""
+    return [
+        Part(tuple(contenders), tuple(Case(size, 4) for size in PARAMETERS)),
+        Part(_of(CURVES, contenders), tuple(Case(CURVE_PARAMETERS, count) for count in WORKERS)),
+        Part(_of(MANY_CONTENDERS, contenders), tuple(Case(size, MANY) for size in PARAMETERS)),
+    ]
+
+
+def full(contenders: Sequence[str]) -> list[Part]:
     """Everybody in every case."""
+    return product(contenders, PARAMETERS, WORKERS)
+
+
+PRESETS = {"quick": quick, "targets": targets, "full": full}
+
+
+def product(contenders: Sequence[str], parameters: Sequence[int], workers: Sequence[int]) -> list[Part]:
+    """Everybody at these sizes with these numbers of workers."""
     return [Part(tuple(contenders), tuple(Case(size, count) for size in parameters for count in workers))]
 
 
 def make(parts: Iterable[Part], known: Mapping[str, Contender], room: Room) -> Plan:
-    """Sort out what cannot be run."""
+    """Sort out what cannot be run. What is in several parts is run once."""
     contenders: dict[Case, list[Contender]] = {}
     skipped: list[Skipped] = []
+    seen: set[tuple[str, Case]] = set()
     for part in parts:
         for case in part.cases:
             for name in part.contenders:
+                if (name, case) in seen:
+                    continue
+                seen.add((name, case))
                 contender = known[name]
                 reason = contender.unavailable() or contender.unfit(case) or shortage(contender, case, room)
                 if reason:
@@ -97,6 +128,10 @@ def make(parts: Iterable[Part], known: Mapping[str, Contender], room: Room) -> P
                 else:
                     contenders.setdefault(case, []).append(contender)
     return Plan(dict(sorted(contenders.items())), skipped)
+
+
+def _of(wanted: Sequence[str], among: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in wanted if name in among)
 
 
 def shortage(contender: Contender, case: Case, room: Room) -> str | None:

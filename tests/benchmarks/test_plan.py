@@ -90,6 +90,19 @@ def test_the_default_covers_the_cases_of_most_targets() -> None:
     assert ("ray-actor", Case(4_194_304, 32)) not in asked
 
 
+def test_the_targets_preset_has_all_that_a_target_is_about() -> None:
+    asked = {(name, case) for part in plan.targets(USUAL) for case in part.cases for name in part.contenders}
+    assert {(name, Case(size, 4)) for name in USUAL for size in plan.PARAMETERS} <= asked
+    assert {(name, Case(4_194_304, count)) for name in plan.CURVES for count in plan.WORKERS} <= asked
+    assert {("gemps-float32", Case(size, 32)) for size in plan.PARAMETERS} <= asked
+
+
+def test_what_several_parts_ask_for_is_run_once() -> None:
+    part = Part(("imagined",), (SOME,))
+    assert plan.make([part, part], {"imagined": Imagined()}, PLENTY).runs == 1
+    assert len(plan.make([part, part], {"imagined": Imagined(missing="no")}, PLENTY).skipped) == 1
+
+
 def test_large_models_are_timed_for_longer() -> None:
     assert plan.window(Case(4_194_304, 4), 3.0) == 3.0
     assert plan.window(Case(61_100_840, 4), 3.0) == 12.0
@@ -106,7 +119,8 @@ def test_the_usual_contenders_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--rounds", "0"], ["--seconds", "0"], ["--workers", "0"], ["--contenders", "nobody"]]
+    "arguments",
+    [["--rounds", "0"], ["--seconds", "0"], ["--workers", "0"], ["--contenders", "nobody"], ["--preset", "none"]],
 )
 def test_bad_arguments_are_refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["bench.py", *arguments])
