@@ -13,7 +13,7 @@ import time
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
+from peers.interface import ETA, LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
 
 MESSAGE_LIMIT = 2**31 - 1  # the most that gRPC takes
 
@@ -34,12 +34,13 @@ class FlowerTransfer(Contender):
         return None if has_peer("flwr") else "Flower is not installed: make bench installs it where a package index is"
 
     def server_memory(self, case: Case) -> int:
-        """Theta; of each worker, messages on their way and what they are parsed into (found: 6 to 10 vectors)."""
-        return SERVER_PROCESS + (1 + 10 * case.workers) * case.vector
+        """Theta; of each worker, messages on their way and what they are parsed into, and what freed ones leave."""
+        kept = 8 * min(case.vector, LARGEST_KEPT)
+        return SERVER_PROCESS + (1 + 7 * case.workers) * case.vector + case.workers * kept
 
     def worker_memory(self, case: Case) -> int:
-        """The model, messages on their way and what they are parsed into (found: 6 to 10 vectors)."""
-        return WORKER_PROCESS + (3 + 10) * case.vector
+        """The model, messages on their way and what they are parsed into (found: 9 vectors)."""
+        return WORKER_PROCESS + (3 + 9) * case.vector
 
     def serve(self, case: Case, desk: Desk) -> None:
         """Rounds until the workers hang up."""

@@ -24,6 +24,8 @@ ETA = 0.05
 # have in common with the others.
 WORKER_PROCESS = 100 * MB
 SERVER_PROCESS = 250 * MB
+# glibc gives freed blocks that are larger than this back at once; smaller ones stay with their threads.
+LARGEST_KEPT = 32 * 1024 * 1024
 
 Kind = Literal["gemps", "peer", "limit"]
 # Which interpreter runs it: that of gemps, or that of the peers whose requirements differ (environments.py).

@@ -9,14 +9,13 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
+from peers.interface import LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT_SECONDS = 600
 THREADS = 16  # of the agent: the default
-LARGEST_KEPT = 32 * 1024 * 1024  # glibc gives back freed blocks that are larger than this at once
 
 
 class TorchRpc(Contender):
