@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-picture bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
+.PHONY: train test check proto settings bench bench-picture bench-overlap bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -37,6 +37,10 @@ bench: $(INSTALLED) $(PEERS)/.installed
 # The README's picture, from the last `make bench`.
 bench-picture: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_picture.py $(ARGS)
+
+# What --overlap brings in time a step, and what it costs in learning: a quarter of an hour (docs/benchmarks.md).
+bench-overlap: $(INSTALLED)
+	$(BIN)/python benchmarks/overlap.py $(ARGS)
 
 # What --durability, --record and TLS cost, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
 bench-durability: $(INSTALLED)

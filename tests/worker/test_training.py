@@ -37,9 +37,10 @@ def all_finish(children: list[Process]) -> None:
         assert child.wait() == 0, child.output
 
 
-def test_two_workers_learn_digits(processes: Processes) -> None:
+@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
+def test_two_workers_learn_digits(options: tuple[str, ...], processes: Processes) -> None:
     server, address = processes.serve("--epochs=30", "--min-workers=2")
-    all_finish(workers(processes, address, 2))
+    all_finish(workers(processes, address, 2, *options))
     assert server.wait() == 0, server.output
     result = evaluate_checkpoint(processes.checkpoint)
     assert result.accuracy >= 0.95

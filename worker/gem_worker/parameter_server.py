@@ -108,11 +108,12 @@ class ParameterServer:
 
     **Overlap.** With `overlap=True` a step hands its commit over and returns at once, so that the next gradient is
     computed while the exchange is in flight, at the parameters that came with the commit before. When a gradient is
-    applied this worker has thus committed once more since: its staleness is one more than without overlap. The rule
-    takes that into account exactly, because the server keeps two snapshots of this worker (one more vector of its
-    memory; on this side a third payload is kept in host memory). A step reports on the step before. BUFFERs, such as
-    BatchNorm's statistics, go on from the model's own, one batch ahead of its parameters. The last commit is waited for
-    when the block is left.
+    applied this worker has thus committed once more since: its staleness is one commit of its own more, and as many of
+    each other worker, so among equally fast workers about twice what it was. The rule takes that into account exactly,
+    for the server keeps two snapshots of this worker (one more vector of its memory; here a third payload is kept in
+    host memory), but as many steps learn less: worth it where steps mostly wait for the network. A step reports on the
+    step before. BUFFERs, such as BatchNorm's statistics, go on from the model's own, one batch ahead of its parameters.
+    The last commit is waited for when the block is left.
 
     **Gradients.** Several backwards before a step add up. `zero_grad(set_to_none=True)` is allowed but costs a copy of
     every gradient; `step` has zeroed them already. A parameter without a gradient commits a delta of 0.
@@ -427,18 +428,22 @@ class ParameterServer:
         samples: int,
         eta: float,
     ) -> StepReport:
-        """Hand the commit of a gradient at `base` over, then install what arrived; what is known of this step.
+        """Hand the commit of a gradient at `base` over, and install what arrived; returns what is known of this step.
 
-        A gradient is dropped when the server does not keep the version that it is of any more.
+        In that order, so that the exchange begins at once; but what lies in shared memory has to be read before. A
+        gradient is dropped when the server does not keep the version that it is of any more.
         """
         # Without any base an earlier commit has failed for good: this one says so.
         goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
-        if goes and base is not None:
-            courier.hand(transfer.delta, transfer.reply, base, staged.loss, samples)
-        if arrived is not None:
-            # The BUFFERs that arrived are those of the commit before; the model's own have seen one batch more, and are
-            # on their way. Where this gradient is not, they must not stay either.
+        # The BUFFERs that arrived are those of the commit before; the model's own have seen one batch more, and are on
+        # their way. Where this gradient is not, they must not stay either.
+        if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
+        if goes and base is not None:
+            courier.hand(transfer.delta, transfer.reply, base, staged.loss, samples, in_place=transfer.in_place)
+        if arrived is not None:
+            if not transfer.is_elsewhere:
+                self._install(transfer, arrived, buffers=not goes)
         elif not goes:
             transfer.restore_buffers()
         else:

@@ -52,6 +52,7 @@ class Transfer:
         what arrived last. With `overlap` there are two places, so that one payload may arrive while the one before is
         installed.
     in_place: `arrived` can be told of another place.
+    is_elsewhere: and was told of one; then `install` has to come before the next commit.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class Transfer:
         self._replies = deque(self._host_bytes(self._reply_format.byte_count) for _ in range(1 + overlap))
         self._received = self._replies[0]
         self._places: dict[int, Tensor] = {}
-        self.in_place = self._on_host and not overlap
+        self.is_elsewhere = False
+        self.in_place = self._on_host
         self._scalars_host: Tensor | None = None
         self._scaled = self._memory_of_scaled()
         self._decoded: Tensor | None = None
@@ -100,6 +102,7 @@ class Transfer:
         reply = self._replies[0]
         self._replies.rotate(1)
         self._received = reply if parameters is None else self._at(parameters, reply)
+        self.is_elsewhere = self._received is not reply
 
     @torch.no_grad()
     def stage(self, eta: float, loss: Tensor | float | None) -> Staged:

@@ -52,11 +52,24 @@ class Courier:
         """A commit was handed over, and not collected."""
         return self._errand is not None
 
-    def hand(self, delta: memoryview, into: memoryview, base: Version, loss: float | None, samples: int) -> None:
-        """Begin a commit; both buffers are its own until it is collected. Raises MisuseError while one is under way."""
+    def hand(
+        self,
+        delta: memoryview,
+        into: memoryview,
+        base: Version,
+        loss: float | None,
+        samples: int,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        """Begin a commit; both buffers are its own until it is collected. Raises MisuseError while one is under way.
+
+        What the last one left in place (see Client.commit) must have been read by now.
+        """
         if self._errand is not None:
             raise MisuseError("collect() the commit that is under way first")
-        errand = _Errand(partial(self._client.commit, delta, into, loss=loss, samples=samples, base=base))
+        commit = partial(self._client.commit, delta, into, loss=loss, samples=samples, base=base, in_place=in_place)
+        errand = _Errand(commit)
         with interrupts_wait():
             self._errand = errand
             self._errands.put(errand)
