@@ -230,6 +230,25 @@ def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
     assert np.isfinite(server.parameters()).all()
 
 
+def test_a_forked_child_ends_although_its_parent_has_a_commit_under_way(serve: Serve) -> None:
+    server = serve()
+    forking = (
+        BUSY_WORKER.partition("try:")[0]
+        + """
+import os
+courier.hand(delta, held[0], base, None, 0)
+child = os.fork()
+if not child:
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), courier.collect().applied)
+courier.close()
+client.close()
+"""
+    )
+    done = subprocess.run([sys.executable, "-c", forking, server.address], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "7 True"), done.stderr
+
+
 def test_a_worker_that_forgets_to_close_ends(serve: Serve) -> None:
     """At the interpreter's exit the commit under way is given up, and the process ends."""
     server = serve()

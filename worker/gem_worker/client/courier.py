@@ -8,6 +8,7 @@ a commit is kept until `collect` has returned it.
 """
 
 import atexit
+import os
 import threading
 import time
 from functools import partial
@@ -37,6 +38,7 @@ class Courier:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._pid = os.getpid()
         self._errand: _Errand | None = None
         # SimpleQueue, because its methods may be interrupted by a signal's handler that raises.
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
@@ -101,7 +103,12 @@ class Courier:
         self._errand = None
 
     def close(self, patience: float = 0.0) -> None:
-        """End the thread; a commit that is under way is waited for, so many seconds, then given up."""
+        """End the thread; a commit that is under way is waited for, so many seconds, then given up.
+
+        Harmless a second time, and in a forked child, which has no such thread.
+        """
+        if os.getpid() != self._pid:
+            return
         atexit.unregister(self.close)
         if self._errand is not None:
             self._wait(self._errand, patience)
