@@ -1,8 +1,10 @@
-"""Training through shared memory: bit for bit what training over the stream gives, whatever becomes of the memory."""
+"""Every kind of model trains through shared memory as over the stream; the connection may end at any step.
 
-import copy
+Restarts, steps that are skipped and regions that are taken away: test_shared_memory.py.
+"""
+
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import torch
 from gem_worker import ClientSettings, ParameterServer
 from gem_worker.client import ClientEvent, EventKind
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from tests.worker.serving import ServerThread
@@ -53,12 +55,6 @@ def step(ps: ParameterServer, seed: int) -> float:
     return loss.item()
 
 
-def gradient_memory(model: nn.Module) -> int:
-    gradient = next(model.parameters()).grad
-    assert gradient is not None
-    return gradient.data_ptr()
-
-
 def equal(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(one.state_dict()[name], value) for name, value in other.state_dict().items())
 
@@ -86,16 +82,6 @@ def test_parameters_are_bit_for_bit_those_of_the_stream(kind: str, overlap: bool
                 loss.backward()
                 ps.step(loss)
     assert equal(streaming, sharing)
-
-
-def test_a_plain_models_gradients_lie_in_shared_memory(tmp_path: Path) -> None:
-    model = make("perceptron")
-    with session(model, tmp_path / "memory") as ps:
-        step(ps, 0)
-        delta = ps._client.shared_delta
-        assert delta is not None
-        assert gradient_memory(model) == torch.frombuffer(delta, dtype=torch.uint8).data_ptr()
-        assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,49 +125,3 @@ def _end_before_the_next_commit(ps: ParameterServer) -> None:
         return commit(*arguments, **options)
 
     ps._client.commit = end_and_commit  # type: ignore[method-assign]
-
-
-def _drop(parameter: Tensor) -> None:
-    parameter.grad = None
-
-
-def _renew(parameter: Tensor) -> None:
-    parameter.grad = torch.zeros_like(parameter)
-
-
-@pytest.mark.parametrize("change", [_drop, _renew])
-def test_gradients_that_the_loop_replaces_are_collected(change: Callable[[Tensor], None], tmp_path: Path) -> None:
-    streaming, sharing = make("perceptron"), make("perceptron")
-    for model, path in ((streaming, None), (sharing, tmp_path / "memory")):
-        with session(model, path) as ps:
-            for seed in range(4):
-                for parameter in model.parameters():
-                    change(parameter)
-                step(ps, seed)
-    assert equal(streaming, sharing)
-
-
-def test_several_backwards_add_up(tmp_path: Path) -> None:
-    streaming, sharing = make("perceptron"), make("perceptron")
-    for model, path in ((streaming, None), (sharing, tmp_path / "memory")):
-        with session(model, path) as ps:
-            for seed in range(4):
-                inputs, labels = a_batch(seed=seed + 100)
-                functional.cross_entropy(model(inputs), labels).backward()
-                step(ps, seed)
-    assert equal(streaming, sharing)
-
-
-def test_a_gradient_that_is_not_finite_costs_its_step_only(tmp_path: Path) -> None:
-    model = make("batch-norm")
-    with session(model, tmp_path / "memory") as ps:
-        step(ps, 0)
-        before = copy.deepcopy(model.state_dict())
-        inputs, labels = a_batch(seed=1)
-        (functional.cross_entropy(model(inputs), labels) * float("inf")).backward()
-        report = ps.step()
-        assert (report.skipped, report.applied, ps.skipped_steps) == (True, False, 1)
-        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
-        assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
-        step(ps, 2)
-        assert ps._client.shared_delta is not None
