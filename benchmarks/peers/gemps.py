@@ -145,7 +145,11 @@ class GempsSharedMemory(Gemps):
         return [f"--shared-memory-socket={folder / 'memory'}"]
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
-        """As a real worker: the gradient is scaled into shared memory, and the parameters are installed from there."""
+        """As a real worker of a plain float32 model.
+
+        Its gradient lies in shared memory, where the server multiplies it by -eta while it copies and judges it; the
+        parameters are copied from there.
+        """
         import numpy as np
         import torch
         from gem_worker.client.client import Client
@@ -160,15 +164,15 @@ class GempsSharedMemory(Gemps):
                 client.initialize(memoryview(installed))
             incoming = memoryview(torch.empty(case.parameters).numpy())
             client.pull(incoming)
+            outgoing = client.shared_delta
+            if outgoing is None:
+                raise RuntimeError("the server shared no memory")
+            torch.frombuffer(outgoing, dtype=torch.float32).copy_(model.gradient)
 
             def step() -> None:
-                outgoing = client.shared_delta
-                if outgoing is None:
-                    raise RuntimeError("the server shared no memory")
-                scaled = torch.frombuffer(outgoing, dtype=torch.float32)
-                model.scale_into(scaled)
-                check_usable(scaled)
-                outcome = client.commit(outgoing, incoming, in_place=True)
+                if client.shared_delta is not outgoing:
+                    raise RuntimeError("the server let go of the shared memory")
+                outcome = client.commit(outgoing, incoming, in_place=True, scale=-ETA)
                 np.copyto(installed, np.frombuffer(outcome.parameters, np.float32))
 
             desk.pace(step)
