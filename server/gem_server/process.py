@@ -8,6 +8,7 @@ import sys
 
 from gem_server.durability.files import Files, StorageFailure
 from gem_server.errors import StartupError
+from gem_server.process_memory import keep_what_messages_used
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
 
@@ -21,6 +22,7 @@ def serve(settings: ServerSettings) -> int:
 
     SIGTERM and SIGINT drain it: new work is refused, complete commits are applied, a checkpoint is written.
     """
+    keep_what_messages_used()
     try:
         return asyncio.run(run(settings))
     except StartupError as error:

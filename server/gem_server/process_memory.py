@@ -1,11 +1,17 @@
 """Memory of this process, and what it may have: from /proc and the control group on Linux, psutil elsewhere."""
 
 import contextlib
+import ctypes
 from pathlib import Path
 
 import psutil
 
 DEFAULT_SHARE = 0.8
+# glibc's mallopt (malloc.h). Messages, and what gRPC reads them into, are far smaller than MAPPED_FROM; the vectors of
+# large models are larger, and go back to the system when they are freed. KEPT is twice what the streams of a busy
+# server have under way.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+MAPPED_FROM, KEPT = 8 << 20, 64 << 20
 
 
 def anonymous_bytes() -> int:
@@ -15,6 +21,18 @@ def anonymous_bytes() -> int:
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
     return int(psutil.Process().memory_info().rss)
+
+
+def keep_what_messages_used() -> None:
+    """Let freed memory of message size be used again instead of going back to the system (glibc only).
+
+    By default malloc maps each large message afresh, and the kernel clears its pages once more, 4 KiB at a time: 5 ms
+    of processor time for each commit of 4.2 million parameters.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM)
+        mallopt(_M_TRIM_THRESHOLD, KEPT)
 
 
 def default_limit() -> int:

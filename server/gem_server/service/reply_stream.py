@@ -52,17 +52,14 @@ async def send(
     """
     rest = reader.buffers + constants if payload.with_constants else reader.buffers
     splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset, COMPILED)
-    chunks = iter(splitter)
     try:
         reader.check()
-        chunk = next(chunks, None)
-        while chunk is not None:
-            following = next(chunks, None)
-            if following is None:
+        for start, data in splitter:  # encoded, summed and copied one after the other, while it is in the cache
+            if start + len(data) == payload.byte_count:
                 head += _footer(last, payload, splitter)
-            await context.write(join_chunk(head, chunk_field, *chunk))
+            await context.write(join_chunk(head, chunk_field, start, data))
             reader.check()
-            head, chunk = b"", following
+            head = b""
         if head:
             await context.write(head + _footer(last, payload, splitter))
     finally:
