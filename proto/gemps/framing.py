@@ -38,9 +38,16 @@ class FramingError(ValueError):
 def join_chunk(rest: bytes, field: int, offset: int, data: Buffer) -> bytes:
     """Serialise a message whose other fields are already serialised in `rest`, with a Chunk in `field`.
 
-    `data` is copied once. Fields of a protobuf message may come in any order, so the chunk goes last.
+    `data` is copied once.
     """
-    size = len(data)
+    return b"".join((before_chunk(rest, field, offset, len(data)), data))
+
+
+def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
+    """What such a message holds before the chunk's `size` bytes of data, with which it ends.
+
+    Fields of a protobuf message may come in any order, so the chunk goes last.
+    """
     head = bytearray()
     if offset:
         head.append(_OFFSET << 3 | _VARINT)
@@ -48,13 +55,14 @@ def join_chunk(rest: bytes, field: int, offset: int, data: Buffer) -> bytes:
     if size:
         head.append(_DATA << 3 | _LENGTH_DELIMITED)
         _put_varint(head, size)
-    prefix = bytearray(rest)
-    prefix.append(field << 3 | _LENGTH_DELIMITED)
-    _put_varint(prefix, len(head) + size)
-    return b"".join((prefix, head, data))
+    message = bytearray(rest)
+    message.append(field << 3 | _LENGTH_DELIMITED)
+    _put_varint(message, len(head) + size)
+    message += head
+    return bytes(message)
 
 
-def split_chunk(message: bytes, field: int) -> tuple[bytes, int, memoryview | None]:
+def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | None]:
     """Take a message apart: the other fields, serialised; the chunk's offset; a view of the chunk's data.
 
     The data is None when the message has no chunk, and empty when the chunk is. Raises FramingError when the bytes are
@@ -81,7 +89,7 @@ def split_chunk(message: bytes, field: int) -> tuple[bytes, int, memoryview | No
             position = _skip(message, wire, position, end)
             rest.append(view[start:position])
     if found is None:
-        return message, 0, None
+        return bytes(message), 0, None
     return b"".join(rest), found[0], found[1]
 
 
@@ -115,7 +123,7 @@ def _count(message: bytes, position: int, end: int, path: tuple[int, ...], limit
     return count
 
 
-def _chunk(message: bytes, view: memoryview, position: int, end: int) -> tuple[int, memoryview]:
+def _chunk(message: Buffer, view: memoryview, position: int, end: int) -> tuple[int, memoryview]:
     offset = fields = 0
     data = view[end:end]
     while position < end:
@@ -140,7 +148,7 @@ def _check_fields(number: int) -> None:
         raise FramingError(f"more than {MAX_FIELDS} fields")
 
 
-def _tag(message: bytes, position: int, end: int) -> tuple[int, int, int]:
+def _tag(message: Buffer, position: int, end: int) -> tuple[int, int, int]:
     key, position = _varint(message, position, end)
     number = key >> 3
     if number == 0 or key >= 1 << 32:
@@ -148,7 +156,7 @@ def _tag(message: bytes, position: int, end: int) -> tuple[int, int, int]:
     return number, key & 7, position
 
 
-def _skip(message: bytes, wire: int, position: int, end: int) -> int:
+def _skip(message: Buffer, wire: int, position: int, end: int) -> int:
     if wire == _VARINT:
         _, position = _varint(message, position, end)
     elif wire == _LENGTH_DELIMITED:
@@ -165,7 +173,7 @@ def _skip(message: bytes, wire: int, position: int, end: int) -> int:
     return position
 
 
-def _varint(message: bytes, position: int, end: int) -> tuple[int, int]:
+def _varint(message: Buffer, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     for _ in range(_MAX_VARINT_BYTES):
         if position >= end:

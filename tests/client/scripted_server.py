@@ -287,7 +287,8 @@ class ScriptedServer:
                 yield _bytes(commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=header.sequence)))
                 received = self._receive(messages, context)
             assert len(received) == header.byte_count
-            assert crc32c(received) == header.payload_crc32c
+            if header.HasField("payload_crc32c"):  # optional in a first attempt (commit.proto)
+                assert crc32c(received) == header.payload_crc32c
             self._apply(session, header, received)
         verdict = commit_pb2.Verdict()
         assert session.stored is not None
@@ -312,7 +313,9 @@ class ScriptedServer:
             assert offset == len(received)
             received += data
             self._pass("commit-chunk", context)
-            if commit_pb2.CommitRequest.FromString(rest).HasField("footer"):
+            fields = commit_pb2.CommitRequest.FromString(rest)
+            if fields.HasField("footer"):
+                assert fields.footer.crc32c == crc32c(received)
                 return received
         raise EndQuietlyError
 
@@ -323,7 +326,7 @@ class ScriptedServer:
         self.theta += delta
         self.clock += 1
         session.last_applied = header.sequence
-        session.crc32c = header.payload_crc32c
+        session.crc32c = crc32c(received)
         session.snapshot, session.version = self._state(), self._version()
         session.stored = commit_pb2.Verdict(
             sequence=header.sequence, version=self._version(), run_state=self.run_state, next_eta=0.05

@@ -1,11 +1,12 @@
 """Large payloads are cut while gRPC takes them, never in advance."""
 
 import pytest
-from gem_worker.client.commit_stream import RequestFeed
+from gem_worker.client.commit_call import RequestFeed
 from gem_worker.client.send import chunk_messages, count_chunks
 from gemps.framing import split_chunk
 from gemps.v1 import commit_pb2, transfer_pb2
 
+from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from tests.client.models import LARGE, LARGE_CHUNK_BYTES, LARGE_CHUNKS, payload
@@ -13,7 +14,6 @@ from tests.client.models import LARGE, LARGE_CHUNK_BYTES, LARGE_CHUNKS, payload
 
 def messages_of(made: list[int]) -> RequestFeed:
     format_ = PayloadFormat(LARGE, WireType.FLOAT32)
-    footer = commit_pb2.CommitRequest(footer=transfer_pb2.Footer(byte_count=7)).SerializeToString()
     feed = RequestFeed()
     feed.put(
         chunk_messages(
@@ -22,12 +22,14 @@ def messages_of(made: list[int]) -> RequestFeed:
             LARGE_CHUNK_BYTES,
             2,
             first=b"",
-            last=footer,
+            last=lambda checksum: commit_pb2.CommitRequest(
+                footer=transfer_pb2.Footer(byte_count=7, crc32c=checksum)
+            ).SerializeToString(),
             on_message=lambda: made.append(len(made)),
             on_last=lambda: made.append(-1),
         )
     )
-    feed.put(b"next")
+    feed.put([(b"ne", b"xt")])
     feed.end()
     return feed
 
@@ -54,6 +56,7 @@ def test_chunks_join_to_the_payload_and_only_the_last_has_the_footer() -> None:
         assert data is not None
         assert offset == len(received)
         received += data
-        footers.append(commit_pb2.CommitRequest.FromString(rest).HasField("footer"))
+        fields = commit_pb2.CommitRequest.FromString(rest)
+        footers.append(fields.footer.crc32c if fields.HasField("footer") else None)
     assert received == payload(LARGE, 1.0)
-    assert footers == [False, False, False, True]
+    assert footers == [None, None, None, crc32c(received)]

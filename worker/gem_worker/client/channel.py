@@ -1,13 +1,17 @@
 """The connection: address, channel options, one typed callable for each RPC, and starting over when it breaks."""
 
 import ipaddress
+import os
 import re
+import socket
 import threading
 
 import grpc
 from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
 
+from gem_worker.client.commit_call import CommitCall, GrpcCall
 from gem_worker.client.credentials import ChannelWithToken, Credentials
+from gem_worker.client.direct_call import DirectCall
 from gem_worker.client.errors import AddressError, CredentialsError
 from gem_worker.client.interrupts import interrupts_wait
 
@@ -15,6 +19,9 @@ MIB = 1 << 20
 # Largest message of the contract (parameter_server.proto): a chunk of 2 MiB and 64 KiB for the rest.
 MESSAGE_LIMIT = 2 * MIB + (64 << 10)
 _SERVICE = "/gemps.v1.ParameterServerService/"
+
+# Where gRPC looks for an HTTP proxy.
+_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     # A ping a minute keeps NAT and load balancers from forgetting the connection during long local steps, and finds a
@@ -86,6 +93,15 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     return ChannelWithToken(channel, credentials.token) if credentials.token else channel
 
 
+def _may_be_direct(address: str, credentials: Credentials) -> bool:
+    """Whether the Commit call may do without gRPC's client: no TLS, no HTTP proxy, and a system that can."""
+    if credentials.settings.tls_ca or not credentials.settings.direct:
+        return False
+    if not all(hasattr(socket, name) for name in ("MSG_DONTWAIT", "MSG_WAITALL", "AF_UNIX")):
+        return False
+    return _is_loopback(address) or not any(os.environ.get(name) for name in _PROXY_VARIABLES)
+
+
 class Calls:
     """The RPCs of a server. Those that carry chunks take and give raw bytes (gemps.framing), the others messages.
 
@@ -102,7 +118,25 @@ class Calls:
         self._credentials = credentials
         self._lock = threading.Lock()
         self._closed = False
+        self._may_be_direct = _may_be_direct(address, credentials)
+        self._direct: DirectCall | None = None
         self._open()
+
+    def open_commit(self) -> CommitCall:
+        """A new Commit call; the one before must have been closed.
+
+        Over a connection of its own where nothing but TCP lies between client and server, as far as can be seen from
+        here (direct_call.py); else by gRPC, as all other calls.
+        """
+        with self._lock:
+            if self._direct is not None and self._direct.is_foreign:
+                self._may_be_direct = False
+            if not self._may_be_direct or self._closed:
+                return GrpcCall(self.commit)
+            token = self._credentials.token
+            metadata = token.metadata() if token else ()
+            self._direct = DirectCall(self._address, f"{_SERVICE}Commit", metadata, MESSAGE_LIMIT)
+            return self._direct
 
     def renew(self) -> None:
         """Give the connection up, with the calls on it; the next call makes a new one, and asks DNS again.
@@ -113,6 +147,7 @@ class Calls:
         it waiting until a time-out.
         """
         with interrupts_wait(), self._lock:
+            self._cancel_direct()
             if not self._closed:
                 self._channel.close()
                 self._open()
@@ -121,7 +156,12 @@ class Calls:
         """Release the connection, for good; running calls end."""
         with self._lock:
             self._closed = True
+            self._cancel_direct()
             self._channel.close()
+
+    def _cancel_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.cancel()
 
     def _open(self) -> None:
         self._channel = channel = open_channel(self._address, self._credentials)

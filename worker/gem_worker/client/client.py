@@ -96,7 +96,7 @@ class Client:
             parameter_wire_types=parameter_wire_types,
             overlap=overlap,
         )
-        self._watchdog = Watchdog(self._session.probe, self._beat, settings)
+        self._watchdog = Watchdog(self._session.probe, self._beat, settings, look=self._look_after_stream)
         self._puller = Puller(calls, self._watchdog, self._session)
         self._committer = Committer(calls, self._watchdog, self._session, self._puller, on_event)
         # Whoever forgets to close must not hang at exit: gRPC's call objects wait for locks in their finalizers, which
@@ -258,6 +258,10 @@ class Client:
         if not self._closed and os.getpid() == self._pid:
             self.leave("done" if kind is None else kind.__name__)
             self.close()
+
+    def _look_after_stream(self) -> None:
+        # In the watchdog's thread: a stream between two commits has pings to answer.
+        self._committer.has_open_stream()
 
     def _beat(self) -> None:
         # In the watchdog's thread. Any running call counts as life, so an open stream needs no heartbeats.

@@ -16,7 +16,6 @@ A repeat cannot be applied twice: the server checks sequence and CRC (commit.pro
 
 from gemps.v1 import commit_pb2
 
-from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
@@ -118,9 +117,7 @@ class Committer:
         if own.HasField("scale"):
             delta = scaled(delta, own.scale, payload)
             own.ClearField("scale")
-        own.MergeFrom(
-            commit_pb2.CommitHeader(wire_type=to_wire_types([payload.wire_type])[0], payload_crc32c=crc32c(delta))
-        )
+        own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([payload.wire_type])[0]))
         return StreamedCommit(own, delta, payload, session.membership.chunk_bytes)
 
     def _until_settled(

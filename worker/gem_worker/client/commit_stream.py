@@ -4,24 +4,22 @@ Nothing here repeats anything: a break is raised as Torn, a refusal as ServerRef
 """
 
 from collections.abc import Iterator
-from queue import SimpleQueue
 from typing import Protocol
 
 import grpc
-from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, FramingError, join_chunk, split_chunk
+from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, FramingError, before_chunk, split_chunk
 from gemps.v1 import commit_pb2
 from google.protobuf.message import DecodeError
 
-from gem_core.checksum import word_sum
+from gem_core.checksum import crc32c, word_sum
 from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, Torn
-from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import Verdict
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.send import chunk_messages, count_chunks, payload_footer, scaled
+from gem_worker.client.send import Message, chunk_messages, count_chunks, payload_footer, scaled
 from gem_worker.client.shared_memory import SharedMemory, TornParametersError
 from gem_worker.client.watchdog import Watchdog, Watched
 
@@ -43,10 +41,10 @@ class Outgoing(Protocol):
     def question(self) -> bytes:
         """The header alone, for the stored verdict of a commit that was applied."""
 
-    def first_message(self) -> bytes:
+    def first_message(self) -> Message:
         """What an attempt begins with."""
 
-    def messages_after_proceed(self, watched: Watched) -> Iterator[bytes]:
+    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
         """What follows when the server says proceed."""
 
 
@@ -69,15 +67,15 @@ class SharedCommit:
         """See `Outgoing`."""
         return commit_pb2.CommitRequest(header=self._header_of_repeat()).SerializeToString()
 
-    def first_message(self) -> bytes:
+    def first_message(self) -> Message:
         """See `Outgoing`. All but the first carry the word sum; for the first nobody needs it."""
         header = self._header if self._is_first else self._header_of_repeat()
         self._is_first = False
         message = commit_pb2.CommitRequest(header=header)
         message.header.shared_memory.CopyFrom(self.shared.delta_handle)
-        return message.SerializeToString()
+        return (message.SerializeToString(),)
 
-    def messages_after_proceed(self, watched: Watched) -> Iterator[bytes]:
+    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
         """See `Outgoing`."""
         raise ServerMisbehavedError("the server said proceed to a commit that lies in shared memory")
 
@@ -90,7 +88,7 @@ class SharedCommit:
 
 
 class StreamedCommit:
-    """A delta that goes as chunks: the same bytes in every attempt. `header` names sequence, base, size and CRC."""
+    """A delta that goes as chunks: the same bytes in every attempt. `header` names sequence, base and size."""
 
     def __init__(
         self, header: commit_pb2.CommitHeader, delta: memoryview, payload: PayloadFormat, chunk_bytes: int
@@ -100,29 +98,35 @@ class StreamedCommit:
         self._delta = delta
         self._payload = payload
         self._chunk_bytes = chunk_bytes
-        self._crc32c = header.payload_crc32c
         self._header = header
+        self._is_first = True
 
     def question(self) -> bytes:
         """See `Outgoing`."""
-        return commit_pb2.CommitRequest(header=self._header).SerializeToString()
+        return commit_pb2.CommitRequest(header=self._header_of_repeat()).SerializeToString()
 
-    def first_message(self) -> bytes:
-        """See `Outgoing`: of a small commit all of it, of a large one the header."""
-        if not self.is_whole:
-            return self.question()
-        chunks = 1 if self._delta.nbytes else 0
-        footer = payload_footer(self._payload, chunks, self._crc32c)
-        fields = commit_pb2.CommitRequest(header=self._header, footer=footer).SerializeToString()
-        return join_chunk(fields, COMMIT_REQUEST_CHUNK, 0, self._delta) if chunks else fields
+    def first_message(self) -> Message:
+        """See `Outgoing`: of a small commit all of it, of a large one the header.
 
-    def messages_after_proceed(self, watched: Watched) -> Iterator[bytes]:
-        """The chunks, the footer with the last; made in gRPC's thread, one at a time."""
-        footer = payload_footer(self._payload, count_chunks(self._payload, self._chunk_bytes), self._crc32c)
+        All attempts but the first carry the CRC in the header; for the first the footer's is enough, which is known
+        when the delta has been sent.
+        """
+        if self.is_whole:
+            return self._whole_message()
+        header = self._header if self._is_first else self._header_of_repeat()
+        self._is_first = False
+        return (commit_pb2.CommitRequest(header=header).SerializeToString(),)
+
+    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
+        """The chunks, the footer with the last; made one at a time, while they are sent."""
 
         def on_last() -> None:
             watched.sequence = self.sequence
             watched.waiting = True
+
+        def last(checksum: int) -> bytes:
+            footer = payload_footer(self._payload, count_chunks(self._payload, self._chunk_bytes), checksum)
+            return commit_pb2.CommitRequest(footer=footer).SerializeToString()
 
         return chunk_messages(
             self._delta,
@@ -130,47 +134,22 @@ class StreamedCommit:
             self._chunk_bytes,
             COMMIT_REQUEST_CHUNK,
             first=b"",
-            last=commit_pb2.CommitRequest(footer=footer).SerializeToString(),
+            last=last,
             on_message=watched.progress,
             on_last=on_last,
         )
 
+    def _whole_message(self) -> Message:
+        header = self._header_of_repeat()
+        chunks = 1 if self._delta.nbytes else 0
+        footer = payload_footer(self._payload, chunks, header.payload_crc32c)
+        fields = commit_pb2.CommitRequest(header=header, footer=footer).SerializeToString()
+        return (before_chunk(fields, COMMIT_REQUEST_CHUNK, 0, len(self._delta)), self._delta) if chunks else (fields,)
 
-class RequestFeed:
-    """The stream's request iterator: gRPC's sender thread takes from it what the caller's thread puts in.
-
-    An entry is a message, or an iterator of messages, which then is drained in gRPC's thread: gRPC asks for a message
-    only when it has taken the one before, so that a large payload is never in memory twice.
-    """
-
-    def __init__(self) -> None:
-        self._entries: SimpleQueue[bytes | Iterator[bytes] | None] = SimpleQueue()
-        self._current: Iterator[bytes] | None = None
-
-    def put(self, entry: bytes | Iterator[bytes]) -> None:
-        """Send this after what was put before."""
-        self._entries.put(entry)
-
-    def end(self) -> None:
-        """Half-close the stream, and release gRPC's thread."""
-        self._entries.put(None)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        while True:
-            if self._current is not None:
-                message = next(self._current, None)
-                if message is not None:
-                    return message
-                self._current = None
-            entry = self._entries.get()
-            if entry is None:
-                raise StopIteration
-            if isinstance(entry, bytes):
-                return entry
-            self._current = entry
+    def _header_of_repeat(self) -> commit_pb2.CommitHeader:
+        if not self._header.HasField("payload_crc32c"):
+            self._header.payload_crc32c = crc32c(self._delta)
+        return self._header
 
 
 class CommitReply:
@@ -186,20 +165,15 @@ class CommitStream:
 
     def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
-        self._feed = RequestFeed()
-        with interrupts_wait():
-            self._call = calls.commit(self._feed)
+        self._call = calls.open_commit()
 
     def is_open(self) -> bool:
-        """Whether the server still sees it; an open stream keeps the session alive."""
-        with interrupts_wait():
-            return self._call.is_active()
+        """Whether the server still sees it; an open stream keeps the session alive. Any thread may ask."""
+        return self._call.look()
 
     def cancel(self) -> None:
         """End it at once."""
-        with interrupts_wait():
-            self._call.cancel()
-            self._feed.end()
+        self._call.close()
 
     def exchange(self, commit: Outgoing, reply: CommitReply, *, header_only: bool) -> None:
         """Send a commit and receive everything up to the reply's footer.
@@ -207,11 +181,11 @@ class CommitStream:
         `header_only`: the commit is known to be applied, so its header alone brings the stored verdict.
         Raises Torn (`reply` says how far it got), ServerRefused, ServerMisbehavedError.
         """
-        with interrupts_wait(self._call.cancel), self._watchdog.watch(self._call.cancel) as watched:
+        with self._call.exchange(), self._watchdog.watch(self._call.cancel) as watched:
             if commit.is_whole and not header_only:
                 watched.sequence = commit.sequence
-            self._feed.put(commit.question() if header_only else commit.first_message())
             try:
+                self._call.send([(commit.question(),) if header_only else commit.first_message()])
                 self._receive(commit, reply, watched)
             except grpc.RpcError as error:
                 reason = failure(error)
@@ -224,7 +198,7 @@ class CommitStream:
 
     def _receive(self, commit: Outgoing, reply: CommitReply, watched: Watched) -> None:
         may_proceed = True
-        for message in self._call:
+        while (message := self._call.receive()) is not None:
             watched.progress()
             rest, offset, data = split_chunk(message, COMMIT_RESPONSE_CHUNK)
             fields = commit_pb2.CommitResponse.FromString(rest)
@@ -233,7 +207,7 @@ class CommitStream:
                     raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")
                 may_proceed = False
                 watched.waiting = False
-                self._feed.put(commit.messages_after_proceed(watched))
+                self._call.send(commit.messages_after_proceed(watched))
             if fields.HasField("verdict"):
                 if fields.verdict.sequence != commit.sequence:
                     raise ServerMisbehavedError(

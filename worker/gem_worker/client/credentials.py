@@ -19,7 +19,7 @@ class Credentials:
     """The token, and TLS as the settings ask for it. Raises CredentialsError for files that cannot be used."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._tls = _tls(settings)
         self.token = Token(settings)
         self.server_name = settings.tls_server_name
@@ -29,7 +29,7 @@ class Credentials:
     def tls(self) -> grpc.ChannelCredentials | None:
         """For a new connection, from the files as they are now; None: no TLS."""
         with contextlib.suppress(CredentialsError):  # they are being replaced: those before are as good as any
-            self._tls = _tls(self._settings)
+            self._tls = _tls(self.settings)
         return self._tls
 
 

@@ -4,7 +4,6 @@ import grpc
 from gemps.framing import INITIALIZE_REQUEST_CHUNK
 from gemps.v1 import parameters_pb2
 
-from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
@@ -21,10 +20,9 @@ def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memo
     An upload whose answer was lost is sent again, and then finds its own parameters there: False, which is as good,
     because everyone pulls next. Raises ServerUnavailable, ServerRefused, Superseded.
     """
-    checksum = crc32c(payload)
     while True:
         try:
-            response = _upload(calls, watchdog, session, payload, format_, checksum)
+            response = _upload(calls, watchdog, session, payload, format_)
         except Torn as torn:
             session.patience.torn(torn)
         except Superseded as refusal:
@@ -46,11 +44,14 @@ def _upload(
     session: Session,
     payload: memoryview,
     format_: PayloadFormat,
-    checksum: int,
 ) -> parameters_pb2.InitializeResponse:
     header = parameters_pb2.InitializeHeader(session_id=session.session_id, byte_count=format_.byte_count)
     chunk_bytes = session.membership.chunk_bytes
-    footer = payload_footer(format_, count_chunks(format_, chunk_bytes), checksum)
+
+    def last(checksum: int) -> bytes:
+        footer = payload_footer(format_, count_chunks(format_, chunk_bytes), checksum)
+        return parameters_pb2.InitializeRequest(footer=footer).SerializeToString()
+
     # Stands in until the call exists: gRPC asks for the first message while it is being made.
     with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
 
@@ -64,11 +65,11 @@ def _upload(
             chunk_bytes,
             INITIALIZE_REQUEST_CHUNK,
             first=parameters_pb2.InitializeRequest(header=header).SerializeToString(),
-            last=parameters_pb2.InitializeRequest(footer=footer).SerializeToString(),
+            last=last,
             on_message=watched.progress,
             on_last=on_last,
         )
-        call = calls.initialize.future(messages)
+        call = calls.initialize.future(map(b"".join, messages))
         watched.cancel = call.cancel
         try:
             return call.result()

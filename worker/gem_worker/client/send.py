@@ -1,12 +1,17 @@
 """A payload on its way out: messages made while gRPC takes them, so that one chunk at a time is in memory."""
 
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
-from gemps.framing import join_chunk
+from gemps.framing import Buffer, before_chunk
 from gemps.v1 import transfer_pb2
 
+from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
+
+# One message, in pieces: bytes of the payload stay where they are until the message is sent.
+Message: TypeAlias = tuple[Buffer, ...]
 
 
 def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable: bool = False) -> memoryview:
@@ -41,27 +46,32 @@ def chunk_messages(
     field: int,
     *,
     first: bytes,
-    last: bytes,
+    last: Callable[[int], bytes],
     on_message: Callable[[], None],
     on_last: Callable[[], None],
-) -> Iterator[bytes]:
+) -> Iterator[Message]:
     """The messages of a payload, each with one chunk in `field`.
 
     `first` and `last` are other fields, serialised, that the first and the last message hold too (the header, the
-    footer). `on_message` is called whenever gRPC asks for a message, that is, when it has taken the one before;
-    `on_last` just before the last is handed over. Both are called in gRPC's thread.
+    footer). `last` makes them when it is told the CRC32C of the payload, which is summed up chunk by chunk on the way:
+    sending then finds the chunk in the cache. `on_message` is called whenever a message is asked for, that is, when the
+    one before has been taken; `on_last` just before the last is handed over. All are called in the thread that asks,
+    which may be gRPC's.
     """
     if not format_.byte_count:
         on_last()
-        yield first + last
+        yield (first + last(0),)
         return
+    checksum = 0
     for offset, end in format_.cut(chunk_bytes):
         on_message()
+        data = payload[offset:end]
+        checksum = crc32c(data, checksum)
         rest = first if offset == 0 else b""
         if end == format_.byte_count:
             on_last()
-            rest += last
-        yield join_chunk(rest, field, offset, payload[offset:end])
+            rest += last(checksum)
+        yield before_chunk(rest, field, offset, end - offset), data
 
 
 def scaled(delta: memoryview, scale: float, payload: PayloadFormat) -> memoryview:

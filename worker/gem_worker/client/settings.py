@@ -74,6 +74,11 @@ class ClientSettings(BaseSettings):
         "(--shared-memory-socket) and runs on the same machine; anywhere else, and for wire types that are narrower "
         "than float32, the network is used. false: always the network.",
     )
+    direct: bool = Field(
+        default=True,
+        description="Send commits over a plain connection beside gRPC's, which takes half the processor time (without "
+        "TLS and HTTP proxies only). 'false' leaves them to gRPC, for networks that let nothing else pass.",
+    )
     credentials: Path | None = Field(
         default=None,
         description="Folder as `gemps certs` makes one for each role. Its file ca.crt and, where they are "

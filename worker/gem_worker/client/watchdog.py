@@ -48,14 +48,22 @@ class Watchdog:
         probe: asks the server; returns the last applied sequence, or why the server cannot be counted on.
         beat: keeps the session alive, if there is one and no open stream does it already.
         settings: progress_timeout and heartbeat_interval.
+        look: has a look at what is open, at every tick without a call under watch.
 
-    Both functions are called in the watchdog's thread.
+    The functions are called in the watchdog's thread.
     """
 
-    def __init__(self, probe: Callable[[], int | str], beat: Callable[[], None], settings: ClientSettings) -> None:
+    def __init__(
+        self,
+        probe: Callable[[], int | str],
+        beat: Callable[[], None],
+        settings: ClientSettings,
+        look: Callable[[], object] = bool,
+    ) -> None:
         self._probe = probe
         self._beat = beat
         self._settings = settings
+        self._look = look
         self._watched: Watched | None = None
         self._last_call = time.monotonic()
         self._stopped = threading.Event()
@@ -97,9 +105,11 @@ class Watchdog:
                 limit = self._patience_with_silence if watched.waiting else self._settings.progress_timeout
                 if now - watched.progressed_at >= limit:
                     self._examine(watched, limit)
-            elif now - self._last_call >= self._settings.heartbeat_interval:
+                continue
+            if now - self._last_call >= self._settings.heartbeat_interval:
                 self.note_call()
                 self._beat()
+            self._look()
 
     @property
     def _patience_with_silence(self) -> float:

@@ -1,0 +1,103 @@
+"""What a Commit stream needs of a call, and gRPC's own call as one. The other one is direct_call.py."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from typing import Protocol
+
+import grpc
+from gemps.framing import Buffer
+
+from gem_worker.client.interrupts import interrupts_wait
+from gem_worker.client.send import Message
+
+
+class CommitCall(Protocol):
+    """One bidirectional call. It is used by one thread at a time; `look` and `cancel` are for any.
+
+    When the call has ended sending does nothing: `receive` says why.
+    """
+
+    def exchange(self) -> AbstractContextManager[None]:
+        """Around a series of `send` and `receive`."""
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send these messages, and make them as they are sent; it may return before that."""
+
+    def receive(self) -> Buffer | None:
+        """The next message, valid until the next call; None when the call ended with OK. Raises grpc.RpcError."""
+
+    def look(self) -> bool:
+        """Whether the call goes on, as far as can be said without waiting."""
+
+    def cancel(self) -> None:
+        """End the call at once; whoever waits for the peer waits no longer."""
+
+    def close(self) -> None:
+        """`cancel`, and release what it holds."""
+
+
+class GrpcCall:
+    """A call of gRPC's client."""
+
+    def __init__(self, method: "grpc.StreamStreamMultiCallable[bytes, bytes]") -> None:
+        self._feed = RequestFeed()
+        with interrupts_wait():
+            self._call = method(self._feed)
+
+    def exchange(self) -> AbstractContextManager[None]:
+        """See CommitCall."""
+        return interrupts_wait(self._call.cancel)
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """See CommitCall. gRPC's thread makes the messages."""
+        self._feed.put(messages)
+
+    def receive(self) -> bytes | None:
+        """See CommitCall."""
+        return next(self._call, None)
+
+    def look(self) -> bool:
+        """See CommitCall."""
+        with interrupts_wait():
+            return self._call.is_active()
+
+    def cancel(self) -> None:
+        """See CommitCall."""
+        self._call.cancel()
+
+    def close(self) -> None:
+        """See CommitCall."""
+        with interrupts_wait():
+            self._call.cancel()
+            self._feed.end()
+
+
+class RequestFeed:
+    """The stream's request iterator: gRPC's sender thread takes from it what the caller's thread puts in.
+
+    gRPC asks for a message only when it has taken the one before, so that a large payload is never in memory twice.
+    """
+
+    def __init__(self) -> None:
+        self._entries: SimpleQueue[Iterator[Message] | None] = SimpleQueue()
+        self._current: Iterator[Message] = iter(())
+
+    def put(self, messages: Iterable[Message]) -> None:
+        """Send these after what was put before."""
+        self._entries.put(iter(messages))
+
+    def end(self) -> None:
+        """Half-close the stream, and release gRPC's thread."""
+        self._entries.put(None)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while (message := next(self._current, None)) is None:
+            entry = self._entries.get()
+            if entry is None:
+                raise StopIteration
+            self._current = entry
+        return b"".join(message)
