@@ -46,6 +46,7 @@ from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers
+from gem_server.sweeping import Sweeper
 
 # Entries and names that outlive their sessions: a few generations of the largest run.
 REMEMBERED_FACTOR = 4
@@ -128,7 +129,12 @@ class Server:
         guard = protection.protect(settings)
         self._listener = Listener(guard)
         path = settings.shared_memory_socket
-        self._memory_socket = SharedMemorySocket(path.absolute(), self.sessions, self.gate, monotonic) if path else None
+        self._sweeper = Sweeper()
+        self._memory_socket = (
+            SharedMemorySocket(path.absolute(), self.sessions, self.gate, monotonic, self._sweeper.soon)
+            if path
+            else None
+        )
         self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
         self._run_settings = messages.run_settings_to(settings, dict(self.rule.settings))
         self._status = self._make_status()
@@ -216,6 +222,7 @@ class Server:
             await (self._recorder.abandon() if broken else self._recorder.close(self.central))
         if self._memory_socket is not None:
             await self._memory_socket.close()
+        self._sweeper.stop()
         self._answering.end_idle(refusal)
         await self._listener.close(None if broken else STOP_GRACE_SECONDS)
         try:
@@ -324,6 +331,7 @@ class Server:
         def session_ended(session: Session) -> None:
             self.sessions.consider_finish()
             look_again()
+            self._sweeper.soon()
 
         def run_changed() -> None:
             self.course.note(self.run.state)

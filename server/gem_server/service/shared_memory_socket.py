@@ -35,11 +35,19 @@ class SharedMemorySocket:
     """Hands regions out from `open` to `close`; both on one event loop.
 
     A connection lives as long as its worker wants to use the regions. It ends with the session, and with a newer
-    connection of the same session.
+    connection of the same session. `on_release` is called when one has ended that had regions.
     """
 
-    def __init__(self, path: Path, sessions: Sessions, gate: Gate, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        sessions: Sessions,
+        gate: Gate,
+        clock: Callable[[], float],
+        on_release: Callable[[], None] = lambda: None,
+    ) -> None:
         self.path = path
+        self._on_release = on_release
         self._sessions = sessions
         self._gate = gate
         self._clock = clock
@@ -125,6 +133,7 @@ class SharedMemorySocket:
                 regions.close_delta(delta)
                 # The frame of a cancelled call waits for the garbage collector; the regions shall not.
                 del session, regions, delta, shared
+                self._on_release()
 
     def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
         """The session that asks, and what it gets. Raises Refusal; OSError when there is no memory for it."""
