@@ -569,6 +569,27 @@ def put_a_dead_socket_there(path: Path) -> None:
 
 def put_a_stranger_there(path: Path) -> None:
     """Somebody who listens, and answers with what is no answer."""
+    answer_once(path, os.urandom(40), [])
+
+
+def put_a_cheat_there(path: Path) -> None:
+    """Somebody whose regions are right, but not sealed: they can be cut short while a worker uses them."""
+    size = scribbler.STAMP_BYTES + WIDE.byte_count()
+    descriptors = [os.memfd_create(name) for name in ("delta", "snapshot")]
+    regions = []
+    for number, descriptor in enumerate(descriptors, 1):
+        os.ftruncate(descriptor, size)
+        regions.append(
+            shared_memory_pb2.SharedMemoryRegion(
+                region=number, size_bytes=size, payload_offset=scribbler.STAMP_BYTES, payload_bytes=WIDE.byte_count()
+            )
+        )
+    response = shared_memory_pb2.SharedMemoryResponse(delta=regions[0], snapshots=regions[1:])
+    answer_once(path, response.SerializeToString(), descriptors)
+
+
+def answer_once(path: Path, said: bytes, descriptors: list[int]) -> None:
+    """Listen in the server's place, and say this to the first who asks."""
     put_away(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(path))
@@ -577,7 +598,9 @@ def put_a_stranger_there(path: Path) -> None:
     def answer() -> None:
         with listening, listening.accept()[0] as connection:
             connection.recv(256)
-            connection.send(os.urandom(40))
+            socket.send_fds(connection, [said], descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     threading.Thread(target=answer, daemon=True).start()
 
@@ -589,6 +612,7 @@ def put_a_stranger_there(path: Path) -> None:
         pytest.param(put_a_file_there, "cannot be reached", id="no socket"),
         pytest.param(put_a_dead_socket_there, "cannot be reached", id="nobody listens"),
         pytest.param(put_a_stranger_there, "no shared memory from", id="somebody else listens"),
+        pytest.param(put_a_cheat_there, "could be cut short", id="regions that are not sealed"),
     ],
 )
 async def test_worker_that_cannot_reach_the_socket_uses_the_stream_and_says_so_once(

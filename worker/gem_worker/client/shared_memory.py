@@ -27,6 +27,8 @@ _MAX_ANSWER_BYTES = 8192
 _MAX_DESCRIPTORS = 8
 # Where the stamp's two words lie (shared_memory.proto).
 _STAMP_BYTES = 16
+# Linux; Python 3.11's fcntl does not know them.
+_GET_SEALS, _SEAL_SHRINK = 1034, 0x2
 # Smaller payloads travel whole, in one message, which is as fast.
 SMALLEST_SHARED_BYTES = 64 * 1024 + 1
 
@@ -123,6 +125,8 @@ class SharedMemory:
             fits = region.payload_offset + self._payload.byte_count <= region.size_bytes <= os.fstat(descriptor).st_size
             if not fits or region.payload_bytes != self._payload.byte_count or region.payload_offset < _STAMP_BYTES:
                 raise ValueError(f"region {region.region} has another size than this model needs")
+            if not _keeps_its_size(descriptor):
+                raise ValueError(f"region {region.region} could be cut short, which would end this process")
         self._delta_region = response.delta
         self.delta = _payload_of(mmap.mmap(descriptors[0], response.delta.size_bytes), response.delta)
         self._snapshots = {
@@ -146,6 +150,16 @@ class _Snapshot:
 
 def _payload_of(memory: mmap.mmap, region: shared_memory_pb2.SharedMemoryRegion) -> memoryview:
     return memoryview(memory)[region.payload_offset : region.payload_offset + region.payload_bytes]
+
+
+def _keeps_its_size(descriptor: int) -> bool:
+    """Whether it is sealed: an access to memory that was cut off is a SIGBUS."""
+    import fcntl  # there is none on Windows
+
+    try:
+        return bool(fcntl.fcntl(descriptor, _GET_SEALS) & _SEAL_SHRINK)
+    except OSError:  # a file of another kind
+        return False
 
 
 def _connect(path: str) -> socket.socket:
