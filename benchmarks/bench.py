@@ -88,8 +88,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n")[0],
         epilog="Presets: quick (the default) is everybody with 4 workers at P = 2 048 and 4 194 304, and gemps with "
-        "32: ten minutes on two cores. targets is what the project's targets and the picture are about, all sizes with "
-        "4 workers, curves from 1 to 32 workers, gemps with 32: three quarters of an hour. full is every size with "
+        "32: ten minutes on two cores. targets is what the targets and the picture are about, all sizes with 4 "
+        "workers, curves from 1 to 32 workers, gemps with 32: three quarters of an hour. full is every size with "
         "every number of workers: hours.",
     )
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(USUAL), metavar="NAME")

@@ -80,7 +80,7 @@ class ProcessDesk:
         time.sleep(max(0.0, start - time.monotonic()))
         took: list[float] = []
         began = before = time.monotonic()
-        while before < end:
+        while not took or before < end:
             step()
             after = time.monotonic()
             took.append(after - before)

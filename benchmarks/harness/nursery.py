@@ -39,6 +39,10 @@ def become(order: dict[str, Any]) -> None:
             contender.serve(case, desk)
         else:
             contender.work(case, order["address"], order["rank"], desk)
+            if contender.updates:
+                from peers.model import check_fresh
+
+                check_fresh()
         desk.line.say(ended=True)
     except BaseException as error:
         traceback.print_exc()

@@ -178,13 +178,16 @@ class _Runner:
             server.say(end=True)
             self._expect(server, "ended", SETUP_SECONDS)
         found = [Worker(report["took"], report["began"]) for report in reports]
+        commits = [worker.commits_between(start, end) for worker in found]
+        if not sum(commits):
+            raise RunFailedError(f"no worker came to make a step within {self._seconds:g} s: try more --seconds")
         return Run(
             self._contender.name,
             case.parameters,
             case.workers,
             self._round,
             self._seconds,
-            commits=[worker.commits_between(start, end) for worker in found],
+            commits=commits,
             took=quantiles([took for worker in found for took in worker.took]),
             server_cpu=after[0] - before[0],
             workers_cpu=after[1] - before[1],

@@ -25,6 +25,7 @@ class FlowerTransfer(Contender):
     title = "Flower (transfer only)"
     does = "rounds with all workers, the model there and a delta back; the server adds nothing"
     home: ClassVar[Home] = "peers"
+    updates: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ("torch", "flwr.server", "flwr.client")
 
     def unavailable(self) -> str | None:

@@ -229,7 +229,7 @@ int Call(const std::string& address, size_t bytes, size_t chunk, int warm_up) {
   if (!(std::cin >> start >> end)) return 1;
   std::this_thread::sleep_for(std::chrono::duration<double>(start - Now()));
   std::vector<double> took;
-  for (double before = Now(); before < end;) {
+  for (double before = Now(); took.empty() || before < end;) {
     caller.Step();
     const double after = Now();
     took.push_back(after - before);

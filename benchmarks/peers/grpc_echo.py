@@ -25,6 +25,7 @@ class PythonEcho(Contender):
     title = "gRPC echo, Python"
     does = "grpc.aio server and gemps' kind of client; raw bytes, no mathematics: what gRPC in Python can do"
     kind: ClassVar[Kind] = "limit"
+    updates: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ("torch", "grpc")
 
     def server_memory(self, case: Case) -> int:

@@ -80,6 +80,7 @@ class Contender(ABC):
     kind: ClassVar[Kind] = "peer"
     home: ClassVar[Home] = "gemps"
     preload: ClassVar[tuple[str, ...]] = ("torch",)  # imported once, before processes are forked
+    updates: ClassVar[bool] = True  # workers get parameters that the server has changed; checked after each run
 
     def unavailable(self) -> str | None:
         """Why it cannot run on this machine, with the fix; None when it can. Asked in gemps' interpreter."""

@@ -17,6 +17,7 @@ class MemoryCopy(Contender):
     title = "memory copy"
     does = "no server and no waiting: every worker copies the delta once and the parameters once"
     kind: ClassVar[Kind] = "limit"
+    updates: ClassVar[bool] = False
 
     def server_memory(self, case: Case) -> int:
         """There is none."""
@@ -52,6 +53,7 @@ class PlainTcp(Contender):
     title = "plain TCP"
     does = "a thread a worker receives the delta into a buffer and sends as many bytes back; no framing, no mathematics"
     kind: ClassVar[Kind] = "limit"
+    updates: ClassVar[bool] = False
 
     def server_memory(self, case: Case) -> int:
         """A buffer a worker."""
