@@ -7,6 +7,7 @@ docs/benchmarks.md says what each contender does and how to read the tables.
 """
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ def main() -> None:
     """Run, and show."""
     arguments = _arguments()
     console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: the processes of a run end with it
     if arguments.list:
         for name, contender in CONTENDERS.items():
             console.print(f"{name}: {contender.title}. {contender.does}", markup=False, highlight=False)
