@@ -1,10 +1,10 @@
 """Flower moving a model there and back: its own gRPC server and clients, and rounds (transfer only).
 
 Flower is made for rounds of federated learning: the server sends the model to all clients and waits for all of them. A
-step of a client here is one round: the model arrives, is copied into the worker's memory, a delta goes back; the server
-throws the deltas away. This is `start_server` and `start_client`: deprecated in favour of SuperLink and SuperNode, but
-what moves a model fastest in Flower, since the newer way starts a process for each message. Parameters travel as plain
-bytes, which spares it NumPy's file format.
+step of a client here is one round: the model arrives, is copied into the worker's memory, and a gradient goes back,
+which the server throws away. This is `start_server` and `start_client`: deprecated in favour of SuperLink and
+SuperNode, but what moves a model fastest in Flower, since the newer way starts a process for each message. Parameters
+travel as plain bytes, which spares it NumPy's file format.
 """
 
 import socket
@@ -13,7 +13,7 @@ import time
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from peers.interface import ETA, LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
+from peers.interface import LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
 
 MESSAGE_LIMIT = 2**31 - 1  # the most that gRPC takes
 
@@ -23,7 +23,7 @@ class FlowerTransfer(Contender):
 
     name = "flower-transfer"
     title = "Flower (transfer only)"
-    does = "rounds with all workers, the model there and a delta back; the server adds nothing"
+    does = "rounds with all workers, the model there and a gradient back; the server adds nothing"
     home: ClassVar[Home] = "peers"
     updates: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ("torch", "flwr.server", "flwr.client")
@@ -95,7 +95,7 @@ class FlowerTransfer(Contender):
         from peers.model import Model
 
         model = Model(case.parameters, rank)
-        delta = np.zeros(case.parameters, np.float32)
+        gradient = model.gradient.numpy()
         into = model.parameters.numpy()
         arrivals: SimpleQueue[float] = SimpleQueue()
 
@@ -103,8 +103,7 @@ class FlowerTransfer(Contender):
             def fit(self, ins: Any) -> Any:
                 into[:] = np.frombuffer(ins.parameters.tensors[0], np.float32)
                 arrivals.put(time.monotonic())
-                np.multiply(model.gradient.numpy(), np.float32(-ETA), out=delta)
-                return FitRes(Status(Code.OK, ""), Parameters([delta.tobytes()], "float32"), 1, {})
+                return FitRes(Status(Code.OK, ""), Parameters([gradient.tobytes()], "float32"), 1, {})
 
         arguments = {"server_address": address, "client": Mover(), "grpc_max_message_length": MESSAGE_LIMIT}
         threading.Thread(target=start_client, kwargs=arguments | {"insecure": True}, daemon=True).start()

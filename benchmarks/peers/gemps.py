@@ -1,8 +1,9 @@
 """gemps itself: `gemps serve` with its defaults, and the client library as `gem_worker.Transfer` uses it on a CPU.
 
-A step is what `ParameterServer.step` does between two backward passes, but for zeroing the gradient: scale by -eta into
-the payload and look for values that no server would take, encode, commit, decode into the flat parameters. The server
-does the whole of GEM, its statistics included.
+A step is what `ParameterServer.step` does between two backward passes, but for zeroing the gradient. Over the stream:
+scale by -eta into the payload and look for values that no server would take, encode, commit, decode into the flat
+parameters. Through shared memory: commit the gradient where it lies, with the factor, and copy the parameters. The
+server does the whole of GEM, its statistics included.
 """
 
 import sys
@@ -151,23 +152,21 @@ class GempsSharedMemory(Gemps):
         parameters are copied from there.
         """
         import numpy as np
-        import torch
         from gem_worker.client.client import Client
 
         from peers.model import Model
 
         model = Model(case.parameters, rank)
         installed = model.parameters.numpy()
-        layout = _layout(case)
-        with Client(address, worker_name=f"worker-{rank}", layout=layout) as client:
+        with Client(address, worker_name=f"worker-{rank}", layout=_layout(case)) as client:
             if not client.join().has_parameters:
                 client.initialize(memoryview(installed))
-            incoming = memoryview(torch.empty(case.parameters).numpy())
+            incoming = memoryview(np.zeros(case.parameters, np.float32))
             client.pull(incoming)
             outgoing = client.shared_delta
             if outgoing is None:
                 raise RuntimeError("the server shared no memory")
-            torch.frombuffer(outgoing, dtype=torch.float32).copy_(model.gradient)
+            np.copyto(np.frombuffer(outgoing, np.float32), model.gradient.numpy())
 
             def step() -> None:
                 if client.shared_delta is not outgoing:

@@ -1,7 +1,8 @@
 """The limit that gRPC sets: as many bytes in chunks as gemps sends, and back; no protobuf, checksum or mathematics.
 
 Server and client in Python, as gemps is built: `grpc.aio` on one event loop, and the client library's blocking stream
-with messages made while gRPC takes them. The channels have gemps' arguments. The server in C++ is grpc_echo.cc.
+with messages made while gRPC takes them; the client scales its gradient into the payload, as gemps' does. The channels
+have gemps' arguments. The server in C++ is grpc_echo.cc.
 """
 
 import asyncio

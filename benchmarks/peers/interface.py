@@ -1,9 +1,9 @@
 """What a contender is: everything that the harness knows about gemps, a peer, or a limit.
 
 A contender has one server process (limits of memory have none) and `case.workers` worker processes. One *step* of a
-worker is the same for all: -eta * gradient is computed from float32 gradients in the worker's memory, travels to the
-server, and when the step ends **the worker's own memory holds fresh float32 parameters of the whole model**. Nothing
-else is computed. What a contender does beyond or short of that, its `does` says.
+worker is the same for all: a float32 gradient that lies in the worker's memory reaches the server times -eta, whichever
+of the two multiplies, and when the step ends **the worker's own memory holds fresh float32 parameters of the whole
+model**. Nothing else is computed. What a contender does beyond or short of that, its `does` says.
 
 This file and those of the peers are imported by the interpreter of the peers, too, which may lack gemps' packages:
 import those, and heavy ones, inside functions.

@@ -11,11 +11,11 @@ SOCKET_BUFFER = 4 * 1024 * 1024  # the kernel gives what net.core.wmem_max allow
 
 
 class MemoryCopy(Contender):
-    """No server: each worker copies a payload out and parameters in, within its own memory."""
+    """No server: each worker copies a gradient out and parameters in, within its own memory."""
 
     name = "memory-copy"
     title = "memory copy"
-    does = "no server and no waiting: every worker copies the delta once and the parameters once"
+    does = "no server and no waiting: every worker copies a gradient once and parameters once"
     kind: ClassVar[Kind] = "limit"
     updates: ClassVar[bool] = False
 
@@ -24,8 +24,8 @@ class MemoryCopy(Contender):
         return 0
 
     def worker_memory(self, case: Case) -> int:
-        """The model, and three vectors more."""
-        return WORKER_PROCESS + 5 * case.vector
+        """The model, and two vectors more."""
+        return WORKER_PROCESS + 4 * case.vector
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Copy."""
@@ -34,13 +34,11 @@ class MemoryCopy(Contender):
         from peers.model import Model
 
         model = Model(case.parameters, rank)
-        delta = torch.zeros(case.parameters)
         staged = torch.zeros(case.parameters)
         theta = torch.zeros(case.parameters)
 
         def step() -> None:
-            model.scale_into(delta)
-            staged.copy_(delta)
+            staged.copy_(model.gradient)
             model.parameters.copy_(theta)
 
         desk.pace(step)
@@ -51,7 +49,9 @@ class PlainTcp(Contender):
 
     name = "tcp"
     title = "plain TCP"
-    does = "a thread a worker receives the delta into a buffer and sends as many bytes back; no framing, no mathematics"
+    does = (
+        "a thread a worker receives the gradient into a buffer and sends as many bytes back; no framing, no mathematics"
+    )
     kind: ClassVar[Kind] = "limit"
     updates: ClassVar[bool] = False
 
@@ -60,8 +60,8 @@ class PlainTcp(Contender):
         return SERVER_PROCESS + case.workers * (case.vector + 1 * MB)
 
     def worker_memory(self, case: Case) -> int:
-        """The model, and the delta; what comes is received into the parameters."""
-        return WORKER_PROCESS + 3 * case.vector
+        """The model: the gradient is sent as it lies, and what comes is received into the parameters."""
+        return WORKER_PROCESS + 2 * case.vector
 
     def serve(self, case: Case, desk: Desk) -> None:
         """A thread for each connection."""
@@ -78,20 +78,16 @@ class PlainTcp(Contender):
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Send all, receive all."""
-        import torch
-
         from peers.model import Model
 
         model = Model(case.parameters, rank)
-        delta = torch.zeros(case.parameters)
-        outgoing = memoryview(delta.numpy()).cast("B")
+        outgoing = memoryview(model.gradient.numpy()).cast("B")
         incoming = memoryview(model.parameters.numpy()).cast("B")
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as connection:
             _tune(connection)
 
             def step() -> None:
-                model.scale_into(delta)
                 connection.sendall(outgoing)
                 _receive(connection, incoming)
 

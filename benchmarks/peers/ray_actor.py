@@ -1,14 +1,15 @@
 """A parameter server as a Ray actor, after Ray's own example: arrays go through the object store of shared memory.
 
-The actor adds and returns the parameters; Ray puts what a call carries and returns into the object store, and a worker
-reads it there without a copy. What it reads is read-only and Ray's, so a worker copies it into its own memory. Workers
-are drivers that attach to the cluster, so that they are processes like those of all others.
+The actor adds gradients times -eta and returns the parameters; Ray puts what a call carries and returns into the object
+store, and a worker reads it there without a copy. What it reads is read-only and Ray's, so a worker copies it into its
+own memory. Workers are drivers that attach to the cluster, so that they are processes like those of all others.
 """
 
 import tempfile
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from peers.interface import MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
+from peers.interface import ETA, MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,13 +24,18 @@ class ParameterServer:
 
     def __init__(self, parameters: int) -> None:
         import numpy as np
+        import torch
 
-        self._theta = np.zeros(parameters, np.float32)
+        self._parameters = np.zeros(parameters, np.float32)
+        self._theta = torch.from_numpy(self._parameters)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # arguments are views of the store
 
-    def exchange(self, delta: "NDArray[np.float32]") -> "NDArray[np.float32]":
+    def exchange(self, gradient: "NDArray[np.float32]") -> "NDArray[np.float32]":
         """Add, and return the parameters. Calls come one at a time."""
-        self._theta += delta
-        return self._theta
+        import torch
+
+        self._theta.add_(torch.from_numpy(gradient), alpha=-ETA)
+        return self._parameters
 
 
 class RayActor(Contender):
@@ -52,11 +58,11 @@ class RayActor(Contender):
         return SERVER_PROCESS + RAYS_OWN_PROCESSES + case.vector + self.shared_memory(case)
 
     def shared_memory(self, case: Case) -> int:
-        """The object store: each worker's delta and reply, those of the step before not yet collected."""
+        """The object store: each worker's gradient and reply, those of the step before not yet collected."""
         return max(200 * MB, (4 * case.workers + 2) * case.vector)
 
     def worker_memory(self, case: Case) -> int:
-        """The model, the delta; what it reads is in the object store."""
+        """The model; what it reads is in the object store."""
         return 2 * WORKER_PROCESS + 3 * case.vector
 
     def serve(self, case: Case, desk: Desk) -> None:
@@ -82,20 +88,17 @@ class RayActor(Contender):
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """One call a step."""
         import ray
-        import torch
 
         from peers.model import Model
 
         model = Model(case.parameters, rank)
-        delta = torch.zeros(case.parameters)
-        outgoing = delta.numpy()
+        gradient = model.gradient.numpy()
         parameters = model.parameters.numpy()
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
         server: Any = ray.get_actor("server")
 
         def step() -> None:
-            model.scale_into(delta)
-            parameters[:] = ray.get(server.exchange.remote(outgoing))
+            parameters[:] = ray.get(server.exchange.remote(gradient))
 
         desk.pace(step)
         ray.shutdown()

@@ -1,7 +1,8 @@
-"""A parameter server on torch.distributed.rpc, after PyTorch's tutorials: a function on the server adds and returns.
+"""A parameter server on torch.distributed.rpc, after PyTorch's tutorials: gradients go to a function on the server.
 
-What it returns is theta itself, as in the tutorials, with no copy in between: it may change while it is being sent, so
-a worker may get a mixture of two versions. A copy under the lock would prevent that, and cost the server time.
+It adds them, times -eta, and returns theta itself, as in the tutorials, with no copy in between: that may change while
+it is being sent, so a worker may get a mixture of two versions. A copy under the lock would prevent that, and cost the
+server time.
 """
 
 import os
@@ -9,7 +10,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from peers.interface import LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
+from peers.interface import ETA, LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,7 @@ class TorchRpc(Contender):
         return SERVER_PROCESS + (2 + case.workers) * case.vector + kept
 
     def worker_memory(self, case: Case) -> int:
-        """The model, the delta, what arrives."""
+        """The model, and what arrives."""
         return WORKER_PROCESS + 4 * case.vector
 
     def serve(self, case: Case, desk: Desk) -> None:
@@ -54,18 +55,15 @@ class TorchRpc(Contender):
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """One call a step; what it returns is memory of the worker's own, so nothing is copied again."""
-        import torch
         import torch.distributed.rpc as rpc
 
         from peers.model import Model
 
         model = Model(case.parameters, rank)
-        delta = torch.zeros(case.parameters)
         self._join(f"worker-{rank}", rank + 1, case, address)
 
         def step() -> None:
-            model.scale_into(delta)
-            model.parameters = rpc.rpc_sync("server", exchange, args=(delta,))
+            model.parameters = rpc.rpc_sync("server", exchange, args=(model.gradient,))
 
         desk.pace(step)
         rpc.shutdown()
@@ -90,8 +88,8 @@ class _Server:
     lock = threading.Lock()
 
 
-def exchange(delta: "Tensor") -> "Tensor":
+def exchange(gradient: "Tensor") -> "Tensor":
     """On the server: add, and return the parameters."""
     with _Server.lock:
-        _Server.theta.add_(delta)
+        _Server.theta.add_(gradient, alpha=-ETA)
     return _Server.theta
