@@ -1,5 +1,6 @@
 """What the kernel says of processes, from /proc: the tree below one, its processor time, its memory."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -58,6 +59,19 @@ def anonymous_once(pids: Iterable[int]) -> int:
 def shared_once(pids: Iterable[int]) -> int:
     """Bytes of shared memory that `pids` map, each page once (as long as nobody else maps it)."""
     return sum(_kilobytes(Path(f"/proc/{pid}/smaps_rollup")).get("Pss_Shmem", 0) for pid in pids)
+
+
+def shared_named(pid: int, name: str) -> int:
+    """Bytes that the process maps of memory files of this name (memfd_create)."""
+    total, counts = 0, False
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
+            first = line.split(maxsplit=1)[0]
+            if not first.endswith(":"):
+                counts = f"/memfd:{name} " in line
+            elif counts and first == "Rss:":
+                total += 1024 * int(line.split()[1])
+    return total
 
 
 def end(roots: Iterable[int], patience: float = 10.0) -> None:

@@ -166,8 +166,11 @@ def workers_cpu(run: Run) -> float:
 
 
 def server_memory(run: Run) -> float:
-    """Anonymous memory of the server at its peak, and shared memory that it maps, in 10^6 bytes."""
-    return (run.server_anonymous + run.server_shared) / 1e6
+    """Anonymous memory of the server at its peak, and shared memory that it maps, in 10^6 bytes.
+
+    Where workers' gradients lie in memory that is shared they are the workers'.
+    """
+    return (run.server_anonymous + run.server_shared - run.delta_regions) / 1e6
 
 
 def jain(run: Run) -> float:

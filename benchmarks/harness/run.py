@@ -62,6 +62,7 @@ class Run:
     workers_cpu: float = 0.0
     server_anonymous: int = 0  # peak
     server_shared: int = 0  # peak of what the server maps; of several processes: each page once, at the end
+    delta_regions: int = 0  # of it, where workers' gradients lie: memory that a worker of any contender has
     all_shared: int = 0  # shared memory of server and workers at the end, each page once
     server_anonymous_at_end: int = 0
     workers_anonymous: int = 0  # at the end, of all; what they inherited by forking once
@@ -165,6 +166,7 @@ class _Runner:
             server_tree = [] if server_pid is None else processes.tree([server_pid])
             worker_tree = processes.tree(workers)
             all_shared = processes.shared_once([*server_tree, *worker_tree])
+            delta_regions = sum(processes.shared_named(pid, "gemps-delta") for pid in server_tree)
             workers_anonymous = processes.anonymous_once(worker_tree)
             server_at_end, _ = processes.anonymous_and_shared(server_tree)
             server_shared = sampler.shared if sampler is not None else 0
@@ -193,6 +195,7 @@ class _Runner:
             workers_cpu=after[1] - before[1],
             server_anonymous=sampler.anonymous if sampler is not None else 0,
             server_shared=server_shared,
+            delta_regions=delta_regions,
             all_shared=all_shared,
             server_anonymous_at_end=server_at_end,
             workers_anonymous=workers_anonymous,

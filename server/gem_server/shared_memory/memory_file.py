@@ -19,6 +19,7 @@ class MemoryFile:
     """Memory of a fixed size, all zeros at first. Pages are taken when they are first written to.
 
     Args:
+        name: what the process's memory maps call it.
         size: bytes, at least 1.
         others_write: whether others may map it for writing; if so this process maps it read-only.
 
@@ -29,11 +30,11 @@ class MemoryFile:
         OSError: this system has no such memory, or no more of it, or no more descriptors.
     """
 
-    def __init__(self, size: int, *, others_write: bool) -> None:
+    def __init__(self, name: str, size: int, *, others_write: bool) -> None:
         if sys.platform != "linux":
             raise OSError("shared memory needs Linux")
         self.size = size
-        self._descriptor = os.memfd_create("gemps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._descriptor, size)
             if others_write:

@@ -24,7 +24,8 @@ class Region:
     def __init__(self, number: int, layout: Layout, *, worker_writes: bool) -> None:
         self.number = number
         self.payload_bytes = 4 * layout.parameter_count + layout.buffer_bytes
-        self.file = MemoryFile(PAYLOAD_OFFSET + self.payload_bytes, others_write=worker_writes)
+        name = "gemps-delta" if worker_writes else "gemps-snapshot"
+        self.file = MemoryFile(name, PAYLOAD_OFFSET + self.payload_bytes, others_write=worker_writes)
         self._parameter_bytes = 4 * layout.parameter_count
 
     @property

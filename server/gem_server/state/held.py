@@ -77,6 +77,7 @@ class Held:
             one.parameters, one.published = place.parameters, place
             if one.version != NO_VERSION:
                 place.publish(one.version, one.buffers)
+        self._state.snapshot = self.next.parameters  # or the rule's state would keep an array that nobody uses
 
     def keep_newest_only(self) -> None:
         """The worker pulled, and dropped what it had: no gradient of older parameters will come."""
