@@ -167,7 +167,7 @@ def compare(elements: int, threads: int, rounds: int, pool: ThreadPoolExecutor) 
             copy = taken[min(against[name], key=lambda way: statistics.median(taken[way]))]
             ratio = statistics.median(mine / its for mine, its in zip(times, copy, strict=True))
             row += f"{ratio:12.2f}"
-            if name in ("gem, serial", "gem, parallel"):
+            if name == f"gem, {chosen}":
                 row += f"  {'met' if ratio <= LIMIT else 'NOT met'}: at most {LIMIT}"
         print(row, flush=True)
 

@@ -24,11 +24,23 @@ def serve(settings: ServerSettings) -> int:
     SIGTERM and SIGINT drain it: new work is refused, complete commits are applied, a checkpoint is written.
     """
     keep_what_messages_used()
+    _take_descriptors()
     try:
         return asyncio.run(run(settings))
     except StartupError as error:
         print(f"gemps: {error}", file=sys.stderr)
         return EXIT_CANNOT_START
+
+
+def _take_descriptors() -> None:
+    """As many as the system allows: a worker costs two, and up to seven more with shared memory."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def run(settings: ServerSettings, files: Files | None = None) -> int:

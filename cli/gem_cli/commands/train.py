@@ -1,5 +1,6 @@
 """`gemps train`."""
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.settings import TrainSettings
 from gem_cli.training.training import Outcome, Plan, Training
 
+MAX_SOCKET_PATH = 107  # bytes, of sockaddr_un
 DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
 
 # Set by the run folder and by the processes that this command starts.
@@ -105,7 +107,7 @@ def _prepare(
         own["min_workers"] = settings.workers
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = DEFAULT_EPOCHS
-    if "shared_memory_socket" not in asked.model_fields_set and sys.platform == "linux":
+    if "shared_memory_socket" not in asked.model_fields_set and _may_be_a_socket(socket):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # refuses bad settings before a folder is made
     if settings.run_dir is not None:
@@ -117,6 +119,11 @@ def _prepare(
         folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")
     own |= {"data_dir": folder.path, "ready_file": folder.ready_file}
     return folder, given.load(ServerSettings, **own), [*given.arguments(ServerSettings), *to_arguments(own)]
+
+
+def _may_be_a_socket(path: Path) -> bool:
+    """Whether a socket can be there; where temporary files lie deep in the file system, workers use the network."""
+    return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH
 
 
 def _script(script: Sequence[str]) -> list[str]:

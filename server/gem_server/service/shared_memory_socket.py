@@ -4,7 +4,6 @@ import asyncio
 import errno
 import logging
 import os
-import resource
 import socket
 import stat
 from collections.abc import Callable
@@ -58,7 +57,6 @@ class SharedMemorySocket:
 
     def open(self) -> None:
         """Listen. Raises StartupError when the path cannot be had."""
-        _take_descriptors()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             _bind(listening, self.path)
@@ -161,13 +159,6 @@ class SharedMemorySocket:
             if owner is session:
                 task.cancel()
         session.regions = None
-
-
-def _take_descriptors() -> None:
-    """As many as the system allows: a session has five, or seven with overlap; the usual soft limit is 1 024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bind(listening: socket.socket, path: Path) -> None:

@@ -76,8 +76,9 @@ class ClientSettings(BaseSettings):
     )
     direct: bool = Field(
         default=True,
-        description="Send commits over a plain connection beside gRPC's, which takes half the processor time (without "
-        "TLS and HTTP proxies only). 'false' leaves them to gRPC, for networks that let nothing else pass.",
+        description="Send commits over a second connection to the same address, which speaks gRPC's protocol without "
+        "gRPC's library and so takes half the processor time (never with TLS or an HTTP proxy). false: by gRPC's "
+        "library, for what is between and does not let the second one pass.",
     )
     credentials: Path | None = Field(
         default=None,
