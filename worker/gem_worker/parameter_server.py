@@ -321,6 +321,11 @@ class ParameterServer:
         return self._version
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether deltas and parameters go through memory shared with the server, and not over the network."""
+        return self._client.shared_delta is not None
+
+    @property
     def eta(self) -> float:
         """The learning rate that the next step will use; with overlap a reply that arrives meanwhile may change it."""
         return self._client.next_eta

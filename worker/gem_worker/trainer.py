@@ -81,7 +81,10 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
     )
     with session as ps:
         rule = ps.run_settings.rule
-        progress.joined(ps.rank, device=str(device), task=task.name, model=model_name, rule=rule, eta=ps.eta)
+        exchange = "shared-memory" if ps.shares_memory else "network"
+        progress.joined(
+            ps.rank, device=str(device), task=task.name, model=model_name, rule=rule, eta=ps.eta, exchange=exchange
+        )
         _loop(ps, model, task, device, settings.batch_size, progress)
 
 
