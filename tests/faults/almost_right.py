@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
+from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2, transfer_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 
 from tests.wire.calls import SERVICE
-from tests.wire.model import Model, Tensor
+from tests.wire.model import SHARED_MEMORY, Model, Tensor
 from tests.wire.transfer import footer_of
 from tests.wire.worker import RawWorker
 
@@ -38,6 +38,7 @@ _VALUES: dict[int, Sequence[Any]] = {
     FieldDescriptor.CPPTYPE_ENUM: (0, 1, 2, 3, 4, 5, 6, -1, 2**31 - 1),
     FieldDescriptor.CPPTYPE_BOOL: (False, True),
     FieldDescriptor.CPPTYPE_DOUBLE: (0.0, -1.0, 0.5, 1e308, 5e-324, float("inf"), float("-inf"), float("nan")),
+    FieldDescriptor.CPPTYPE_FLOAT: (0.0, -1.0, 0.5, 3e38, 1e-45, float("inf"), float("-inf"), float("nan")),
     FieldDescriptor.CPPTYPE_STRING: _TEXTS,
 }
 
@@ -80,6 +81,8 @@ def templates(worker: RawWorker) -> list[Template]:
     first = worker.prepare(worker.delta(1), sequence=1).repeated()
     upload = worker.upload(worker.model.random_values(1, with_constants=True), CHUNK_BYTES)
     upload[-1].footer.crc32c = WRONG
+    handle = transfer_pb2.SharedMemoryHandle(region=1, offset=64, byte_count=len(whole.payload))
+    shared = whole.with_header(wire_type=SHARED_MEMORY, shared_memory=handle, scale=0.5)
     known = worker.pull_request(known_version=worker.version)
     resumed = worker.pull_request(resume_version=worker.version, resume_offset=4)
     evaluation = operations_pb2.ReportEvaluationRequest(version=worker.version, loss=1.0, accuracy=0.5, samples=9)
@@ -92,6 +95,7 @@ def templates(worker: RawWorker) -> list[Template]:
     ]
     return [
         *deep * 3,
+        Template("Commit", [shared.opening()]),
         Template("Join", [worker.join_request()]),
         Template("Join", [guest]),
         Template("Heartbeat", [session_pb2.HeartbeatRequest(session_id=worker.session_id)]),
