@@ -32,6 +32,8 @@ def main() -> None:
     if arguments.show:
         try:
             report.show(Results.load(arguments.output), console)
+        except FileNotFoundError:
+            sys.exit(f"there is no {arguments.output}: run the benchmark first, or name its file with --output")
         except (OSError, ValueError) as error:
             sys.exit(str(error))
         return

@@ -40,7 +40,7 @@ def show(results: Results, console: Console) -> None:
 
 def case_table(results: Results, case: Case) -> Table:
     """A row a contender; medians over the rounds, and for rates and ratios the lowest and the highest."""
-    table = Table(title=f"{case} (medians of {results.settings['rounds']} rounds, lowest..highest)")
+    table = Table(title=f"{case} (medians over the rounds, lowest..highest; rounds: {results.settings['rounds']})")
     table.add_column("")
     for heading in HEADINGS:
         table.add_column(heading, justify="right")
