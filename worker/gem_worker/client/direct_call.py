@@ -14,6 +14,7 @@ import base64
 import contextlib
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -272,6 +273,8 @@ class DirectCall:
                 connection.settimeout(None)
                 if family != socket.AF_UNIX:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    if sys.platform == "linux":  # as gRPC does: a path that takes nothing for so long is dead
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _PING_TIMEOUT))
             except OSError as error:
                 connection.close()
                 failed = error
