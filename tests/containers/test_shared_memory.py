@@ -17,12 +17,3 @@ def test_workers_share_memory_with_the_server_across_containers(project: Project
     assert logs(server).count("shares memory") == 2
     assert not any("over the network" in logs(one) for one in workers)
     assert "stopped at clock 201" in logs(server)
-
-    # The same without: an empty setting.
-    project.remove()
-    with project.up("--scale", "worker=2", **commits, GEMPS_SHARED_MEMORY_SOCKET="") as up:
-        up.wait(600)
-    assert up.returncode == 0
-    (server,) = project.containers("server")
-    assert "shares memory" not in logs(server)
-    assert "stopped at clock 201" in logs(server)

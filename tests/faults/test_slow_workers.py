@@ -151,7 +151,7 @@ class Others:
 
 async def alternate(server: ServerProcess, others: Others, case: str, habits: list[Habit]) -> tuple[str, float]:
     """Their rate without and with the misbehaving ones, in turn; what was found, and how much of it they kept."""
-    rounds, seconds = count(6, 10), count(1, 2)
+    rounds, seconds = count(4, 10), count(1, 2)
     refused = Counter[str]()
     holders = sum(habit in HOLD_THEIR_BUFFER for habit in habits)
     workers = [

@@ -43,7 +43,7 @@ NARROW: tuple[WireName, ...] = ("float16", "bfloat16", "int8")
 PAIRS: list[Pair] = [
     *((narrow, "float32") for narrow in NARROW),
     *(("float32", narrow) for narrow in NARROW),
-    *((narrow, narrow) for narrow in (NARROW if FULL else NARROW[-1:])),
+    *((narrow, narrow) for narrow in (NARROW if FULL else ())),
 ]
 
 
