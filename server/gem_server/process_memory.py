@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 from pathlib import Path
 
 import psutil
@@ -27,8 +28,11 @@ def keep_what_messages_used() -> None:
     """Let freed memory of message size be used again instead of going back to the system (glibc only).
 
     By default malloc maps each large message afresh, and the kernel clears its pages once more, 4 KiB at a time: 5 ms
-    of processor time for each commit of 4.2 million parameters.
+    of processor time for each commit of 4.2 million parameters. Who has set one of the thresholds in the environment
+    has decided already.
     """
+    if any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")):
+        return
     with contextlib.suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM)
