@@ -2,9 +2,8 @@
 
 A message of the data path (`CommitRequest`, `CommitResponse`, `InitializeRequest`, `PullResponse`) is a few small
 fields and at most one `Chunk` with up to 2 MiB of tensor bytes. Generated code would copy those bytes twice each way.
-Here the small fields go through the generated classes, and the chunk is written (one copy, into the message) or found
-(no copy, a view) directly. What `join_chunk` writes is what protobuf's own serialisation of the same fields would be,
-and `split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
+Here the small fields go through the generated classes, and the chunk is put behind them or found (no copy, a view)
+directly. What `before_chunk` and the data make is what protobuf's own serialisation of the same fields would be, and `split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
 
 Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
 """
@@ -35,18 +34,10 @@ class FramingError(ValueError):
         super().__init__(f"not a message of this contract ({problem}): use code generated from the protos")
 
 
-def join_chunk(rest: bytes, field: int, offset: int, data: Buffer) -> bytes:
-    """Serialise a message whose other fields are already serialised in `rest`, with a Chunk in `field`.
-
-    `data` is copied once.
-    """
-    return b"".join((before_chunk(rest, field, offset, len(data)), data))
-
-
 def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
-    """What such a message holds before the chunk's `size` bytes of data, with which it ends.
+    """What a message whose other fields are serialised in `rest` holds before the data of a Chunk in `field`.
 
-    Fields of a protobuf message may come in any order, so the chunk goes last.
+    With the `size` bytes of data it ends. Fields of a protobuf message may come in any order, so the chunk goes last.
     """
     head = bytearray()
     if offset:

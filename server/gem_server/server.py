@@ -29,10 +29,11 @@ from gem_server.recorder import Recorder
 from gem_server.security import protection
 from gem_server.service import handlers, messages
 from gem_server.service.answering import Answering, Gate
+from gem_server.service.commit_port import SPARE_CONNECTIONS, CommitPort
 from gem_server.service.commit_stream import CommitStream
 from gem_server.service.initialize_stream import InitializeStream
 from gem_server.service.listener import Listener
-from gem_server.service.membership import Membership
+from gem_server.service.membership import Membership, Ports
 from gem_server.service.operations import Operations
 from gem_server.service.pull_stream import PullStream
 from gem_server.service.shared_memory_socket import SharedMemorySocket
@@ -136,6 +137,15 @@ class Server:
             else None
         )
         self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
+        self._ports = Ports()
+        self._commits = self._make_commit_stream()
+        self._commit_port = CommitPort(
+            f"/{handlers.SERVICE}/Commit",
+            self._commits.serve,
+            self.central.incarnation,
+            settings.max_sessions + SPARE_CONNECTIONS,
+            guard.access,
+        )
         self._run_settings = messages.run_settings_to(settings, dict(self.rule.settings))
         self._status = self._make_status()
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
@@ -143,7 +153,11 @@ class Server:
         self._desertion = Desertion()
         self._tasks: list[asyncio.Task[None]] = []
         self._applying: asyncio.Task[None] | None = None
-        self.port = 0
+
+    @property
+    def port(self) -> int:
+        """Where gRPC listens; 0 before `start`."""
+        return self._ports.ordinary
 
     async def start(self) -> int:
         """Bind, compile, recover, serve; returns the port. Raises StartupError with the fix in its message."""
@@ -151,7 +165,9 @@ class Server:
         if self._ready_file is not None:
             self._ready_file.prepare()
         try:
-            self.port = await self._listener.open(settings.bind, self._service(), settings.reflection)
+            self._ports.ordinary = await self._listener.open(settings.bind, self._service(), settings.reflection)
+            if settings.has_commit_port:
+                self._ports.for_commits = self._commit_port.open(settings.host, settings.commit_port)
             await self._compile()
             await self.persistence.recover()
             if (layout := self.central.layout) is not None:
@@ -162,6 +178,7 @@ class Server:
             if self._memory_socket is not None:
                 self._memory_socket.open()
         except BaseException:
+            await self._commit_port.close(None)
             await self._listener.close(None)
             await self.persistence.end_log()
             if self._recorder is not None:
@@ -182,6 +199,8 @@ class Server:
         asked = protection.describe(settings)
         rule, level = settings.rule, settings.durability_level
         logger.info("serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked)
+        if self._ports.for_commits:
+            logger.info("commits of workers that can reach it at port %d", self._ports.for_commits)
         if self.run.state is RunState.FINISHED:
             self.course.note(RunState.FINISHED)
             logger.warning(
@@ -224,7 +243,8 @@ class Server:
             await self._memory_socket.close()
         self._sweeper.stop()
         self._answering.end_idle(refusal)
-        await self._listener.close(None if broken else STOP_GRACE_SECONDS)
+        grace = None if broken else STOP_GRACE_SECONDS
+        await asyncio.gather(self._commit_port.close(grace), self._listener.close(grace))
         try:
             if not broken:
                 await self.persistence.write_last()
@@ -270,6 +290,19 @@ class Server:
         )
         return Status(self._answering, observed, monotonic)
 
+    def _make_commit_stream(self) -> CommitStream:
+        committing = Committing(
+            central=self.central,
+            run=self.run,
+            sessions=self.sessions,
+            staging=self.staging,
+            applier=self.applier,
+            draining=lambda: self.gate.draining,
+            copy_threads=self._copy_threads,
+            log=self.persistence.log,
+        )
+        return CommitStream(self._answering, committing, self.settings.chunk_bytes)
+
     def _service(self) -> handlers.Service:
         answering, persistence, chunk_bytes = self._answering, self.persistence, self.settings.chunk_bytes
         initializing = Initializing(
@@ -280,16 +313,6 @@ class Server:
             stored=persistence.first_is_written,
         )
         pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier, log=persistence.log)
-        committing = Committing(
-            central=self.central,
-            run=self.run,
-            sessions=self.sessions,
-            staging=self.staging,
-            applier=self.applier,
-            draining=lambda: self.gate.draining,
-            copy_threads=self._copy_threads,
-            log=persistence.log,
-        )
         return handlers.handlers(
             Membership(
                 answering,
@@ -299,11 +322,12 @@ class Server:
                 self._run_settings,
                 chunk_bytes,
                 str(self._memory_socket.path) if self._memory_socket is not None else "",
+                self._ports,
                 monotonic,
             ),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),
-            CommitStream(answering, committing, chunk_bytes),
+            self._commits,
             self._status,
             Operations(
                 answering,

@@ -32,6 +32,16 @@ class ServerSettings(BaseSettings):
         "travels, tokens included.",
         json_schema_extra={"panel": "Network"},
     )
+    commit_port: int = Field(
+        0,
+        ge=-1,
+        le=65535,
+        description="Second port, at the same address, that takes workers' commits in a third of the processor time "
+        "that the first one needs for them; workers are told it when they join, and use the first one where they "
+        "cannot reach it (a firewall, a port that is not published). 0 takes a free one; -1: none. With TLS, and at a "
+        "Unix socket, there is none.",
+        json_schema_extra={"panel": "Network"},
+    )
     credentials: Path | None = Field(
         None,
         description="Folder as `gemps certs` makes it for the server. Its files server.crt and server.key and, "
@@ -366,6 +376,11 @@ class ServerSettings(BaseSettings):
     def host(self) -> str:
         """The host part of `bind`, without brackets."""
         return self.bind.rpartition(":")[0].strip("[]")
+
+    @property
+    def has_commit_port(self) -> bool:
+        """Whether commits get a port of their own."""
+        return self.commit_port >= 0 and self.tls_cert is None and not self.bind.startswith("unix:")
 
     @property
     def durability_level(self) -> Literal["none", "interval", "commit"]:

@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 import numpy as np
 from gem_worker.client.messages import layout_to_wire
-from gemps.framing import join_chunk, split_chunk
+from gemps.framing import before_chunk, split_chunk
 from gemps.v1 import commit_pb2, parameters_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
@@ -253,7 +253,7 @@ class ScriptedServer:
             self._pass("pull-chunk", context)
             first = header if index == 0 else None
             rest = parameters_pb2.PullResponse(header=first, footer=footer).SerializeToString()
-            yield join_chunk(rest, 2, offset, data)
+            yield before_chunk(rest, 2, offset, len(data)) + data
 
     def _commit(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self.calls.append("Commit")
@@ -303,7 +303,7 @@ class ScriptedServer:
             if index == 0:
                 fields.verdict.CopyFrom(verdict)
                 fields.parameters.CopyFrom(parameters)
-            yield join_chunk(fields.SerializeToString(), 4, offset, chunk)
+            yield before_chunk(fields.SerializeToString(), 4, offset, len(chunk)) + chunk
 
     def _receive(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytearray:
         received = bytearray()

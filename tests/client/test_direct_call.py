@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
-from gem_worker.client import direct_call, header_block
-from gem_worker.client.direct_call import CallEnded, DirectCall
-from gem_worker.client.header_block import UnknownEncodingError, read_headers, write_headers
+from gem_worker.client import direct_call
+from gem_worker.client.direct_call import CallEnded, DirectCall, Route
 from gem_worker.client.rpc_status import failure
+from gemps import header_block
+from gemps.header_block import UnknownEncodingError, read_headers, write_headers
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 LIMIT = 4 << 20
@@ -102,7 +103,8 @@ def peer() -> Iterator[Peer]:
 
 @pytest.fixture
 def call(peer: Peer) -> Iterator[DirectCall]:
-    made = DirectCall(peer.address, "/gemps.v1.ParameterServerService/Commit", (("authorization", "Bearer x"),), LIMIT)
+    route = Route(peer.address, (("authorization", "Bearer x"),))
+    made = DirectCall([route], "/gemps.v1.ParameterServerService/Commit", LIMIT)
     yield made
     made.close()
 
@@ -222,7 +224,9 @@ def test_what_is_sent_waits_for_the_window_and_keeps_to_the_largest_frame(peer: 
     assert max(lengths) <= 20_000
 
 
-def test_a_reader_gives_the_window_back(peer: Peer, call: DirectCall) -> None:
+def test_a_reader_gives_the_window_back(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_call, "_WINDOW", 16 << 20)
+    call = DirectCall([Route(peer.address, ())], "/x/Y", LIMIT)
     message = bytes(1 << 20)
 
     def part() -> None:
@@ -282,7 +286,7 @@ def test_an_idle_connection_whose_peer_is_silent_is_given_up(
 
 def test_a_status_keeps_its_details(peer: Peer, call: DirectCall) -> None:
     for value in (b"\0raw\xff", base64.b64encode(b"raw\xff"), base64.b64encode(b"raw\xff").rstrip(b"=")):
-        one = DirectCall(peer.address, "/x/Y", (), LIMIT)
+        one = DirectCall([Route(peer.address, ())], "/x/Y", LIMIT)
 
         def part(value: bytes = value) -> None:
             peer.accept()
@@ -365,7 +369,7 @@ def test_a_connection_that_breaks_is_unavailable(peer: Peer, call: DirectCall) -
 def test_nobody_there_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-    call = DirectCall(address, "/x/Y", (), LIMIT)
+    call = DirectCall([Route(address, ())], "/x/Y", LIMIT)
     with call.exchange(), pytest.raises(CallEnded, match="refused"):
         ask(call)
 

@@ -1,7 +1,7 @@
 """gemps.framing against the generated protobuf code."""
 
 import pytest
-from gemps.framing import COMMIT_REQUEST_CHUNK, FramingError, count_fields, join_chunk, split_chunk
+from gemps.framing import COMMIT_REQUEST_CHUNK, FramingError, before_chunk, count_fields, split_chunk
 from gemps.v1 import commit_pb2, layout_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ def test_joined_message_is_what_protobuf_would_parse(sequence: int, offset: int,
     rest = commit_pb2.CommitRequest(header=commit_pb2.CommitHeader(sequence=sequence))
     if footer:
         rest.footer.CopyFrom(transfer_pb2.Footer(byte_count=offset, crc32c=7))
-    joined = join_chunk(rest.SerializeToString(), COMMIT_REQUEST_CHUNK, offset, memoryview(data))
+    joined = before_chunk(rest.SerializeToString(), COMMIT_REQUEST_CHUNK, offset, len(data)) + data
     expected = commit_pb2.CommitRequest()
     expected.CopyFrom(rest)
     expected.chunk.CopyFrom(transfer_pb2.Chunk(offset=offset, data=data))

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from tests.wire.serving import Serving
+from tests.wire.worker import RawWorker
 
 Serve = Callable[..., Awaitable[Serving]]
 
@@ -30,3 +32,9 @@ async def serve() -> AsyncIterator[Serve]:
 async def serving(serve: Serve) -> Serving:
     """A server with default settings."""
     return await serve()
+
+
+@pytest.fixture(params=["ordinary port", "commit port"])
+def either_port(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit calls go to gRPC's port, then once more to the server's own."""
+    monkeypatch.setattr(RawWorker, "at_commit_port", request.param == "commit port")

@@ -11,6 +11,8 @@ from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 EXPIRED = status_pb2.WORKER_STATE_EXPIRED
 BOTH_SIZES = pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 

@@ -8,6 +8,8 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import CHUNK_LIMIT, Commit, cut_payload, footer_of
 from tests.wire.worker import RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 KIB = 1024
 # Larger than one chunk may be, so that a chunk can be too large without running beyond the payload's end.
 WIDE = Model((Tensor("weight", (600_000,)),))

@@ -9,6 +9,8 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import MIB, Commit, cut_payload, footer_of
 from tests.wire.worker import RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 KIB = 1024
 
 

@@ -20,6 +20,8 @@ from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 from tests.wire.worker import CommitStream, RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 
 class HeldQueue(FifoQueue):
     """Serves nothing while `open` is cleared, so that a drain lasts as long as a test wants."""

@@ -8,6 +8,8 @@ from tests.wire.model import LARGE, SMALL, Model
 from tests.wire.serving import Serving
 from tests.wire.worker import Outcome, RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 BOTH_SIZES = pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 
 

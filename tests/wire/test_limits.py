@@ -17,6 +17,8 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import MESSAGE_LIMIT, MIB
 from tests.wire.worker import CommitStream, RawWorker, all_of
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 KIB = 1024
 METHODS = ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control")
 

@@ -15,6 +15,8 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import Commit, Transfer
 from tests.wire.worker import CommitStream, RawWorker, all_of, collect
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 # Far more than gRPC has under way for a client that does not read ahead, so that an unread reply is really unread.
 WIDE = Model((Tensor("weight", (2_000_000,)), Tensor("count", (), "buffer", "int64")))
 
@@ -273,7 +275,9 @@ async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int) -> 
     """What an older reply still brings is of its own version, to the last byte it brings; then it ends."""
     reply = Transfer(WIDE, FLOAT32)
     await answered_or_refused(read_rest(stream, "parameters", reply), "SUPERSEDED")
-    assert reply.clock == clock
+    # At the commit port also a message may have come in part, and is not shown then.
+    assert reply.header is not None or RawWorker.at_commit_port
+    assert reply.header is None or reply.clock == clock
     assert bytes(reply.payload) == expected[: len(reply.payload)]
 
 

@@ -8,6 +8,8 @@ from tests.wire.model import LARGE, SMALL
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 
 async def test_newer_stream_ends_the_older_one_that_uploads(serve: Serve) -> None:
     """Also where the older one holds the only buffer: it goes to the newer."""

@@ -13,6 +13,8 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import Commit
 from tests.wire.worker import CommitStream, RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 # Header, 6 chunks, footer: everything up to the footer is torn.
 MESSAGES = 8
 TORN_AFTER = pytest.mark.parametrize("sent", range(1, MESSAGES))

@@ -10,6 +10,8 @@ from tests.wire.model import COPIED_WIRE_TYPES, LARGE
 from tests.wire.serving import Serving
 from tests.wire.worker import Outcome, RawWorker
 
+pytestmark = pytest.mark.usefixtures("either_port")
+
 CHUNK_BYTES = 40_000
 CHUNKS = 6
 

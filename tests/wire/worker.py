@@ -24,7 +24,12 @@ class Outcome:
 
 
 class RawWorker:
-    """A worker's own state (what it holds, which sequence it is at) and its calls, one method each."""
+    """A worker's own state (what it holds, which sequence it is at) and its calls, one method each.
+
+    With `at_commit_port` each Commit call has a connection of its own, to the commit port of a server that has one.
+    """
+
+    at_commit_port = False
 
     def __init__(
         self,
@@ -49,9 +54,12 @@ class RawWorker:
         self.version = transfer_pb2.Version()
         self.held: Transfer | None = None
         self._stream: CommitStream | None = None
+        self._reads_ahead = reads_ahead
+        self._channels = [self.channel]
 
     async def close(self) -> None:
-        await self.channel.close()
+        for channel in self._channels:
+            await channel.close()
 
     def twin(self, session_id: bytes | None = None) -> "RawWorker":
         """Another process of the same name; with the session id given, the same session over another connection."""
@@ -176,6 +184,16 @@ class RawWorker:
     def delta(self, seed: int) -> Values:
         return self.model.random_values(seed, scale=0.01)
 
+    def commit_call(self, timeout: float | None = None) -> Any:
+        """A Commit call."""
+        port = self.membership.commit_port
+        if not (self.at_commit_port and port):
+            return self.stub.Commit(timeout=timeout)
+        host = self.address.rpartition(":")[0]
+        self._channels.append(open_channel(f"{host}:{port}", reads_ahead=self._reads_ahead))
+        metadata = (("gemps-incarnation", str(self.membership.incarnation)),)
+        return Stub(self._channels[-1]).Commit(timeout=timeout, metadata=metadata)
+
     def commit_stream(self, timeout: float | None = None) -> "CommitStream":
         return CommitStream(self, timeout)
 
@@ -199,7 +217,7 @@ class CommitStream(Stream):
     """One Commit call of a worker."""
 
     def __init__(self, worker: RawWorker, timeout: float | None) -> None:
-        super().__init__(worker.stub.Commit(timeout=timeout))
+        super().__init__(worker.commit_call(timeout))
         self.worker = worker
 
     async def proceed(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import TypeAlias
 
 import grpc
 from google.protobuf.message import Message
@@ -12,12 +13,13 @@ from grpc.aio import ServicerContext
 from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.security.access import Access
+from gem_server.service.commit_connection import CommitConnection
 from gem_server.service.door import authorization
 from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
-Context = ServicerContext[bytes, bytes]
+Context: TypeAlias = ServicerContext[bytes, bytes] | CommitConnection
 
 # What these say follows from the commits that were applied.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)

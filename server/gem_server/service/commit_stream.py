@@ -144,7 +144,7 @@ async def _read_next(context: Context, attendance: Attendance) -> _Part | None:
 
 async def _read(context: Context) -> _Part | None:
     raw: bytes | object = await context.read()
-    if not isinstance(raw, bytes):  # grpc.aio.EOF
+    if not isinstance(raw, bytes | memoryview):  # grpc.aio.EOF
         return None
     rest, offset, data = split_chunk(raw, COMMIT_REQUEST_CHUNK)
     if not rest:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from gemps.framing import count_fields
 from gemps.v1 import run_pb2, session_pb2
@@ -25,6 +26,14 @@ _OFFERED = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Ports:
+    """Where this server listens, as far as it does by now; 0: nowhere."""
+
+    ordinary: int = 0
+    for_commits: int = 0
+
+
 class Membership:
     """Serves Join, Heartbeat and Leave."""
 
@@ -37,6 +46,7 @@ class Membership:
         run_settings: run_pb2.RunSettings,
         chunk_bytes: int,
         shared_memory_socket: str,
+        ports: Ports,
         clock: Callable[[], float],
     ) -> None:
         self._answering = answering
@@ -46,6 +56,7 @@ class Membership:
         self._run_settings = run_settings
         self._chunk_bytes = chunk_bytes
         self._shared_memory_socket = shared_memory_socket
+        self._ports = ports
         self._clock = clock
 
     async def join(self, raw: bytes, context: Context) -> bytes:
@@ -90,6 +101,8 @@ class Membership:
             overlap=joining.overlap,
             shared_memory_socket=self._shared_memory_socket,
             server_version=__version__,
+            commit_port=self._ports.for_commits,
+            port=self._ports.ordinary,
         )
 
     async def _heartbeat(self, raw: bytes, attendance: Attendance) -> session_pb2.HeartbeatResponse:

@@ -2,13 +2,14 @@
 
 from typing import Protocol
 
-from gemps.framing import join_chunk
+from gemps.framing import before_chunk
 from gemps.v1 import transfer_pb2
 
 from gem_core import PayloadFormat, Splitter
 from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reading import Reader
 from gem_server.service.answering import Context
+from gem_server.service.commit_connection import CommitConnection
 from gem_server.service.messages import version_to
 
 
@@ -57,7 +58,7 @@ async def send(
         for start, data in splitter:  # encoded, summed and copied one after the other, while it is in the cache
             if start + len(data) == payload.byte_count:
                 head += _footer(last, payload, splitter)
-            await context.write(join_chunk(head, chunk_field, start, data))
+            await _write(context, before_chunk(head, chunk_field, start, len(data)), data)
             reader.check()
             head = b""
         if head:
@@ -65,6 +66,13 @@ async def send(
     finally:
         reader.close()
     return payload.byte_count - offset
+
+
+async def _write(context: Context, head: bytes, data: memoryview) -> None:
+    if isinstance(context, CommitConnection):
+        await context.write(head, data)  # from where it lies
+    else:
+        await context.write(b"".join((head, data)))
 
 
 def _footer(last: HasFooter, payload: PayloadFormat, splitter: Splitter) -> bytes:

@@ -15,6 +15,7 @@ from gemps.v1 import shared_memory_pb2
 from gem_core import WireType
 from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.service import messages
+from gem_server.service.accepting import accept_all
 from gem_server.service.answering import Gate
 from gem_server.shared_memory.regions import PAYLOAD_OFFSET, Region, SessionRegions
 from gem_server.state.sessions import Session, Sessions
@@ -68,7 +69,8 @@ class SharedMemorySocket:
             listening.close()
             raise
         self._listening = listening
-        self._accepting = asyncio.create_task(self._accept(listening))
+        accepting = accept_all(listening, self._has_room, self._take, "shared memory")
+        self._accepting = asyncio.create_task(accepting)
 
     async def close(self) -> None:
         """Stop listening, end all connections, remove the socket's file. Harmless a second time."""
@@ -82,22 +84,13 @@ class SharedMemorySocket:
         self._listening = None
         self.path.unlink(missing_ok=True)
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listening)
-            except OSError as error:  # no more descriptors: those that are open go on
-                logger.warning("no connection for shared memory: %s", error.strerror)
-                await asyncio.sleep(1.0)
-                continue
-            if len(self._connections) >= self._sessions.max_sessions + SPARE_CONNECTIONS:
-                connection.close()
-                continue
-            connection.setblocking(False)
-            task = asyncio.create_task(self._serve(connection))
-            self._connections[task] = None
-            task.add_done_callback(self._connections.pop)
+    def _has_room(self) -> bool:
+        return len(self._connections) < self._sessions.max_sessions + SPARE_CONNECTIONS
+
+    def _take(self, connection: socket.socket) -> None:
+        task = asyncio.create_task(self._serve(connection))
+        self._connections[task] = None
+        task.add_done_callback(self._connections.pop)
 
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

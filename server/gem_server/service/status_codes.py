@@ -19,6 +19,7 @@ from gem_core.errors import (
     WireTypeError,
 )
 from gem_server.errors import Reason, Refusal
+from gem_server.service.commit_connection import CommitConnection
 
 DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -86,7 +87,7 @@ def as_refusal(error: Exception) -> Refusal:
     return Refusal(Reason.INTERNAL, "an error in the server; its log has the particulars. Report it, please")
 
 
-async def abort(context: ServicerContext[bytes, bytes], refusal: Refusal) -> NoReturn:
+async def abort(context: ServicerContext[bytes, bytes] | CommitConnection, refusal: Refusal) -> NoReturn:
     """End the call with the refusal's status and details."""
     code = _CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)

@@ -11,7 +11,7 @@ from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
 
 from gem_worker.client.commit_call import CommitCall, GrpcCall
 from gem_worker.client.credentials import ChannelWithToken, Credentials
-from gem_worker.client.direct_call import DirectCall
+from gem_worker.client.direct_call import DirectCall, Route
 from gem_worker.client.errors import AddressError, CredentialsError
 from gem_worker.client.interrupts import interrupts_wait
 
@@ -120,7 +120,16 @@ class Calls:
         self._closed = False
         self._may_be_direct = _may_be_direct(address, credentials)
         self._direct: DirectCall | None = None
+        self._shortcut: Route | None = None
         self._open()
+
+    def take_shortcut(self, response: session_pb2.JoinResponse) -> None:
+        """Make Commit calls at the port that a server has told for them, if it is this server's, and can be reached."""
+        host, _, port = self._address.rpartition(":")
+        # Behind a forwarded port the other one would be anybody's.
+        is_ours = response.commit_port and port == str(response.port) and not self._address.startswith("unix:")
+        metadata = (("gemps-incarnation", str(response.incarnation)),)
+        self._shortcut = Route(f"{host}:{response.commit_port}", metadata, True) if is_ours else None
 
     def open_commit(self) -> CommitCall:
         """A new Commit call; the one before must have been closed.
@@ -129,13 +138,18 @@ class Calls:
         here (direct_call.py); else by gRPC, as all other calls.
         """
         with self._lock:
-            if self._direct is not None and self._direct.is_foreign:
-                self._may_be_direct = False
+            if self._direct is not None:
+                if self._direct.is_foreign:
+                    self._may_be_direct = False
+                if self._direct.missed is not None:
+                    self._shortcut = None
             if not self._may_be_direct or self._closed:
                 return GrpcCall(self.commit)
             token = self._credentials.token
-            metadata = token.metadata() if token else ()
-            self._direct = DirectCall(self._address, f"{_SERVICE}Commit", metadata, MESSAGE_LIMIT)
+            routes = [Route(self._address, token.metadata() if token else ())]
+            if self._shortcut is not None:
+                routes.insert(0, self._shortcut._replace(metadata=(*self._shortcut.metadata, *routes[0].metadata)))
+            self._direct = DirectCall(routes, f"{_SERVICE}Commit", MESSAGE_LIMIT)
             return self._direct
 
     def renew(self) -> None:

@@ -1,14 +1,31 @@
 """Header blocks of HTTP/2 (RFC 7541, HPACK), as far as one gRPC call between two honest ends needs them.
 
-Written without compression. Read without a dynamic table (direct_call.py tells the peer to keep none), and without
-Huffman codes, which gRPC's own servers use for nothing but binary values, and not for those when asked (DESIGN.md).
-Whatever else comes is UnknownEncodingError, upon which gRPC itself takes the call over.
+Written without compression. Read without a dynamic table (http2.py tells the peer to keep none), and without Huffman
+codes, which gRPC's own library uses for nothing but binary values, and not for those when asked. Whatever else comes is
+UnknownEncodingError, upon which gRPC itself takes the call over.
 """
 
 from collections.abc import Iterable
 
-# Entries of RFC 7541, appendix A, that say anything to a client: those of `:status`.
-_STATUS = {8: b"200", 9: b"204", 10: b"206", 11: b"304", 12: b"400", 13: b"404", 14: b"500"}
+# Entries of RFC 7541, appendix A, that say anything to either end of a call.
+_STATIC = {
+    1: (":authority", b""),
+    2: (":method", b"GET"),
+    3: (":method", b"POST"),
+    4: (":path", b"/"),
+    5: (":path", b"/index.html"),
+    6: (":scheme", b"http"),
+    7: (":scheme", b"https"),
+    8: (":status", b"200"),
+    9: (":status", b"204"),
+    10: (":status", b"206"),
+    11: (":status", b"304"),
+    12: (":status", b"400"),
+    13: (":status", b"404"),
+    14: (":status", b"500"),
+    23: ("authorization", b""),
+    31: ("content-type", b""),
+}
 _STATIC_ENTRIES = 61
 
 
@@ -16,19 +33,19 @@ class UnknownEncodingError(Exception):
     """A header block that is not for this reader."""
 
 
-def write_headers(headers: Iterable[tuple[str, str]]) -> bytes:
+def write_headers(headers: Iterable[tuple[str, str | bytes]]) -> bytes:
     """A block of literals that nobody is to index."""
     block = bytearray()
     for name, value in headers:
         block.append(0x10)  # never indexed: one of them may be a token
-        for text in (name.encode("ascii"), value.encode("latin-1")):
+        for text in (name.encode("ascii"), value if isinstance(value, bytes) else value.encode("latin-1")):
             _put_integer(block, len(text), 7)
             block += text
     return bytes(block)
 
 
 def read_headers(block: bytes) -> dict[str, bytes]:
-    """Names and values; of a name that comes twice the last one. Names that only the static table has are left out.
+    """Names and values; of a name that comes twice the last one. Other names of the static table are left out.
 
     Raises UnknownEncodingError.
     """
@@ -39,15 +56,16 @@ def read_headers(block: bytes) -> dict[str, bytes]:
         if first & 0x80:
             index, position = _integer(block, position, 7)
             _check_static(index)
-            if index in _STATUS:
-                headers[":status"] = _STATUS[index]
+            if index in _STATIC:
+                name, value = _STATIC[index]
+                headers[name] = value
         elif first & 0xE0 == 0x20:
             _, position = _integer(block, position, 5)  # the size of the table that there is not
         else:
             index, position = _integer(block, position, 6 if first & 0x40 else 4)
             if index:
                 _check_static(index)
-                name = ":status" if index in _STATUS else ""
+                name = _STATIC[index][0] if index in _STATIC else ""
             else:
                 raw, position = _string(block, position)
                 name = raw.decode("latin-1")
