@@ -3,7 +3,8 @@
 A message of the data path (`CommitRequest`, `CommitResponse`, `InitializeRequest`, `PullResponse`) is a few small
 fields and at most one `Chunk` with up to 2 MiB of tensor bytes. Generated code would copy those bytes twice each way.
 Here the small fields go through the generated classes, and the chunk is put behind them or found (no copy, a view)
-directly. What `before_chunk` and the data make is what protobuf's own serialisation of the same fields would be, and `split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
+directly. What `before_chunk` and the data make is what protobuf's own serialisation of the same fields would be, and
+`split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
 
 Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
 """
