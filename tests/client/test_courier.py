@@ -11,27 +11,15 @@ import numpy as np
 import pytest
 from gem_worker.client import Courier, GivenUp, MisuseError, RunFinished, ServerUnavailable
 
+from tests.client.busy_workers import PREAMBLE, leave_whenever_terminated
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import LARGE, SMALL, buffer, parameters_in, payload
 from tests.client.real_server import begin
 
-# A worker that does nothing but commit, with two buffers for what comes back, and leaves when its handler raises.
-BUSY_WORKER = """
-import signal, sys
-import numpy as np
-from gem_core import ElementType, Layout, TensorKind, TensorSpec
-from gem_worker.client import Client, Courier
-
-class Terminated(BaseException):
-    pass
-
-def terminate(*_):
-    raise Terminated
-
-signal.signal(signal.SIGTERM, terminate)
-layout = Layout([TensorSpec("w", (2048,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-held = [memoryview(bytearray(4 * 2048)) for _ in range(2)]
-delta = memoryview(np.full(2048, 1e-6, np.float32).tobytes())
+# With two buffers for what comes back.
+BUSY_WORKER = (
+    PREAMBLE
+    + """
 client = Client(sys.argv[1], worker_name="worker", layout=layout, overlap=True)
 if not client.join().has_parameters:
     client.initialize(held[0])
@@ -50,6 +38,7 @@ except Terminated:
     client.close()
     print("left", flush=True)
 """
+)
 
 
 def test_commits_are_made_on_another_thread_and_name_their_base(serve: Serve, connect: Connect) -> None:
@@ -212,21 +201,7 @@ def test_an_interrupted_wait_loses_nothing(serve: Serve, connect: Connect) -> No
 
 def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
     server = serve()
-    moments = random.Random(11)
-    for _ in range(10):
-        process = subprocess.Popen(
-            [sys.executable, "-c", BUSY_WORKER, server.address], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "training\n"
-            time.sleep(moments.uniform(0.02, 0.12))
-            process.send_signal(signal.SIGTERM)
-            said, _ = process.communicate(timeout=60)
-            assert (said, process.returncode) == ("left\n", 0)
-        finally:
-            process.kill()
-            process.wait()
+    leave_whenever_terminated(BUSY_WORKER, server.address, times=10, seed=11)
     assert np.isfinite(server.parameters()).all()
 
 

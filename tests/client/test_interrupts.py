@@ -1,47 +1,31 @@
 """Signals while the main thread is inside gRPC: noted, and acted upon when it has been left."""
 
-import random
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from gem_worker.client.interrupts import interrupts_wait
 
+from tests.client.busy_workers import PREAMBLE, leave_whenever_terminated
 from tests.client.conftest import Serve
 
-# A worker that does nothing but commit, and leaves when its SIGTERM handler raises.
-BUSY_WORKER = """
-import signal, sys
-import numpy as np
-from gem_core import ElementType, Layout, TensorKind, TensorSpec
-from gem_worker.client import Client
-
-class Terminated(BaseException):
-    pass
-
-def terminate(*_):
-    raise Terminated
-
-signal.signal(signal.SIGTERM, terminate)
-layout = Layout([TensorSpec("w", (2048,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-held = memoryview(bytearray(4 * 2048))
-delta = memoryview(np.full(2048, 1e-6, np.float32).tobytes())
+BUSY_WORKER = (
+    PREAMBLE
+    + """
 with Client(sys.argv[1], worker_name="worker", layout=layout) as client:
     if not client.join().has_parameters:
-        client.initialize(held)
-    client.pull(held)
+        client.initialize(held[0])
+    client.pull(held[0])
     print("training", flush=True)
     try:
         while True:
-            client.commit(delta, held)
+            client.commit(delta, held[0])
     except Terminated:
         client.leave("terminated")
         print("left", flush=True)
 """
+)
 
 
 class InterruptedByTest(Exception):  # noqa: N818 - it stands for KeyboardInterrupt
@@ -140,19 +124,4 @@ def test_other_threads_are_left_alone() -> None:
 
 def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
     """Raising within gRPC's code left a lock taken about once in fifty times, and the worker hung."""
-    server = serve()
-    moments = random.Random(7)
-    for _ in range(15):
-        process = subprocess.Popen(
-            [sys.executable, "-c", BUSY_WORKER, server.address], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "training\n"
-            time.sleep(moments.uniform(0.02, 0.12))
-            process.send_signal(signal.SIGTERM)
-            said, _ = process.communicate(timeout=60)
-            assert (said, process.returncode) == ("left\n", 0)
-        finally:
-            process.kill()
-            process.wait()
+    leave_whenever_terminated(BUSY_WORKER, serve().address, times=15, seed=7)
