@@ -112,12 +112,12 @@ class Committing:
         """
         hold, buffer = await self._reserve(session, call, header)
         assembler = DecodingAssembler(self.format(header.wire_type), buffer.parameters, buffer.rest, COMPILED)
-        return Upload(self, session, call, header, hold, assembler)
+        return Upload(self, header, hold, assembler)
 
     async def stage_shared(self, session: Session, call: Call, header: Header) -> "SharedDelta":
         """The same for a commit that lies in shared memory."""
         hold, buffer = await self._reserve(session, call, header)
-        return SharedDelta(self, session, call, header, hold, buffer, _region_of(session, header), self._copy_threads)
+        return SharedDelta(self, header, hold, buffer, _region_of(session, header), self._copy_threads)
 
     async def _reserve(self, session: Session, call: Call, header: Header) -> tuple[Hold, StagingBuffer]:
         if self._log is not None and not self._log.has_room():
@@ -236,15 +236,16 @@ class Committing:
 
     def enqueue(self, staged: "Staged", checksum: int) -> CommitRequest:
         """A complete, valid commit takes its place in the queue, with its part of the budget."""
-        session, header = staged.session, staged.header
+        hold, header = staged.hold, staged.header
+        session = hold.session
         self._check_next(session, header)
         self._run.reserve(session.worker)
-        staged.hold.complete = True
+        hold.complete = True
         session.queued_sequence = header.sequence
         request = CommitRequest(
             session,
-            staged.call,
-            staged.hold,
+            hold.call,
+            hold,
             header.sequence,
             header.base_version,
             Content(int(header.wire_type), header.byte_count, checksum),
@@ -292,10 +293,8 @@ class Committing:
 class Staged:
     """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back."""
 
-    def __init__(self, committing: Committing, session: Session, call: Call, header: Header, hold: Hold) -> None:
+    def __init__(self, committing: Committing, header: Header, hold: Hold) -> None:
         self._committing = committing
-        self.session = session
-        self.call = call
         self.header = header
         self.hold = hold
 
@@ -325,16 +324,8 @@ class Staged:
 class Upload(Staged):
     """A commit that comes in chunks."""
 
-    def __init__(
-        self,
-        committing: Committing,
-        session: Session,
-        call: Call,
-        header: Header,
-        hold: Hold,
-        assembler: DecodingAssembler,
-    ) -> None:
-        super().__init__(committing, session, call, header, hold)
+    def __init__(self, committing: Committing, header: Header, hold: Hold, assembler: DecodingAssembler) -> None:
+        super().__init__(committing, header, hold)
         self._assembler = assembler
 
     def add(self, offset: int, data: memoryview) -> None:
@@ -358,15 +349,13 @@ class SharedDelta(Staged):
     def __init__(
         self,
         committing: Committing,
-        session: Session,
-        call: Call,
         header: Header,
         hold: Hold,
         buffer: StagingBuffer,
         region: DeltaRegion,
         threads: Executor,
     ) -> None:
-        super().__init__(committing, session, call, header, hold)
+        super().__init__(committing, header, hold)
         self._buffer = buffer
         self._region = region
         self._threads = threads
@@ -383,7 +372,7 @@ class SharedDelta(Staged):
 
     async def complete(self) -> Applied:
         """Copy the delta, and see the commit through; see `_apply`. Raises gem_core's errors of values and checksum."""
-        layout = self.session.joining.layout
+        layout = self.hold.session.joining.layout
         if layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
             found = self._copy()
         else:
@@ -397,7 +386,7 @@ class SharedDelta(Staged):
         return await self._apply(found)
 
     def _copy(self) -> int:
-        layout, buffer = self.session.joining.layout, self._buffer
+        layout, buffer = self.hold.session.joining.layout, self._buffer
         total = checked_copy(self._region.parameters, buffer.parameters, layout, self.header.scale)
         buffer.rest[:] = self._region.rest
         payload = self._committing.format(WireType.FLOAT32)
