@@ -7,6 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1024 * 1024
+# Of sockaddr_un, without the zero at its end.
+MAX_SOCKET_PATH_BYTES = 107
 
 # Of `credentials`.
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
@@ -82,10 +84,10 @@ class ServerSettings(BaseSettings):
 
     shared_memory_socket: Path | None = Field(
         None,
-        description="Path of a Unix socket to make (at most 107 bytes), at which workers on this machine get memory "
-        "that they share with the server: large models are then exchanged several times faster than over the network. "
-        "Workers in containers need its folder, as a volume, at the same path. Who reaches the socket and knows a "
-        "session's secret is that session. Empty: none, and all use the network. Linux only.",
+        description=f"Path of a Unix socket to make (at most {MAX_SOCKET_PATH_BYTES} bytes), at which workers on this "
+        "machine get memory that they share with the server: large models are then exchanged several times faster than "
+        "over the network. Workers in containers need its folder, as a volume, at the same path. Who reaches the "
+        "socket and knows a session's secret is that session. Empty: none, and all use the network. Linux only.",
         json_schema_extra={"panel": "Network"},
     )
 

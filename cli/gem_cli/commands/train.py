@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
-from gem_server.settings import ServerSettings
+from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 
@@ -27,7 +27,6 @@ from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.settings import TrainSettings
 from gem_cli.training.training import Outcome, Plan, Training
 
-MAX_SOCKET_PATH = 107  # bytes, of sockaddr_un
 DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
 
 # Set by the run folder and by the processes that this command starts.
@@ -123,7 +122,7 @@ def _prepare(
 
 def _may_be_a_socket(path: Path) -> bool:
     """Whether a socket can be there; where temporary files lie deep in the file system, workers use the network."""
-    return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH
+    return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
 
 
 def _script(script: Sequence[str]) -> list[str]:

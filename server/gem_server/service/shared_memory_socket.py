@@ -17,11 +17,10 @@ from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.service import messages
 from gem_server.service.accepting import accept_all
 from gem_server.service.answering import Gate
+from gem_server.settings import MAX_SOCKET_PATH_BYTES
 from gem_server.shared_memory.regions import PAYLOAD_OFFSET, Region, SessionRegions
 from gem_server.state.sessions import Session, Sessions
 
-# Of sockaddr_un, without the zero at its end.
-MAX_PATH_BYTES = 107
 # Whoever connects says in this time who he is.
 REQUEST_SECONDS = 10.0
 MAX_REQUEST_BYTES = 256
@@ -155,10 +154,10 @@ class SharedMemorySocket:
 
 
 def _bind(listening: socket.socket, path: Path) -> None:
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise StartupError(
             f"--shared-memory-socket {path} has {len(os.fsencode(path))} bytes, and a socket's path at most "
-            f"{MAX_PATH_BYTES}: choose a shorter one"
+            f"{MAX_SOCKET_PATH_BYTES}: choose a shorter one"
         )
     try:
         _remove_remains(path)
