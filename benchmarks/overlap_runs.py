@@ -21,7 +21,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import torch
-from gem_worker import ClientSettings, Membership, ParameterServer
+from gem_worker import ClientSettings, ParameterServer
 from gem_worker.models import create_model
 from gem_worker.tasks import Task, create_task, training_batches
 from safetensors.torch import load_file
@@ -235,7 +235,7 @@ def learn(task: Task, workers: int, steps: int, order: str, eta: float, seed: in
     """One run with workers on threads of this process: ordinary training loops with the real client library."""
     flags = (f"--order={order}", f"--min-workers={workers}", f"--steps={steps}", f"--seed={seed}", f"--eta={eta}")
     with serve(*flags, "--threads=1") as served:
-        loops = [_Loop(number, served.address, task, overlap) for number in range(workers)]
+        loops = [_Loop(number, served.address, task, seed, overlap) for number in range(workers)]
         for loop in loops:
             loop.start()
         for loop in loops:
@@ -254,24 +254,15 @@ def learn(task: Task, workers: int, steps: int, order: str, eta: float, seed: in
 
 
 class _Loop(threading.Thread):
-    def __init__(self, number: int, address: str, task: Task, overlap: bool) -> None:
+    def __init__(self, number: int, address: str, task: Task, seed: int, overlap: bool) -> None:
         super().__init__()
         self._task = task
-        self._model = create_model("mlp", task.input_shape, task.classes, seed=0)
+        self._model = create_model("mlp", task.input_shape, task.classes, seed)
         self._session = ParameterServer(
-            address,
-            self._model,
-            name=f"worker-{number:03d}",
-            overlap=overlap,
-            on_join=self._draw,
-            client_settings=PATIENT,
+            address, self._model, name=f"worker-{number:03d}", overlap=overlap, client_settings=PATIENT
         )
         self.staleness: list[int] = []
         self.error: BaseException | None = None
-
-    def _draw(self, membership: Membership) -> None:
-        shape, classes = self._task.input_shape, self._task.classes
-        self._model.load_state_dict(create_model("mlp", shape, classes, membership.run_settings.seed).state_dict())
 
     def run(self) -> None:
         torch.set_num_threads(1)

@@ -50,28 +50,26 @@ PAIRS: list[Pair] = [
 class Worker(threading.Thread):
     """One of the run's workers, on a thread: an ordinary training loop with the real client library."""
 
-    def __init__(self, number: int, address: str, task: Task, pair: Pair) -> None:
+    def __init__(self, number: int, address: str, task: Task, pair: Pair, seed: int) -> None:
         super().__init__(name=f"worker-{number}")
         self._task = task
         self._pair = pair
-        self._model = create_model("mlp", task.input_shape, task.classes, seed=0)
+        self._model = create_model("mlp", task.input_shape, task.classes, seed)
         self._session = ParameterServer(
             address,
             self._model,
             name=f"worker-{number}",
             delta_wire=pair[0],
             parameter_wire=pair[1],
-            on_join=self._draw_parameters,
+            on_join=self._check_wire_types,
             client_settings=ClientSettings(connect_timeout=PATIENCE),
         )
         self.error: BaseException | None = None
         self.steps = 0
 
-    def _draw_parameters(self, membership: Membership) -> None:
+    def _check_wire_types(self, membership: Membership) -> None:
         settled = membership.delta_wire_type.name, membership.parameter_wire_type.name
         assert settled == tuple("INT8_BLOCK" if name == "int8" else name.upper() for name in self._pair)
-        first = create_model("mlp", self._task.input_shape, self._task.classes, membership.run_settings.seed)
-        self._model.load_state_dict(first.state_dict())
 
     def run(self) -> None:
         torch.set_num_threads(1)  # a setting of each thread
@@ -104,7 +102,7 @@ def train(folder: Path, task: Task, pair: Pair, seed: int) -> float:
             "--order=round-robin", f"--min-workers={WORKERS}", f"--steps={STEPS}", f"--seed={seed}", f"--eta={ETA}",
             "--durability=none", "--threads=1",
         )  # fmt: skip
-        workers = [Worker(number, address, task, pair) for number in range(WORKERS)]
+        workers = [Worker(number, address, task, pair, seed) for number in range(WORKERS)]
         for worker in workers:
             worker.start()
         for worker in workers:
