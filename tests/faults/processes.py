@@ -14,10 +14,7 @@ import pytest
 from tests.wire import serve_process
 from tests.wire.model import LARGE, SMALL
 from tests.wire.processes import START_PATIENCE, ServerProcess
-
-needs_shared_memory = pytest.mark.skipif(
-    not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)"
-)
+from tests.wire.sharing import needs_shared_memory
 
 # Both models by the stream, and the one that is large enough also through shared memory.
 MODELS_AND_TRANSPORTS = [

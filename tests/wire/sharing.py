@@ -8,12 +8,17 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gemps.v1 import commit_pb2, shared_memory_pb2, transfer_pb2
 
 from tests.wire.model import SHARED_MEMORY, Values
 from tests.wire.refusals import PATIENCE
 from tests.wire.transfer import Commit, footer_of
 from tests.wire.worker import CommitStream, RawWorker
+
+needs_shared_memory = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)"
+)
 
 
 def word_sum(payload: bytes) -> int:

@@ -17,10 +17,10 @@ from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, FLOAT32, LARGE, SHARED_MEMORY, SMALL, Values
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
-from tests.wire.sharing import Sharing, answer_to, connect, word_sum
+from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory, word_sum
 from tests.wire.worker import RawWorker
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)")
+pytestmark = needs_shared_memory
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from tests.wire.sharing import answer_to
+from tests.wire.sharing import answer_to, needs_shared_memory
 from tests.worker.serving import ServerThread
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)")
+pytestmark = needs_shared_memory
 
 STEPS = 24
 MODELS: dict[str, Callable[[], nn.Module]] = {
