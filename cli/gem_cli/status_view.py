@@ -141,9 +141,9 @@ def run_figures(status: Status) -> Table:
     return grid
 
 
-_LEFT = ("worker", "state", "device")
-_ONLY_WHERE_WIDE = ("rank", "device", "wait ms")
-_WIDE = 105  # columns that the whole table needs
+_LEFT = ("worker", "state", "device", "exchange")
+_ONLY_WHERE_WIDE = ("rank", "device", "exchange", "wait ms")
+_WIDE = 120  # columns that the whole table needs
 
 
 def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
@@ -171,6 +171,7 @@ def _cells(worker: Status) -> dict[str, str]:
         "rank": str(worker.get("rank", "")),
         "state": _worker_state(worker),
         "device": _printable(worker.get("device", "")),
+        "exchange": _exchange(worker),
         "commits": str(worker.get("commits", 0)),
         "commits/s": number(worker.get("commits_per_second")),
         "loss": number(worker.get("loss")),
@@ -185,6 +186,13 @@ def _worker_state(worker: Status) -> str:
     if is_silent(worker):
         return f"silent {worker['seconds_since_last_call']:.0f} s"
     return state(worker, "state").lower()
+
+
+def _exchange(worker: Status) -> str:
+    """Return by which way it commits now, in the words of its own first line; `-` where it has gone or is done."""
+    if worker.get("shares_memory"):
+        return "shared-memory"
+    return "network" if state(worker, "state") in ("JOINED", "TRAINING") else "-"
 
 
 def _printable(text: str, limit: int = 24) -> str:
@@ -216,6 +224,8 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         facts.append(
             ("overlap", f"{overlapping} of {len(workers)} workers: staleness counts a commit of their own, too")
         )
+    if sharing := sum(bool(worker.get("shares_memory")) for worker in workers):
+        facts.append(("shared memory", f"{sharing} of {len(workers)} workers"))
     best = status.get("best_evaluation")
     if best:
         facts.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))

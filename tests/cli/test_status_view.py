@@ -68,14 +68,14 @@ def test_a_finished_run_has_the_figures_of_its_workers() -> None:
     assert status_view.figures(finished) == {"loss": 0.5, "staleness": 2.5, "mean_pi": 0.75, "blocked": 0.125}
 
 
-@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("width", [80, 120, 160])
 def test_tables_fit_the_terminal_and_cut_no_figure(width: int) -> None:
     text = rendered(STATUS, width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
     for cell in ("worker-0", "training", "120", "61.5", "12.5 %", "round-robin", "500 steps"):
         assert cell in text
-    assert ("cuda:0" in text) == (width == 160)
+    assert ("cuda:0" in text) == (width >= 120)
 
 
 @pytest.mark.parametrize("state", ["JOINED", "TRAINING"])
@@ -118,3 +118,19 @@ def test_workers_that_overlap_are_counted() -> None:
     assert "overlap" not in status_view.plain_report(STATUS)
     workers = [{**WORKER, "overlap": True}, WORKER, {**WORKER, "overlap": True, "state": "WORKER_STATE_LEFT"}]
     assert "overlap: 1 of 2 workers" in status_view.plain_report(changed(workers=workers))
+
+
+def test_workers_that_share_memory_are_counted_and_each_says_its_way() -> None:
+    assert "shared memory" not in status_view.plain_report(STATUS)
+    assert "exchange network" in status_view.plain_report(STATUS)
+    sharing = {**WORKER, "shares_memory": True}
+    gone = [{**WORKER, "state": f"WORKER_STATE_{state}"} for state in ("FINISHED", "LEFT")]
+    report = status_view.plain_report(changed(workers=[sharing, WORKER, *gone]))
+    assert "shared memory: 1 of 3 workers" in report
+    ways = [line.partition("exchange ")[2].partition(",")[0] for line in report.splitlines() if "exchange" in line]
+    assert ways == ["shared-memory", "network", "-", "-"]
+    for width in (120, 80):
+        text = rendered(changed(workers=[sharing]), width)
+        assert ("shared-memory" in text) == (width == 120)
+        assert "1 of 1 workers" in text
+        assert "…" not in text

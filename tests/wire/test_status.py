@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -15,6 +16,7 @@ from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
 from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
+from tests.wire.sharing import Sharing, needs_shared_memory
 
 
 async def test_status_before_anything_happened(serving: Serving) -> None:
@@ -136,6 +138,27 @@ async def test_worker_that_waits_for_the_server_is_not_silent(serve: Serve) -> N
     await waiting.send(second.prepare(second.delta(1)).opening())
     await serving.until_waiting(1)
     assert [worker.seconds_since_last_call for worker in (await serving.status()).workers] == [0, 0]
+
+
+@needs_shared_memory
+async def test_worker_shares_memory_for_as_long_as_it_is_connected_for_that(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(shared_memory_socket=tmp_path / "memory")
+    first, _ = await serving.training(2, LARGE)
+    assert not any(worker.shares_memory for worker in (await serving.status()).workers)
+    shared = await Sharing.of(first)
+    assert [worker.shares_memory for worker in (await serving.status()).workers] == [True, False]
+    newer = await Sharing.of(first)
+    shared.close()
+    await first.pull()
+    await newer.commit(first.delta(1))
+    assert [worker.shares_memory for worker in (await serving.status()).workers] == [True, False]
+    newer.close()
+    await serving.until(lambda status: not status.workers[0].shares_memory)
+    again = await Sharing.of(first)
+    assert (await serving.status()).workers[0].shares_memory
+    await first.leave()
+    assert not (await serving.status()).workers[0].shares_memory
+    again.close()
 
 
 async def test_session_ids_appear_nowhere(serve: Serve) -> None:

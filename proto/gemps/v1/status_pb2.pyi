@@ -28,7 +28,7 @@ WORKER_STATE_EXPIRED: WorkerState
 WORKER_STATE_SUPERSEDED: WorkerState
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "overlap")
+    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "overlap", "shares_memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class WorkerStatus(_message.Message):
     SECONDS_SINCE_LAST_CALL_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    SHARES_MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     host_id: str
     rank: int
@@ -77,7 +78,8 @@ class WorkerStatus(_message.Message):
     seconds_since_last_call: float
     snapshot_version: _transfer_pb2.Version
     overlap: bool
-    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., overlap: bool = ...) -> None: ...
+    shares_memory: bool
+    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., overlap: bool = ..., shares_memory: bool = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "run_seconds")

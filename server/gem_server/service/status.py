@@ -198,6 +198,7 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
         bytes_sent=seen.bytes_sent,
         seconds_since_last_call=0.0 if is_busy else max(0.0, now - worker.last_call),
         overlap=session is not None and session.joining.overlap,
+        shares_memory=session is not None and session.shares_memory,
     )
     if seen.loss is not None:
         status.loss = seen.loss

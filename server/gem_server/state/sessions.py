@@ -65,7 +65,7 @@ class Session:
     running Commit stream, `reader` whoever streams its newest snapshot. `queued_sequence` is that of its complete
     commit in the queue (0: none), and `queued_commit` resolves when that was applied. `asked_at`: since when it has
     asked for a staging buffer (None: it does not, or has one); `uploads_slowly`: its uploads have kept others waiting.
-    `regions`: the memory that it shares with its worker (None: none).
+    `regions`: the memory that it shares with its worker, or did (None: it never did).
     """
 
     joining: Joining
@@ -92,6 +92,11 @@ class Session:
     def session_id(self) -> bytes:
         """16 bytes; a secret."""
         return self.joining.session_id
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether its worker has a connection for that now: a delta region lives as long as one."""
+        return self.regions is not None and self.regions.delta is not None
 
     def check_alive(self) -> None:
         """Raise why the session ended, if it did."""
