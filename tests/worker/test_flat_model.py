@@ -11,14 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_core.layout import TensorKind
+from tests.worker.loops import backward
 from tests.worker.zoo import ZOO, InOwnType, OddBuffers, TiedWeights, a_batch, make
-
-
-def backward(model: nn.Module, seed: int = 0) -> Tensor:
-    inputs, labels = a_batch(seed=seed)
-    loss = functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    return loss
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:

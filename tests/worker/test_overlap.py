@@ -13,7 +13,6 @@ from gem_server.service import membership as server_membership
 from gem_worker import (
     ClientSettings,
     Diverged,
-    Observer,
     ParameterServer,
     RunFinished,
     ServerRefused,
@@ -29,6 +28,7 @@ from gem_trace import read_records, replay
 from gem_trace.files import map_file
 from tests.client.cutting_proxy import CuttingProxy
 from tests.core import slow
+from tests.worker.loops import backward, train, worker_status
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import ZOO, a_batch, make
 
@@ -47,34 +47,12 @@ def connect(address: str, model: nn.Module, **settings: Any) -> ParameterServer:
     return ParameterServer(address, model, **(fields | settings))
 
 
-def compute(model: nn.Module, seed: int = 0) -> torch.Tensor:
-    inputs, labels = a_batch(seed=seed)
-    loss = functional.cross_entropy(model(inputs), labels)
-    loss.backward()
-    return loss
-
-
-def train(ps: ParameterServer, steps: int) -> list[float]:
-    losses = []
-    for _ in range(steps):
-        loss = compute(ps.model)
-        ps.step(loss, samples=16)
-        losses.append(loss.item())
-    return losses
-
-
 def settle(ps: ParameterServer) -> None:
     """Return when the commit in flight is back; the next step collects it."""
     courier = ps._courier
     assert courier is not None
     assert courier._errand is not None
     assert courier._wait(courier._errand, None)
-
-
-def worker_status(server: ServerThread, name: str = "w") -> dict[str, Any]:
-    with Observer(server.address) as observer:
-        (found,) = [one for one in observer.get_status()["workers"] if one["name"] == name]
-    return found
 
 
 @pytest.mark.parametrize("kind", ZOO)
@@ -103,7 +81,7 @@ def test_one_downpour_worker_is_sgd_with_gradients_one_step_old(kind: str) -> No
     for _ in range(10):
         before = [one.detach().clone() for one in newest]
         reference.zero_grad()
-        compute(reference)
+        backward(reference)
         for value, one in zip(newest, trained, strict=True):
             if one.grad is not None:
                 value -= 0.05 * one.grad
@@ -132,7 +110,7 @@ def test_each_gradient_is_of_the_version_that_its_commit_names_and_theta_minus_s
             with connect(server.address, model, name=str(number)) as ps:
                 everybody.wait()
                 for step in range(steps):
-                    loss = compute(model, seed=number)
+                    loss = backward(model, seed=number)
                     if step == 5:
                         model.get_parameter(next(iter(dict(model.named_parameters())))).grad.fill_(float("nan"))
                     ps.step(loss)
@@ -163,7 +141,7 @@ def test_each_gradient_is_of_the_version_that_its_commit_names_and_theta_minus_s
             delta = np.frombuffer(record.payload, np.float32, flat.layout.parameter_count)
             flat.write_parameters(torch.from_numpy(versions[base].copy()))
             flat.zero_gradients()
-            compute(model, seed=int(names[number]))
+            backward(model, seed=int(names[number]))
             flat.collect_gradients()
             expected = torch.empty(flat.layout.parameter_count)
             flat.scale_gradients(-0.125, expected)
@@ -192,21 +170,21 @@ def test_a_step_returns_before_its_commit_is_applied(tmp_path: Path) -> None:
             pass
         with connect(server.address, model, name="second") as ps:
             joining.join()
-            loss = compute(model)
+            loss = backward(model)
             report = ps.step(loss)
             assert report.under_way
             assert not report.applied
             assert ps.last_report is None
             assert worker_status(server, "second")["commits"] == 0
-            compute(model)
-            compute(other)
+            backward(model)
+            backward(other)
             first.step()
             following = ps.step()
             assert following.applied
             assert following.loss == loss.item()
             assert following.verdict is not None
             assert following.verdict.staleness == 1
-            compute(other)
+            backward(other)
             first.step()
         first.close()
         assert worker_status(server, "second")["commits"] == 2
@@ -217,7 +195,7 @@ def test_a_report_is_of_the_step_before_and_the_last_one_comes_with_the_end(serv
     with connect(server.address, model) as ps:
         losses, reports = [], []
         for number in range(4):
-            loss = compute(model, seed=number)
+            loss = backward(model, seed=number)
             losses.append(loss.item())
             reports.append(ps.step(loss, samples=number))
         reports = [*reports[1:], ps.last_report]
@@ -294,7 +272,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_statistics_of_its_batc
         assert all(value.isfinite().all() for value in held.values())
         assert ps.skipped_steps == 1
         assert int(model.state_dict()[next(name for name in held if "num_batches" in name)]) == 3
-        compute(model)
+        backward(model)
         report = ps.step()
         assert report.skipped
         assert report.version is not None
@@ -306,13 +284,13 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_statistics_of_its_batc
 def test_a_first_step_that_is_skipped_is_reported_by_the_second(server: ServerThread) -> None:
     model = make("perceptron")
     with connect(server.address, model) as ps:
-        compute(model)
+        backward(model)
         for parameter in model.parameters():
             parameter.grad.fill_(float("inf"))
         assert not ps.step().skipped
-        compute(model)
+        backward(model)
         assert ps.step().skipped
-        compute(model)
+        backward(model)
         assert ps.step().applied
 
 
@@ -324,7 +302,7 @@ def test_a_hundred_gradients_in_a_row_that_are_not_finite_are_divergence(server:
         with ps:
             train(ps, 5)
             while True:
-                compute(model)
+                backward(model)
                 for parameter in model.parameters():
                     parameter.grad.fill_(float("inf"))
                 ps.step()
@@ -420,10 +398,10 @@ def test_a_delta_that_the_server_refuses_is_told_by_the_next_step(
         assert ps._joined is not None
         transfer = ps._joined[1]
         monkeypatch.setattr(transfer, "stage", _staged_nan(transfer))
-        compute(model)
+        backward(model)
         ps.step()
         monkeypatch.undo()
-        compute(model)
+        backward(model)
         with pytest.raises(ServerRefused, match="BAD_VALUE"):
             ps.step()
         train(ps, 3)
@@ -451,7 +429,7 @@ def test_a_resumed_server_drops_what_was_computed_before_it_and_training_goes_on
         settle(ps)
     settings = {"bind": server.address, "data_dir": tmp_path / "data", "resume": True, "record": path}
     with ServerThread(**settings) as resumed:
-        reports = [ps.step(compute(model)) for _ in range(6)]
+        reports = [ps.step(backward(model)) for _ in range(6)]
         ps.close()
         assert ps.last_report is not None
         reports.append(ps.last_report)

@@ -20,9 +20,10 @@ from gem_worker import (
 )
 from gem_worker.client import RunState
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
+from tests.worker.loops import loss_of, train, worker_status
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import ZOO, a_batch, make
 
@@ -39,27 +40,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def connect(server: ServerThread, model: nn.Module, **settings: Any) -> ParameterServer:
     return ParameterServer(server.address, model, client_settings=IMPATIENT, **({"name": "w"} | settings))
-
-
-def loss_of(model: nn.Module, seed: int = 0) -> Tensor:
-    inputs, labels = a_batch(seed=seed)
-    return functional.cross_entropy(model(inputs), labels)
-
-
-def train(ps: ParameterServer, steps: int) -> list[float]:
-    losses = []
-    for _ in range(steps):
-        loss = loss_of(ps.model)
-        loss.backward()
-        ps.step(loss, samples=16)
-        losses.append(loss.item())
-    return losses
-
-
-def worker_status(server: ServerThread, name: str = "w") -> dict[str, Any]:
-    with Observer(server.address) as observer:
-        (found,) = [one for one in observer.get_status()["workers"] if one["name"] == name]
-    return found
 
 
 @pytest.mark.parametrize("kind", ZOO)

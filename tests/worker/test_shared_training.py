@@ -16,6 +16,7 @@ from gem_worker.client import ClientEvent, EventKind
 from torch import nn
 from torch.nn import functional
 
+from tests.worker.loops import backward
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import a_batch, make
 
@@ -47,9 +48,7 @@ def session(
 
 
 def step(ps: ParameterServer, seed: int) -> float:
-    inputs, labels = a_batch(seed=seed)
-    loss = functional.cross_entropy(ps.model(inputs), labels)
-    loss.backward()
+    loss = backward(ps.model, seed)
     report = ps.step(loss, samples=16)
     assert report.applied
     return loss.item()
