@@ -23,6 +23,14 @@ def crc32c(data: bytes, crc: int = 0) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+def word_sum(payload: bytes) -> int:
+    """The definition in shared_memory.proto, one word after the other."""
+    padded = payload + bytes(-len(payload) % 4)
+    words = struct.unpack(f"<{len(padded) // 4}I", padded)
+    mixed = [word * 0x9E3779B1 % (1 << 32) for word in words]
+    return sum((2 * index + 1) * (word ^ word >> 15) for index, word in enumerate(mixed)) % (1 << 32)
+
+
 def layout_digest(tensors: list[dict[str, object]]) -> str:
     """The digest of layout.proto, from plain dictionaries, in hexadecimal."""
     text = "gemps-layout-1\n"

@@ -1,6 +1,5 @@
 """Copying out of memory that others write to: what is judged and summed up is what was copied."""
 
-import struct
 import threading
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from gem_core import BadValueError, ElementType, Layout, TensorKind, TensorSpec
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
+from tests.core import slow
 
 LIMIT = np.float32(1e30)
 
@@ -29,25 +29,17 @@ def copied(values: NDArray[np.float32], *sizes: int) -> tuple[NDArray[np.float32
     return target, total
 
 
-def slow_word_sum(payload: bytes) -> int:
-    """The definition in shared_memory.proto."""
-    padded = payload + bytes(-len(payload) % 4)
-    words = struct.unpack(f"<{len(padded) // 4}I", padded)
-    mixed = [word * 0x9E3779B1 % (1 << 32) for word in words]
-    return sum((2 * index + 1) * (word ^ word >> 15) for index, word in enumerate(mixed)) % (1 << 32)
-
-
 @given(st.binary(max_size=300), st.integers(0, 75))
 def test_word_sum_is_what_the_proto_says_and_adds_up_over_parts(payload: bytes, words: int) -> None:
     split = min(4 * words, len(payload) // 4 * 4)
-    assert word_sum(payload) == slow_word_sum(payload)
+    assert word_sum(payload) == slow.word_sum(payload)
     parts = word_sum(payload[:split]) + word_sum(payload[split:], words_before=split // 4)
     assert parts % (1 << 32) == word_sum(payload)
 
 
 def test_word_sum_of_more_than_one_step_is_that_of_the_whole() -> None:
     payload = np.random.default_rng(0).bytes(3 * 1024 * 1024 + 5)
-    assert word_sum(payload) == slow_word_sum(payload)
+    assert word_sum(payload) == slow.word_sum(payload)
 
 
 def test_word_sum_tells_every_single_bit() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.slow import word_sum
 from tests.faults.history import Deltas, History
 from tests.faults.library_worker import LibraryWorker
 from tests.faults.load import LoggedWorker
@@ -20,7 +21,6 @@ from tests.faults.processes import MODELS_AND_TRANSPORTS, count, kill, over, sta
 from tests.figures import Figures
 from tests.wire.model import SMALL, Model
 from tests.wire.processes import ServerProcess
-from tests.wire.sharing import word_sum
 from tests.wire.transfer import Commit
 from tests.wire.worker import CommitStream, RawWorker
 

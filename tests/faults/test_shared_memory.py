@@ -29,13 +29,14 @@ from gem_worker.client.events import EventKind
 from gemps.v1 import commit_pb2, errors_pb2, shared_memory_pb2
 from numpy.typing import NDArray
 
+from tests.core.slow import word_sum
 from tests.faults import half_written, scribbler
 from tests.faults.processes import count, kill, start
 from tests.figures import Figures
 from tests.wire.model import SHARED_MEMORY, Model, Tensor, Values
 from tests.wire.processes import START_PATIENCE, ServerProcess
 from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused, refused
-from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory, word_sum
+from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory
 from tests.wire.worker import RawWorker
 
 pytestmark = needs_shared_memory

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from gemps.v1 import commit_pb2, shared_memory_pb2, transfer_pb2
 
+from tests.core.slow import word_sum
 from tests.wire.model import SHARED_MEMORY, Values
 from tests.wire.refusals import PATIENCE
 from tests.wire.transfer import Commit, footer_of
@@ -19,14 +20,6 @@ from tests.wire.worker import CommitStream, RawWorker
 needs_shared_memory = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="there is no memfd_create here (Linux has it)"
 )
-
-
-def word_sum(payload: bytes) -> int:
-    """As the proto says it, one word after the other."""
-    padded = payload + bytes(-len(payload) % 4)
-    words = struct.unpack(f"<{len(padded) // 4}I", padded)
-    mixed = [word * 0x9E3779B1 % (1 << 32) for word in words]
-    return sum((2 * index + 1) * (word ^ word >> 15) for index, word in enumerate(mixed)) % (1 << 32)
 
 
 def question(commit: Commit) -> Commit:

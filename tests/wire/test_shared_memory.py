@@ -13,11 +13,12 @@ import pytest
 from gem_server.errors import StartupError
 from gemps.v1 import errors_pb2, shared_memory_pb2
 
+from tests.core.slow import word_sum
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, FLOAT32, LARGE, SHARED_MEMORY, SMALL, Values
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
-from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory, word_sum
+from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory
 from tests.wire.worker import RawWorker
 
 pytestmark = needs_shared_memory
