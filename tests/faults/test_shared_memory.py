@@ -34,7 +34,7 @@ from tests.faults import half_written, scribbler
 from tests.faults.processes import count, kill, start
 from tests.figures import Figures
 from tests.wire.model import SHARED_MEMORY, Model, Tensor, Values
-from tests.wire.processes import START_PATIENCE, ServerProcess
+from tests.wire.processes import ServerProcess, killed_script
 from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused, refused
 from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory
 from tests.wire.worker import RawWorker
@@ -317,18 +317,9 @@ async def until_regions(server: ServerProcess, number: int) -> None:
 async def half_writing(server: ServerProcess, name: str, commits: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """A worker process in the midst of writing a delta; killed in the end."""
     told = [server.address, name, str(WIDE.parameter_count), str(commits)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, half_written.__file__, *told, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), START_PATIENCE) == b"writing\n"
+    async with killed_script(half_written, *told, says="writing") as process:
         yield process
         assert process.returncode is None
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 @pytest.mark.timeout(1800)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 from google.protobuf.message import Message
@@ -76,13 +77,19 @@ async def doomed_process(
     files = [folder / f"stream-{number}" for number in range(len(streams))]
     for file, messages in zip(files, streams, strict=True):
         doomed_client.write_messages(file, [message.SerializeToString() for message in messages])
+    async with killed_script(doomed_client, address, method, *map(str, files), says="sent") as process:
+        yield process
+
+
+@asynccontextmanager
+async def killed_script(script: ModuleType, *arguments: str, says: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of this script, which has said its first line; killed (-9) in the end, if the test did not."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, doomed_client.__file__, address, method, *map(str, files), stdout=asyncio.subprocess.PIPE
+        sys.executable, script.__file__, *arguments, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), START_PATIENCE)
-        assert line == b"sent\n"
+        assert await asyncio.wait_for(process.stdout.readline(), START_PATIENCE) == f"{says}\n".encode()
         yield process
     finally:
         if process.returncode is None:
