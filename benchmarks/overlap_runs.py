@@ -1,14 +1,9 @@
 """What `overlap.py` measures: how long steps take, and what is learned, with overlap and without."""
 
-import json
 import multiprocessing
-import os
 import select
-import signal
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,51 +19,15 @@ import torch
 from gem_worker import ClientSettings, ParameterServer
 from gem_worker.models import create_model
 from gem_worker.tasks import Task, create_task, training_batches
+from harness.processes import processor_seconds
 from safetensors.torch import load_file
+from served import serve
 from torch import nn
 from torch.nn import functional
 
 WAYS = (False, True)
 WARM_UP_STEPS = 3
 PATIENT = ClientSettings(connect_timeout=300)
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server process: its address, and where its checkpoints go."""
-
-    process: "subprocess.Popen[bytes]"
-    address: str
-    folder: Path
-
-    def cpu_seconds(self) -> float:
-        """Processor time that it has taken (Linux)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def serve(*flags: str, shared: bool = False) -> Iterator[Served]:
-    """A server with these flags, for as long as the block; with `shared` it shares memory with its workers."""
-    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as name:
-        folder = Path(name)
-        ready = folder / "ready.json"
-        fixed = ["--bind=127.0.0.1:0", f"--ready-file={ready}", f"--data-dir={folder / 'data'}", "--durability=none"]
-        if shared:
-            fixed.append(f"--shared-memory-socket={folder / 'memory'}")
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gem_cli", "serve", *fixed, *flags], stdout=log, stderr=log
-            )
-        try:
-            while not ready.exists():
-                if process.poll() is not None:
-                    sys.exit((folder / "log").read_text(encoding="utf-8"))
-                time.sleep(0.05)
-            yield Served(process, json.loads(ready.read_text(encoding="utf-8"))["address"], folder)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
 
 
 # --- how long steps take
@@ -118,7 +77,11 @@ def measure(case: Case, rounds: int, seconds: float) -> dict[bool, list[Block]]:
     """For each way (with overlap or without) a block a round. The ways take turns, and who is first does, too."""
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
-        served = stack.enter_context(serve(f"--min-workers={case.workers}", "--eta=1e-6", shared=case.shared))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-bench-")))
+        flags = [f"--min-workers={case.workers}", "--eta=1e-6"]
+        if case.shared:
+            flags.append(f"--shared-memory-socket={folder / 'memory'}")
+        served = stack.enter_context(serve(folder, *flags))
         address = stack.enter_context(delayed(served.address, case.delay)) if case.delay else served.address
         manager = stack.enter_context(spawn.Manager())
         pool = stack.enter_context(spawn.Pool(case.workers))
@@ -128,9 +91,9 @@ def measure(case: Case, rounds: int, seconds: float) -> dict[bool, list[Block]]:
         server_cpu: list[tuple[bool, float]] = []
         for way in _turns(rounds):
             barrier.wait()
-            before = served.cpu_seconds()
+            before = processor_seconds([served.process.pid])
             barrier.wait()
-            server_cpu.append((way, served.cpu_seconds() - before))
+            server_cpu.append((way, processor_seconds([served.process.pid]) - before))
         of_workers = working.get()
     found: dict[bool, list[Block]] = {way: [] for way in WAYS}
     for number, (way, cpu) in enumerate(server_cpu):
@@ -233,19 +196,19 @@ class Learned:
 
 def learn(task: Task, workers: int, steps: int, order: str, eta: float, seed: int, *, overlap: bool) -> Learned:
     """One run with workers on threads of this process: ordinary training loops with the real client library."""
-    flags = (f"--order={order}", f"--min-workers={workers}", f"--steps={steps}", f"--seed={seed}", f"--eta={eta}")
-    with serve(*flags, "--threads=1") as served:
-        loops = [_Loop(number, served.address, task, seed, overlap) for number in range(workers)]
-        for loop in loops:
-            loop.start()
-        for loop in loops:
-            loop.join()
-            if loop.error is not None:
-                raise loop.error
-        served.process.send_signal(signal.SIGTERM)
-        served.process.wait()
-        model = create_model("mlp", task.input_shape, task.classes, seed=0)
-        model.load_state_dict(load_file(served.folder / "data" / "latest" / "model.safetensors"))
+    model = create_model("mlp", task.input_shape, task.classes, seed=0)
+    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as name:
+        data = Path(name) / "data"
+        flags = [f"--order={order}", f"--min-workers={workers}", f"--steps={steps}", f"--seed={seed}", f"--eta={eta}"]
+        with serve(Path(name), *flags, "--threads=1", f"--data-dir={data}", "--durability=none") as served:
+            loops = [_Loop(number, served.address, task, seed, overlap) for number in range(workers)]
+            for loop in loops:
+                loop.start()
+            for loop in loops:
+                loop.join()
+                if loop.error is not None:
+                    raise loop.error
+        model.load_state_dict(load_file(data / "latest" / "model.safetensors"))
     (inputs, labels), (held_out, truth) = (next(training_batches(s, len(s), 0, 0))[1] for s in (task.train, task.test))
     with torch.no_grad():
         loss = functional.cross_entropy(model(inputs), labels).item()

@@ -4,12 +4,8 @@ Workers are client processes without PyTorch: each commits a delta of all parame
 computes nothing. What gemps can do beside others is `bench.py`'s to measure.
 """
 
-import json
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from gem_worker.client import Client
+from served import serve
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 
@@ -59,28 +56,16 @@ def measure(
     whose value names something in a temporary folder, which is made in `directory`.
     """
     with tempfile.TemporaryDirectory(prefix="gemps-bench-", dir=directory) as folder:
-        ready = Path(folder) / "ready.json"
-        settings = {"--bind": "127.0.0.1:0", "--rule": rule, "--min-workers": workers, "--ready-file": ready}
-        settings |= dict(flags or {}) | {flag: Path(folder) / name for flag, name in (files or {}).items()}
+        settings = {"--rule": rule, "--min-workers": workers, **(flags or {})}
+        settings |= {flag: Path(folder) / name for flag, name in (files or {}).items()}
         if credentials is not None:
             settings["--credentials"] = credentials / "server"
             os.environ["GEMPS_CLIENT_CREDENTIALS"] = str(credentials / "worker")  # which the workers inherit
         else:
             os.environ.pop("GEMPS_CLIENT_CREDENTIALS", None)
         arguments = [f"{flag}={value}" for flag, value in settings.items()]
-        with (Path(folder) / "log").open("wb") as log:
-            server = subprocess.Popen([sys.executable, "-m", "gem_cli", "serve", *arguments], stdout=log, stderr=log)
-        try:
-            while not ready.exists():
-                if server.poll() is not None:
-                    sys.exit((Path(folder) / "log").read_text(encoding="utf-8"))
-                time.sleep(0.05)
-            address = json.loads(ready.read_text(encoding="utf-8"))["address"]
-            spawn = multiprocessing.get_context("spawn")
-            with spawn.Manager() as manager, spawn.Pool(workers) as pool:
-                start = manager.Barrier(workers)
-                jobs = [(seconds, address, f"worker-{index}", parameters, start) for index in range(workers)]
-                return [one for took in pool.starmap(commit_for, jobs, chunksize=1) for one in took]
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait()
+        spawn = multiprocessing.get_context("spawn")
+        with serve(Path(folder), *arguments) as served, spawn.Manager() as manager, spawn.Pool(workers) as pool:
+            start = manager.Barrier(workers)
+            jobs = [(seconds, served.address, f"worker-{index}", parameters, start) for index in range(workers)]
+            return [one for took in pool.starmap(commit_for, jobs, chunksize=1) for one in took]
