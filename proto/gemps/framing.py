@@ -9,7 +9,9 @@ directly. What `before_chunk` and the data make is what protobuf's own serialisa
 Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from google.protobuf.message import DecodeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -26,6 +28,8 @@ _MAX_VARINT_BYTES = 10
 # The contract's messages have at most ten fields, and a later one's will not have many more. Without a limit 2 MiB of
 # empty fields would keep a receiver busy for seconds, and cost it a hundred times their size.
 MAX_FIELDS = 1000
+# A payload of 64 KiB, which travels whole, and what is said of it.
+SMALL_BYTES = 80 << 10
 
 
 class FramingError(ValueError):
@@ -52,6 +56,21 @@ def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
     _put_varint(message, len(head) + size)
     message += head
     return bytes(message)
+
+
+def parse_small(kind: Any, message: Buffer) -> Any:
+    """A small message of this class as a whole, its chunk included; None: take it apart.
+
+    That is eight times faster where 80 KiB are copied within a microsecond or two. What has fields twice, in other than
+    their shortest form, or is no such message, is for `split_chunk` to judge.
+    """
+    if len(message) > SMALL_BYTES:
+        return None
+    try:
+        parsed = kind.FromString(bytes(message))
+    except DecodeError:
+        return None
+    return parsed if parsed.ByteSize() == len(message) else None
 
 
 def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | None]:

@@ -61,7 +61,7 @@ class Hold:
 
     `buffer` is None for an Initialize, which brings its own memory and only counts. `asked_at`: when the session asked
     first, before it was told to come back. `aside`: it has the buffer for the slow. `received`: the whole payload is
-    here; `complete`: the queue has it.
+    here; `complete`: the queue has it. `granted` resolves when one that had to wait has its place.
     """
 
     __slots__ = (
@@ -78,11 +78,11 @@ class Hold:
         "session",
     )
 
-    def __init__(self, session: Session, call: Call, purpose: Purpose, granted: "asyncio.Future[None]") -> None:
+    def __init__(self, session: Session, call: Call, purpose: Purpose) -> None:
         self.session = session
         self.call = call
         self.purpose = purpose
-        self.granted = granted
+        self.granted: asyncio.Future[None] | None = None
         self.buffer: StagingBuffer | None = None
         self.aside = False
         self.asked_at = 0.0
@@ -136,16 +136,20 @@ class StagingPool:
 
     async def reserve(self, session: Session, call: Call, purpose: Purpose) -> Hold:
         """Wait for a buffer. Raises WAITING_ROOM when too many wait who come first: at once, or when they have come."""
-        hold = Hold(session, call, purpose, asyncio.get_running_loop().create_future())
+        hold = Hold(session, call, purpose)
         if session.asked_at is None:
             session.asked_at = self._clock()
         hold.asked_at = session.asked_at
+        if not self._waiting and self._finds_a_buffer(hold) and self._order.pick((hold,), self._holding) is hold:
+            self._grant(hold)
+            return hold
+        granted = hold.granted = asyncio.get_running_loop().create_future()
         if self.waiting >= self.waiting_limit:
             self._make_room_for(hold)
         insort(self._waiting, hold, key=lambda one: one.asked_at)
         self.dispatch()
         try:
-            await hold.granted
+            await granted
         except BaseException:
             if hold in self._waiting:
                 self._waiting.remove(hold)
@@ -180,14 +184,18 @@ class StagingPool:
             hold = self._order.pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
-            hold.aside = hold.session.uploads_slowly
             self._waiting.remove(hold)
-            self._holding.append(hold)
-            if hold.purpose is Purpose.COMMIT:
-                hold.buffer = self._take_buffer()
-            hold.session.asked_at = None
-            hold.granted_at = hold.progressed_at = self._clock()
-            hold.granted.set_result(None)
+            self._grant(hold)
+            if hold.granted is not None:
+                hold.granted.set_result(None)
+
+    def _grant(self, hold: Hold) -> None:
+        hold.aside = hold.session.uploads_slowly
+        self._holding.append(hold)
+        if hold.purpose is Purpose.COMMIT:
+            hold.buffer = self._take_buffer()
+        hold.session.asked_at = None
+        hold.granted_at = hold.progressed_at = self._clock()
 
     def refuse_waiting(self, refusal: Refusal, purposes: tuple[Purpose, ...]) -> None:
         """Tell everybody in the waiting room who waits for one of these purposes to go."""
@@ -242,7 +250,7 @@ class StagingPool:
 
     def _still_waiting(self) -> list[Hold]:
         """Who waits, without those whose call was ended and has not taken itself away yet."""
-        return [hold for hold in self._waiting if not hold.granted.done()]
+        return [hold for hold in self._waiting if hold.granted is not None and not hold.granted.done()]
 
     def _make_room_for(self, hold: Hold) -> None:
         """Send the last of the order away, or raise why it is this one."""

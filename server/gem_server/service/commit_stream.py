@@ -3,7 +3,7 @@
 from contextlib import closing
 from dataclasses import dataclass
 
-from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, split_chunk
+from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, parse_small, split_chunk
 from gemps.v1 import commit_pb2
 
 from gem_core import WireType
@@ -14,7 +14,7 @@ from gem_server.flow.reading import superseded_by_newer_call
 from gem_server.flow.requests import Applied
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Attendance, Context
-from gem_server.service.reply_stream import parameters_header, send
+from gem_server.service.reply_stream import put_header, send
 from gem_server.state.sessions import Session
 
 # commit.proto: such payloads travel in the header's message, without waiting.
@@ -112,9 +112,9 @@ class CommitStream:
         if applied.reader is None:
             raise superseded_by_newer_call()
         payload = self._committing.format(session.joining.parameter_wire_type)
-        head = commit_pb2.CommitResponse(
-            verdict=messages.verdict_to(applied.verdict), parameters=parameters_header(applied.reader, payload)
-        )
+        head = commit_pb2.CommitResponse()
+        messages.put_verdict(applied.verdict, head.verdict)
+        put_header(applied.reader, payload, head.parameters)
         if header.handle is not None and applied.reader.handle is not None:
             with closing(applied.reader):  # the worker reads by itself
                 head.parameters.shared_memory.CopyFrom(messages.handle_to(applied.reader.handle))
@@ -146,10 +146,17 @@ async def _read(context: Context) -> _Part | None:
     raw: bytes | object = await context.read()
     if not isinstance(raw, bytes | memoryview):  # grpc.aio.EOF
         return None
-    rest, offset, data = split_chunk(raw, COMMIT_REQUEST_CHUNK)
-    if not rest:
-        return _Part(None, offset, data, None)
-    message = messages.parse(commit_pb2.CommitRequest, rest)
+    message: commit_pb2.CommitRequest | None = parse_small(commit_pb2.CommitRequest, raw)
+    if message is not None:
+        offset, data = 0, None
+        if message.HasField("chunk"):
+            offset, data = message.chunk.offset, memoryview(message.chunk.data)
+        messages.check_size(commit_pb2.CommitRequest, len(raw) - len(data or b""))
+    else:
+        rest, offset, data = split_chunk(raw, COMMIT_REQUEST_CHUNK)
+        if not rest:
+            return _Part(None, offset, data, None)
+        message = messages.parse(commit_pb2.CommitRequest, rest)
     return _Part(
         message.header if message.HasField("header") else None,
         offset,

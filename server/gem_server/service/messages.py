@@ -55,17 +55,21 @@ _SCHEDULES = {
 
 def parse(kind: type[AnyMessage], raw: bytes, limit: int = MAX_SMALL_MESSAGE_BYTES) -> AnyMessage:
     """A message from bytes whose size was checked first. Raises MALFORMED."""
-    if len(raw) > limit:
-        raise Refusal(
-            Reason.MALFORMED,
-            f"{len(raw)} bytes of {kind.DESCRIPTOR.name} beside its chunk: send at most {limit}",
-        )
+    check_size(kind, len(raw), limit)
     try:
         return kind.FromString(raw)
     except DecodeError:
         raise Refusal(
             Reason.MALFORMED, f"these bytes are not a {kind.DESCRIPTOR.full_name}: use code generated from the protos"
         ) from None
+
+
+def check_size(kind: type[Message], size: int, limit: int = MAX_SMALL_MESSAGE_BYTES) -> None:
+    """Raise MALFORMED when a message has so many bytes beside its chunk."""
+    if size > limit:
+        raise Refusal(
+            Reason.MALFORMED, f"{size} bytes of {kind.DESCRIPTOR.name} beside its chunk: send at most {limit}"
+        )
 
 
 def text(value: str, field: str, required: bool = False) -> str:
@@ -174,30 +178,27 @@ def footer_from(message: transfer_pb2.Footer) -> committing.Footer:
     return committing.Footer(message.byte_count, message.chunk_count, message.crc32c)
 
 
-def statistics_to(statistics: Statistics) -> commit_pb2.CommitStatistics:
-    """The message of a commit's statistics."""
-    return commit_pb2.CommitStatistics(
-        mean_pi=statistics.mean_pi,
-        blocked_fraction=statistics.blocked_fraction,
-        clamped_fraction=statistics.clamped_fraction,
-        proxy_norm=statistics.proxy_norm,
-        drift_norm=statistics.drift_norm,
-        delta_norm=statistics.delta_norm,
-        update_norm=statistics.update_norm,
-    )
+def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
+    """Write a verdict into a message, field by field: which takes half the time of making messages to be copied."""
+    message.sequence = verdict.sequence
+    message.version.incarnation = verdict.version.incarnation
+    message.version.clock = verdict.version.clock
+    message.duplicate = verdict.duplicate
+    message.staleness = verdict.staleness
+    message.run_state = RUN_STATES[verdict.run_state]
+    message.next_eta = verdict.next_eta
+    put_statistics(verdict.statistics, message.statistics)
 
 
-def verdict_to(verdict: Verdict) -> commit_pb2.Verdict:
-    """The message of a verdict."""
-    return commit_pb2.Verdict(
-        sequence=verdict.sequence,
-        version=version_to(verdict.version),
-        duplicate=verdict.duplicate,
-        staleness=verdict.staleness,
-        statistics=statistics_to(verdict.statistics),
-        run_state=RUN_STATES[verdict.run_state],
-        next_eta=verdict.next_eta,
-    )
+def put_statistics(statistics: Statistics, message: commit_pb2.CommitStatistics) -> None:
+    """Write a commit's statistics into a message."""
+    message.mean_pi = statistics.mean_pi
+    message.blocked_fraction = statistics.blocked_fraction
+    message.clamped_fraction = statistics.clamped_fraction
+    message.proxy_norm = statistics.proxy_norm
+    message.drift_norm = statistics.drift_norm
+    message.delta_norm = statistics.delta_norm
+    message.update_norm = statistics.update_norm
 
 
 def run_settings_to(settings: ServerSettings, rule_settings: dict[str, float]) -> run_pb2.RunSettings:

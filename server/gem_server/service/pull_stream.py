@@ -10,7 +10,7 @@ from gem_server.flow.requests import Unchanged
 from gem_server.security.access import PULL_WITH_SESSION
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
-from gem_server.service.reply_stream import parameters_header, send
+from gem_server.service.reply_stream import put_header, send
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session
@@ -45,15 +45,16 @@ class PullStream:
                 await context.write(parameters_pb2.PullResponse(not_modified=not_modified).SerializeToString())
                 return
             payload = self._pulling.format(wanted.wire_type, wanted.with_constants)
-            header = parameters_header(outcome, payload, wanted.resume_offset)
+            head = parameters_pb2.PullResponse()
+            put_header(outcome, payload, head.header, wanted.resume_offset)
             if request.with_layout:
-                header.layout.CopyFrom(messages.layout_to(payload.layout))
+                head.header.layout.CopyFrom(messages.layout_to(payload.layout))
             sent = await send(
                 context,
                 outcome,
                 payload,
                 self._central.constants,
-                head=parameters_pb2.PullResponse(header=header).SerializeToString(),
+                head=head.SerializeToString(),
                 last=parameters_pb2.PullResponse(),
                 chunk_field=PULL_RESPONSE_CHUNK,
                 chunk_bytes=self._chunk_bytes,

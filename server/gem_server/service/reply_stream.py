@@ -10,7 +10,6 @@ from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reading import Reader
 from gem_server.service.answering import Context
 from gem_server.service.commit_connection import CommitConnection
-from gem_server.service.messages import version_to
 
 
 class HasFooter(Protocol):
@@ -22,16 +21,15 @@ class HasFooter(Protocol):
         """Its bytes."""
 
 
-def parameters_header(reader: Reader, payload: PayloadFormat, offset: int = 0) -> transfer_pb2.ParametersHeader:
-    """Announces what `send` is about to stream."""
-    return transfer_pb2.ParametersHeader(
-        version=version_to(reader.version),
-        wire_type=int(payload.wire_type),  # type: ignore[arg-type]
-        byte_count=payload.byte_count,
-        offset=offset,
-        with_constants=payload.with_constants,
-        layout_digest=payload.layout.digest,
-    )
+def put_header(reader: Reader, payload: PayloadFormat, message: transfer_pb2.ParametersHeader, offset: int = 0) -> None:
+    """Announce in `message` what `send` is about to stream."""
+    message.version.incarnation = reader.version.incarnation
+    message.version.clock = reader.version.clock
+    message.wire_type = int(payload.wire_type)  # type: ignore[assignment]
+    message.byte_count = payload.byte_count
+    message.offset = offset
+    message.with_constants = payload.with_constants
+    message.layout_digest = payload.layout.digest
 
 
 async def send(

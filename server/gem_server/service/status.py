@@ -203,7 +203,7 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
     if seen.loss is not None:
         status.loss = seen.loss
     if seen.statistics is not None:
-        status.statistics.CopyFrom(messages.statistics_to(seen.statistics))
+        messages.put_statistics(seen.statistics, status.statistics)
     if session is not None and session.held is not None:
         status.snapshot_version.CopyFrom(messages.version_to(session.held.newest.version))
     return status

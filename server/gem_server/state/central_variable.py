@@ -6,7 +6,7 @@ writes it (from the event loop, or from the kernel's thread while the event loop
 
 import secrets
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from gem_core import Layout, Statistics, UpdateRule, WorkerState
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """(incarnation, clock): clocks of different incarnations cannot be compared. Clock 0: no parameters yet."""
 
     incarnation: int

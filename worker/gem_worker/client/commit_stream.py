@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import grpc
-from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, FramingError, before_chunk, split_chunk
+from gemps.framing import (
+    COMMIT_REQUEST_CHUNK,
+    COMMIT_RESPONSE_CHUNK,
+    Buffer,
+    FramingError,
+    before_chunk,
+    parse_small,
+    split_chunk,
+)
 from gemps.v1 import commit_pb2
 from google.protobuf.message import DecodeError
 
@@ -200,8 +208,7 @@ class CommitStream:
         may_proceed = True
         while (message := self._call.receive()) is not None:
             watched.progress()
-            rest, offset, data = split_chunk(message, COMMIT_RESPONSE_CHUNK)
-            fields = commit_pb2.CommitResponse.FromString(rest)
+            fields, offset, data = _take_apart(message)
             if fields.HasField("proceed"):
                 if not may_proceed or fields.proceed.sequence != commit.sequence:
                     raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")
@@ -218,8 +225,17 @@ class CommitStream:
             if fields.HasField("parameters"):
                 reply.receiver.announce(fields.parameters)
             if data is not None:
-                reply.receiver.add(offset, data)
+                reply.receiver.add(offset, memoryview(data))
             if fields.HasField("footer"):
                 reply.receiver.finish(fields.footer)
                 return
         raise Torn("the stream ended without a footer")
+
+
+def _take_apart(message: Buffer) -> tuple[commit_pb2.CommitResponse, int, Buffer | None]:
+    """Its fields, and of its chunk the offset and the data."""
+    whole: commit_pb2.CommitResponse | None = parse_small(commit_pb2.CommitResponse, message)
+    if whole is not None:
+        return whole, whole.chunk.offset, whole.chunk.data if whole.HasField("chunk") else None
+    rest, offset, data = split_chunk(message, COMMIT_RESPONSE_CHUNK)
+    return commit_pb2.CommitResponse.FromString(rest), offset, data

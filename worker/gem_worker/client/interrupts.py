@@ -16,6 +16,9 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Without what makes enums of handlers, and fails at it when they are functions: a tenth of the time of a small commit.
+_handler_of: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
 
 class _Noted:
@@ -65,10 +68,10 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
     outer = _noted.cancel
     try:
         for number in _SIGNALS:
-            handler = signal.getsignal(number)
+            handler = _handler_of(number)
             if callable(handler) and handler != _noted.note:  # within another such block it waits already
                 before[number] = handler
-                signal.signal(number, _noted.note)
+                _set_handler(number, _noted.note)
         _noted.cancel = cancel or outer
         if _noted.pending is not None and cancel is not None:
             cancel()  # noted before there was anything to cancel
@@ -90,6 +93,6 @@ def _restore(handlers: list[tuple[int, Any]]) -> None:
     if handlers:
         number, handler = handlers.pop()
         try:
-            signal.signal(number, handler)
+            _set_handler(number, handler)
         finally:
             _restore(handlers)
