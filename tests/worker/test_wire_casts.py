@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gem_worker import wire_casts
+from gem_worker.wire_casts import LARGEST_SENT, HostEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,15 +18,30 @@ WIRE_TYPES = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.IN
 FINITE = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=True)
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are many, however many threads share them."""
+    monkeypatch.setattr(wire_casts, "_PIECE", 1024)
+
+
 def torch_encode(wire_type: WireType, values: NDArray[np.float32]) -> NDArray[np.uint8]:
     out = torch.empty(encoded_bytes(wire_type, len(values)), dtype=torch.uint8)
     wire_casts.encode(wire_type, torch.from_numpy(values), out)
     return out.numpy()
 
 
+def host_encode(wire_type: WireType, values: NDArray[np.float32], factor: float = 1) -> tuple[NDArray[np.uint8], bool]:
+    out = torch.empty(encoded_bytes(wire_type, len(values)), dtype=torch.uint8)
+    usable = HostEncoder(wire_type).encode(torch.from_numpy(values), factor, out)
+    return out.numpy(), usable
+
+
 def assert_same_bytes_both_ways(wire_type: WireType, values: NDArray[np.float32]) -> None:
     encoded = torch_encode(wire_type, values)
     assert encoded.tobytes() == bytes(core_encode(wire_type, values))
+    by_pieces, usable = host_encode(wire_type, values)
+    assert by_pieces.tobytes() == encoded.tobytes()
+    assert usable == all(np.abs(values, dtype=np.float64) <= LARGEST_SENT)
     by_torch = torch.empty(len(values))
     wire_casts.decode(wire_type, torch.from_numpy(encoded), by_torch)
     by_core = np.empty(len(values), np.float32)
@@ -56,9 +72,10 @@ def test_zeros_halves_denormals_and_giants_give_the_same_bytes_as_the_core(wire_
         assert_same_bytes_both_ways(wire_type, values)
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_int8_blocks_of_every_kind_beside_each_other_give_the_same_bytes_as_the_core() -> None:
     values = np.random.default_rng(0).standard_normal(3_000 * 256 + 77).astype(np.float32)
-    values[5 * 256 : 6 * 256] = 0  # the first piece that is handled at once has such blocks, the second has none
+    values[5 * 256 : 6 * 256] = 0  # the first pieces that are handled at once have such blocks, others have none
     values[7 * 256 : 8 * 256] *= np.float32(1e-44)
     values[-300:] = 0
     assert_same_bytes_both_ways(WireType.INT8_BLOCK, values)
@@ -67,6 +84,45 @@ def test_int8_blocks_of_every_kind_beside_each_other_give_the_same_bytes_as_the_
 def test_float16_saturates_instead_of_becoming_infinite() -> None:
     encoded = torch_encode(WireType.FLOAT16, np.array([1e9, -1e9], np.float32))
     assert encoded.view(np.float16).tolist() == [65504.0, -65504.0]
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@pytest.mark.parametrize("factor", [-0.01, 1 / 3, 1e-30, 0.0, 1e6])
+def test_the_factor_is_rounded_into_the_values_before_they_are_encoded(wire_type: WireType, factor: float) -> None:
+    values = np.random.default_rng(1).standard_normal(1_400 * 256 + 9).astype(np.float32)
+    encoded, usable = host_encode(wire_type, values, factor)
+    assert encoded.tobytes() == bytes(core_encode(wire_type, values * np.float32(factor)))
+    assert usable
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@pytest.mark.parametrize("position", [0, 200_000, 399_999])
+def test_one_value_that_no_server_takes_is_seen_wherever_it_is(wire_type: WireType, position: int) -> None:
+    values = np.ones(400_000, np.float32)
+    for good in (4.9e29, -4.9e29, 7e4):
+        values[position] = good
+        assert host_encode(wire_type, values)[1]
+    for bad in (np.nan, -np.nan, np.inf, -np.inf, 5.1e29, -5.1e29, 3e38):
+        values[position] = bad
+        assert not host_encode(wire_type, values)[1]
+
+
+def test_float32_may_be_scaled_where_it_lies() -> None:
+    values = torch.arange(300_000, dtype=torch.float32)
+    expected = values * -0.3
+    assert HostEncoder(WireType.FLOAT32).encode(values, -0.3, values.view(torch.uint8))
+    assert torch.equal(values, expected)
+
+
+def test_an_encoder_makes_payloads_of_any_length_one_after_the_other() -> None:
+    encoder = HostEncoder(WireType.INT8_BLOCK)
+    for length in (300, 300_001, 5, 131_072, 0):
+        values = np.random.default_rng(length).standard_normal(length).astype(np.float32)
+        out = torch.empty(encoded_bytes(WireType.INT8_BLOCK, length), dtype=torch.uint8)
+        assert encoder.encode(torch.from_numpy(values), 1, out)
+        assert out.numpy().tobytes() == bytes(core_encode(WireType.INT8_BLOCK, values))
 
 
 def test_a_payload_in_shared_memory_has_no_encoding() -> None:
