@@ -81,7 +81,7 @@ def test_host_memory_is_pinned_and_a_plain_model_needs_no_further_device_memory(
     transfer = Transfer(flat, WireType.FLOAT32, WireType.FLOAT32)
     assert transfer._delta_host.is_pinned()
     assert transfer._received.is_pinned()
-    assert transfer._scaled is flat.groups[0].gradients
+    assert transfer._gathered is None
     assert isinstance(transfer.clock, CudaClock)
 
 

@@ -24,10 +24,10 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def scaled(flat: FlatModel, factor: float = 1.0) -> dict[str, Tensor]:
-    """What `scale_gradients` gives, cut up by the layout."""
+def collected(flat: FlatModel) -> dict[str, Tensor]:
+    """What `read_gradients` gives, cut up by the layout."""
     out = torch.full((flat.layout.parameter_count,), float("nan"))
-    flat.scale_gradients(factor, out)
+    flat.read_gradients(out)
     return cut(flat, out)
 
 
@@ -81,8 +81,8 @@ def test_flat_gradients_are_those_of_autograd_and_views_survive_many_steps(kind:
         reference.zero_grad()
         flat.collect_gradients()
         assert_flat(flat)
-        for name, piece in scaled(flat, -0.5).items():
-            assert torch.equal(piece, expected[name].float() * -0.5), name
+        for name, piece in collected(flat).items():
+            assert torch.equal(piece, expected[name].float()), name
         flat.zero_gradients()
         assert all(float(p.grad.abs().sum()) == 0 for p in model.parameters() if p.grad is not None)
 
@@ -98,7 +98,7 @@ def test_zero_grad_to_none_between_steps_loses_no_gradient(kind: str) -> None:
         expected = gradients_of(reference)
         flat.collect_gradients()
         assert_flat(flat)
-        for name, piece in scaled(flat).items():
+        for name, piece in collected(flat).items():
             assert torch.equal(piece, expected[name].float()), name
 
 
@@ -120,7 +120,7 @@ def test_gradients_that_were_set_to_none_and_not_made_again_count_as_zero() -> N
     backward(model)
     model.zero_grad(set_to_none=True)
     flat.collect_gradients()
-    assert all(not piece.any() for piece in scaled(flat).values())
+    assert all(not piece.any() for piece in collected(flat).values())
 
 
 def test_several_backwards_add_up() -> None:
@@ -130,7 +130,7 @@ def test_several_backwards_add_up() -> None:
         backward(reference, seed)
         backward(model, seed)
     flat.collect_gradients()
-    for name, piece in scaled(flat).items():
+    for name, piece in collected(flat).items():
         assert torch.equal(piece, reference.get_parameter(name).grad), name
 
 
@@ -139,7 +139,7 @@ def test_a_gradient_from_before_flattening_is_dropped() -> None:
     backward(model)
     flat = FlatModel(model)
     flat.collect_gradients()
-    assert all(not piece.any() for piece in scaled(flat).values())
+    assert all(not piece.any() for piece in collected(flat).values())
 
 
 def test_a_gradient_made_with_create_graph_is_collected() -> None:
@@ -150,7 +150,7 @@ def test_a_gradient_made_with_create_graph_is_collected() -> None:
         functional.cross_entropy(one(inputs), labels).backward(create_graph=True)
     flat.collect_gradients()
     assert_flat(flat)
-    for name, piece in scaled(flat).items():
+    for name, piece in collected(flat).items():
         assert torch.equal(piece, reference.get_parameter(name).grad.detach()), name
 
 

@@ -148,8 +148,23 @@ def test_first_parameters_that_are_not_finite_are_not_uploaded() -> None:
         transfer.first_payload()
 
 
-def test_float32_on_the_cpu_scales_straight_into_the_payload() -> None:
-    """No copy of the gradient exists beside the payload (the way of a delta, DESIGN.md section 1)."""
-    _, flat, transfer = set_up("perceptron")
-    assert transfer._scaled.data_ptr() == transfer._delta_host.data_ptr()
+@pytest.mark.parametrize("wire", WIRE_TYPES)
+def test_no_copy_of_a_plain_models_gradient_or_parameters_exists_beside_the_payloads(wire: WireType) -> None:
+    """The way of a delta, DESIGN.md section 1."""
+    model, flat, transfer = set_up("perceptron", wire)
+    train_one(model, flat)
+    before = flat.groups[0].gradients.clone()
+    transfer.reply[:] = bytes(len(transfer.reply))
+    transfer.stage(ETA, None)
+    transfer.install()
     assert flat.is_plain
+    assert transfer._gathered is None
+    assert transfer._decoded is None
+    assert torch.equal(flat.groups[0].gradients, before)
+
+
+def test_float32_gradients_in_another_order_are_gathered_in_the_payload_itself() -> None:
+    _, flat, transfer = set_up("channels-last")
+    assert not flat.is_plain
+    assert transfer._gathered is not None
+    assert transfer._gathered.data_ptr() == transfer._delta_host.data_ptr()

@@ -142,24 +142,19 @@ class FlatModel:
             group.gradients.zero_()
 
     @torch.no_grad()
-    def scale_gradients(self, factor: float, out: Tensor) -> None:
-        """`out` <- factor * gradients, float32, in layout order.
+    def read_gradients(self, out: Tensor) -> None:
+        """`out` <- gradients, float32, in layout order.
 
-        `out`: `layout.parameter_count` float32 elements on the model's device; for a plain model it may be the flat
-        gradient buffer itself.
+        `out`: `layout.parameter_count` float32 elements on the model's device.
         """
         for group in self.groups:
-            target = out[group.start : group.stop]
-            if group.gradients.dtype is torch.float32:
-                torch.mul(group.gradients, factor, out=target)
-            else:
-                target.copy_(group.gradients).mul_(factor)
+            out[group.start : group.stop].copy_(group.gradients)
         for one in self._permuted:
-            _row_major(one, out).copy_(one.gradient).mul_(factor)
+            _row_major(one, out).copy_(one.gradient)
 
     @torch.no_grad()
     def read_parameters(self, out: Tensor) -> None:
-        """`out` <- parameters, float32, in layout order; `out` as in `scale_gradients`."""
+        """`out` <- parameters, float32, in layout order; `out` as in `read_gradients`."""
         for group in self.groups:
             out[group.start : group.stop].copy_(group.parameters)
         for one in self._permuted:

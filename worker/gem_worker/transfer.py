@@ -1,9 +1,10 @@
 """Between the model's device and host memory: a delta out, fresh parameters in.
 
 Out: the flat gradient is scaled by -eta and cast to the wire type on the device, then copied once, into pinned host
-memory where the device is CUDA. On the CPU with the wire type FLOAT32, scaling writes into host memory directly and
-nothing is copied. In: the received payload is copied to the device and decoded there into the flat parameter buffer.
-The model only ever holds a complete version: nothing here runs while bytes are still arriving.
+memory where the device is CUDA. On the CPU scaling, judging and casting are one way through memory, which writes the
+payload and nothing else. In: the received payload is copied to the device and decoded there, straight into the flat
+parameter buffer where the model is plain. The model only ever holds a complete version: nothing here runs while bytes
+are still arriving.
 """
 
 import math
@@ -17,14 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gem_core.payload import PayloadFormat
-from gem_core.wire_types import LARGEST_VALUE, WireType
+from gem_core.wire_types import WireType
 from gem_worker import wire_casts
 from gem_worker.flat_model import FlatModel
 from gem_worker.model_tensors import refuse_non_finite
 from gem_worker.timing import step_clock
+from gem_worker.wire_casts import LARGEST_SENT, HostEncoder
 
-# The server refuses values beyond 1e30 as they arrive: rounding to a narrow wire type must not carry one there.
-_LIMIT = LARGEST_VALUE / 2
 # A server keeps two snapshots at most for a worker; after a restart they are others.
 _REMEMBERED_PLACES = 4
 
@@ -69,7 +69,8 @@ class Transfer:
         self.is_elsewhere = False
         self.in_place = self._on_host
         self._scalars_host: Tensor | None = None
-        self._scaled = self._memory_of_scaled()
+        self._encoder = HostEncoder(delta_wire)
+        self._gathered = self._memory_of_gathered()
         self._decoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
         self._delta_place: memoryview | None = None
@@ -92,10 +93,10 @@ class Transfer:
             return
         self._delta_place = place
         self._delta_host = self._own_delta if place is None else torch.from_numpy(np.frombuffer(place, np.uint8))
-        self._scaled = self._memory_of_scaled()
+        self._gathered = self._memory_of_gathered()
         self.delta = host_view(self._delta_host)
         if self._may_move:
-            self._flat.move_gradients(self._scaled if place is not None else self._memory_on_device())
+            self._flat.move_gradients(self._delta_values() if place is not None else self._memory_on_device())
 
     def arrived(self, parameters: memoryview | None = None) -> None:
         """A payload is complete: in `reply`, or (with `in_place`) at `parameters`, which stays as it is meanwhile."""
@@ -106,7 +107,7 @@ class Transfer:
 
     @torch.no_grad()
     def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
-        """Write -eta * gradient and the buffers into `delta`. The flat gradient is used up: zero it afterwards.
+        """Write -eta * gradient and the buffers into `delta`. The flat gradient may be used up: zero it afterwards.
 
         Where the gradient lies in `delta` it stays as it is, for the server to scale: zero it when that has it.
 
@@ -115,21 +116,28 @@ class Transfer:
         self.clock.staging()
         is_there = self._may_move and self._delta_place is not None
         scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
-        if not is_there:
-            self._flat.scale_gradients(-eta, self._scaled)
-            scalars.append(self._scaled.aminmax())
+        gradients = self._flat.groups[0].gradients if self._gathered is None else self._gathered
+        if self._gathered is not None:
+            self._flat.read_gradients(self._gathered)
+        if not self._on_host:
+            scalars.append(gradients.mul_(-eta).aminmax())
         flat_scalars = [one.float() for pair in scalars for one in pair]
         if isinstance(loss, Tensor):
             flat_scalars.append(self._loss_scalar(loss))
         fetched = self._fetch(torch.stack(flat_scalars)) if flat_scalars else torch.empty(0)
-        self._encode_delta()
+        split, usable = self._delta_format.parameter_bytes, True
+        if not self._on_host:
+            self._copy_out(gradients)
+        elif not is_there:
+            usable = self._encoder.encode(gradients, -eta, self._delta_host[:split])
+        self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
         self.clock.staged()
         numbers: list[float] = fetched.tolist()
         number = numbers.pop() if isinstance(loss, Tensor) else loss
-        lowest, highest = (0.0, 0.0) if is_there else numbers[-2:]
-        of_buffers = numbers if is_there else numbers[:-2]
-        # NaN fails every comparison.
-        usable = lowest >= -_LIMIT and highest <= _LIMIT and all(map(math.isfinite, of_buffers))
+        if not self._on_host:
+            highest, lowest = numbers.pop(), numbers.pop()
+            usable = lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails every comparison
+        usable = usable and all(map(math.isfinite, numbers))
         known_loss = float(number) if number is not None and math.isfinite(number) else None
         return Staged(usable, known_loss, -eta if is_there else None)
 
@@ -211,30 +219,30 @@ class Transfer:
     def _host_bytes(self, count: int) -> Tensor:
         return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
 
-    def _memory_of_scaled(self) -> Tensor:
-        """Where the scaled gradient goes: as near to its destination as the model allows."""
-        form = self._delta_format
-        if self._on_host and form.wire_type is WireType.FLOAT32:
-            return self._delta_host[: form.parameter_bytes].view(torch.float32)
-        return self._flat.groups[0].gradients if self._flat.is_plain else self._memory_on_device()
+    def _memory_of_gathered(self) -> Tensor | None:
+        """Where gradients are copied to that do not lie in a row as the payload wants them; None: they do."""
+        if self._flat.is_plain:
+            return None
+        if self._on_host and self._delta_format.wire_type is WireType.FLOAT32:
+            return self._delta_values()
+        return self._memory_on_device()
+
+    def _delta_values(self) -> Tensor:
+        return self._delta_host[: self._delta_format.parameter_bytes].view(torch.float32)
 
     def _memory_on_device(self) -> Tensor:
         return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
 
-    def _encode_delta(self) -> None:
+    def _copy_out(self, scaled: Tensor) -> None:
+        """Encode on the device, and copy to the host."""
         split = self._delta_format.parameter_bytes
-        target = self._delta_host[:split]
         wire_type = self._delta_format.wire_type
-        if self._on_host:
-            if wire_type is not WireType.FLOAT32:
-                wire_casts.encode(wire_type, self._scaled, target)
-        elif wire_type is WireType.FLOAT32:
-            target.view(torch.float32).copy_(self._scaled, non_blocking=True)
+        if wire_type is WireType.FLOAT32:
+            encoded = scaled.view(torch.uint8)
         else:
             encoded = torch.empty(split, dtype=torch.uint8, device=self._flat.device)
-            wire_casts.encode(wire_type, self._scaled, encoded)
-            target.copy_(encoded, non_blocking=True)
-        self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
+            wire_casts.encode(wire_type, scaled, encoded)
+        self._delta_host[:split].copy_(encoded, non_blocking=True)
 
     def _install(self, payload: Tensor, *, buffers: bool) -> None:
         split = self._reply_format.parameter_bytes
@@ -243,10 +251,14 @@ class Transfer:
         if wire_type is WireType.FLOAT32 and (self._on_host or self._flat.is_plain):
             self._flat.write_parameters(encoded.view(torch.float32))
         else:
-            if self._decoded is None:
-                self._decoded = self._memory_on_device()
-            wire_casts.decode(wire_type, encoded.to(self._flat.device, non_blocking=True), self._decoded)
-            self._flat.write_parameters(self._decoded)
+            encoded = encoded.to(self._flat.device, non_blocking=True)
+            if self._flat.is_plain:
+                wire_casts.decode(wire_type, encoded, self._flat.groups[0].parameters)
+            else:
+                if self._decoded is None:
+                    self._decoded = self._memory_on_device()
+                wire_casts.decode(wire_type, encoded, self._decoded)
+                self._flat.write_parameters(self._decoded)
         if buffers:
             self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
 
