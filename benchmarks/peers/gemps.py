@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 from peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
 
 if TYPE_CHECKING:
-    import torch
-
     from gem_core.layout import Layout
     from gem_core.wire_types import WireType
 
@@ -47,11 +45,9 @@ class Gemps(Contender):
         return SERVER_PROCESS + (1 + 2 * case.workers + 2 * min(STAGING_BUFFERS, case.workers)) * case.vector
 
     def worker_memory(self, case: Case) -> int:
-        """The model, both payloads, the scaled gradient where it is not the payload, temporaries of int8."""
+        """The model, and both payloads."""
         payloads = _bytes(self.delta, case) + _bytes(self.parameters, case)
-        scaled = 0 if self.delta == "float32" else case.vector
-        temporaries = 2 * case.vector if self.delta == "int8" else 0
-        return WORKER_PROCESS + 2 * case.vector + int(payloads) + scaled + temporaries
+        return WORKER_PROCESS + 2 * case.vector + int(payloads)
 
     def command(self, case: Case, folder: Path) -> list[str]:
         """The real one."""
@@ -74,8 +70,8 @@ class Gemps(Contender):
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """As a real worker."""
         import torch
-        from gem_worker import wire_casts
         from gem_worker.client.client import Client
+        from gem_worker.wire_casts import HostEncoder, decode
 
         from gem_core.payload import PayloadFormat
         from peers.model import Model
@@ -94,18 +90,15 @@ class Gemps(Contender):
                 client.initialize(memoryview(model.parameters.numpy()))
             payload = torch.empty(PayloadFormat(layout, delta_type).byte_count, dtype=torch.uint8)
             reply = torch.empty(PayloadFormat(layout, parameter_type).byte_count, dtype=torch.uint8)
-            is_plain = self.delta == "float32"
-            scaled = payload.view(torch.float32) if is_plain else torch.empty(case.parameters)
+            encoder = HostEncoder(delta_type)
             outgoing, incoming = payload.numpy().data, reply.numpy().data
             client.pull(incoming)
 
             def step() -> None:
-                model.scale_into(scaled)
-                check_usable(scaled)
-                if not is_plain:
-                    wire_casts.encode(delta_type, scaled, payload)
+                if not encoder.encode(model.gradient, -ETA, payload):
+                    raise ValueError("the delta is not finite")
                 client.commit(outgoing, incoming)
-                wire_casts.decode(parameter_type, reply, model.parameters)
+                decode(parameter_type, reply, model.parameters)
 
             desk.pace(step)
 
@@ -181,13 +174,6 @@ def _layout(case: Case) -> "Layout":
     from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 
     return Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-
-
-def check_usable(scaled: "torch.Tensor") -> None:
-    """As Transfer.stage does before it sends. Raises ValueError for a delta that is not finite."""
-    lowest, highest = (float(value) for value in scaled.aminmax())
-    if not (lowest >= -5e29 and highest <= 5e29):
-        raise ValueError("the delta is not finite")
 
 
 def _wire_type(name: str) -> "WireType":
