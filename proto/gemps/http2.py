@@ -369,14 +369,14 @@ class Http2:
 
     # --- sending
 
-    def cut(self, message: list[memoryview], most: int = _LARGEST_FRAME) -> list[list[memoryview]]:
-        """Frames of data, of at most `most` bytes each, for as much of a message as may be sent at this moment.
+    def cut(self, message: list[memoryview]) -> list[list[memoryview]]:
+        """Frames of data for as much of a message as may be sent at this moment.
 
         A frame is a list of pieces. What they hold is taken out of `message`, pieces that `pieces_of` made. Empty: the
         peer has to open its window first.
         """
         frames = []
-        while message and (room := min(self._window, self._stream_window, self._max_frame, most)) > 0:
+        while message and (room := min(self._window, self._stream_window, self._max_frame)) > 0:
             part = take(message, room)
             size = sum(piece.nbytes for piece in part)
             self._window -= size

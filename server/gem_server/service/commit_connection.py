@@ -26,8 +26,6 @@ _WINDOW = 1 << 30
 _BUFFER = 16 << 10
 # Larger messages stay where they were received until the next one is asked for.
 _COPIED = 80 << 10
-# A frame that has begun to be sent is finished, also when its call is ended meanwhile.
-_FRAME = 128 << 10
 # After so large a message others have a turn.
 _LONG = 64 << 10
 # Seconds that a connection may be without a call; and until a peer has taken the end of one.
@@ -169,7 +167,7 @@ class CommitConnection:
         size = sum(piece.nbytes for piece in pieces)
         while pieces:
             self._check()
-            frames = self._http2.cut(pieces, _FRAME)
+            frames = self._http2.cut(pieces)
             if frames:
                 self._frames.extend(frames)
                 await self._drain()

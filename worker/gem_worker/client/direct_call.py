@@ -32,8 +32,8 @@ Metadata = Sequence[tuple[str, str]]
 _STREAM = 1
 # What the server may send before it hears from the reader; TCP stops it before that.
 _WINDOW = 1 << 30
-# Small frames, and what of a large one came with them.
-_BUFFER = 64 << 10
+# Small frames, and what of a large one came with them, which is copied once more.
+_BUFFER = 17 << 10
 # Pieces up to this are put together: a call with fewer of them is faster.
 _SMALL = 1 << 10
 # Seconds: for the connection to come about, as with gRPC; a ping on an idle one, and how long its answer may take.
