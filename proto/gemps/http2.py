@@ -9,6 +9,7 @@ TCP is the flow control: with one call on a connection, whoever does not read st
 """
 
 import struct
+from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -93,7 +94,8 @@ class Http2:
 
     Attributes:
         stream: the call's; 0: there is none. Data of any other one is passed over.
-        wants_data: whether messages are wanted; if not, what is said up to the next frame of data is heard, no further.
+        wants_data: whether messages are wanted; if not, what is said up to the next frame of data is heard, no further,
+            also while there is a message.
         has_message: whether there is a whole one.
         answers: frames that have to be sent before anything else.
     """
@@ -105,14 +107,14 @@ class Http2:
         limit: int,
         window: int,
         buffer_bytes: int,
-        spare: list[memoryview] | None = None,
+        spare: deque[memoryview] | None = None,
     ) -> None:
         self.stream = 0
         self.wants_data = True
         self.has_message = False
         self.answers = bytearray()
         self._listener = listener
-        self._spare: list[memoryview] = spare if spare is not None else []
+        self._spare: deque[memoryview] = spare if spare is not None else deque()
         self._limit = limit
         # Receiving: bytes [_start, _stop) of the buffer are not read yet.
         self._buffer = memoryview(bytearray(buffer_bytes))
@@ -181,7 +183,7 @@ class Http2:
         )
 
     def received(self, count: int) -> bool:
-        """So many bytes were put into `space`: act on them, up to the end of a message; whether there was anything.
+        """So many bytes were put into `space`: act on them, as far as is wanted; whether there was anything.
 
         Raises ProtocolError, and what the listener raises.
         """
@@ -192,10 +194,10 @@ class Http2:
         else:
             self._stop += count
         begin, found = self._start, count
-        while not self.has_message:
+        while not (self.has_message and self.wants_data):
             available = self._stop - self._start
             if self._frame_left:
-                if not available:
+                if self.has_message or not available:
                     break
                 self._take_data(min(available, self._frame_left))
             elif self._padding_left:
@@ -383,6 +385,10 @@ class Http2:
             self._stream_window -= size
             frames.append([memoryview(frame_header(size, DATA, 0, self.stream)), *part])
         return frames
+
+    def put_back(self, frames: list[list[memoryview]]) -> None:
+        """Whole frames that `cut` made, and that are not sent, as their call is over: the next one has their room."""
+        self._window += sum(piece.nbytes for one in frames for piece in one[1:])
 
 
 def prefix(size: int) -> bytes:

@@ -10,7 +10,7 @@ import base64
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
@@ -28,6 +28,10 @@ _BUFFER = 16 << 10
 _COPIED = 80 << 10
 # After so large a message others have a turn.
 _LONG = 64 << 10
+# After so many receipts of a message's parts, too: else a peer that never ends one would have all turns.
+_RECEIPTS = 64
+# Frames that wait to be sent, the largest message's among them; a peer that takes none of them, and asks on, is left.
+_MOST_FRAMES = 256
 # Seconds that a connection may be without a call; and until a peer has taken the end of one.
 _WITHOUT_CALL, _ENDING = 10.0, 20.0
 # As with gRPC: a peer that does not take anything for so many seconds, or is silent so long and then does not answer.
@@ -54,7 +58,7 @@ class CommitConnection:
         connection: socket.socket,
         serve: Serve,
         limit: int,
-        spare: list[memoryview],
+        spare: deque[memoryview],
         on_end: Callable[["CommitConnection"], None],
     ) -> None:
         self._socket: Final = connection
@@ -127,38 +131,46 @@ class CommitConnection:
         """The call's metadata."""
         return [(name, value.decode("latin-1")) for name, value in self._headers.items() if name[:1] != ":"]
 
-    async def send_initial_metadata(self, _: object) -> None:
-        """Tell the peer that its call has begun."""
+    async def send_initial_metadata(self, metadata: Iterable[tuple[str, bytes]]) -> None:
+        """Tell the peer that its call has begun; a second time nothing."""
+        self._check()
         if not self._has_begun:
             self._has_begun = True
-            block = write_headers(((":status", "200"), ("content-type", "application/grpc")))
+            block = write_headers(((":status", "200"), ("content-type", "application/grpc"), *metadata))
             self._put_frame(http2.HEADERS, http2.END_HEADERS, block)
 
     async def read(self) -> Buffer | object:
         """The next message, valid until the next call of this; grpc.aio.EOF when the peer has sent its last."""
+        self._check()
         incoming = self._http2
         if self._is_taken:
             self._is_taken = False
             incoming.release()
         self._is_reading = incoming.wants_data = True
+        receipts = 0
         try:
             self._hear(0)
             while not (incoming.has_message or self._is_half_closed):
                 self._check()
                 if not self._receive():
                     await self._more()
+                elif (receipts := receipts + 1) % _RECEIPTS == 0:
+                    await asyncio.sleep(0)
         finally:
             self._is_reading = False
             incoming.wants_data = not incoming.stream
         if not incoming.has_message:
             return grpc.aio.EOF
-        message = incoming.message
-        if message.nbytes <= _COPIED:
-            copy = bytes(message)
-            incoming.release()  # so that what is said while the handler works on it is heard
-            return copy
-        self._is_taken = True
-        await asyncio.sleep(0)
+        message: Buffer = incoming.message
+        is_small = len(message) <= _COPIED
+        if is_small:
+            message = bytes(message)
+            incoming.release()
+        else:
+            self._is_taken = True
+        self._hear(0)  # what has come with it: a handler that answers may need the window that it opens
+        if not is_small:
+            await asyncio.sleep(0)
         return message
 
     async def write(self, *message: Buffer) -> None:
@@ -171,8 +183,10 @@ class CommitConnection:
             if frames:
                 self._frames.extend(frames)
                 await self._drain()
-            else:
+            elif self._http2.space():
                 await self._more()
+            else:  # the word that opens its window can only come behind what nobody reads
+                await self.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much was sent ahead of an answer: read it")
         if size > _LONG:
             await asyncio.sleep(0)
 
@@ -180,7 +194,8 @@ class CommitConnection:
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
     ) -> NoReturn:
         """End the call with a status. Always raises grpc.aio.AbortError."""
-        self._end_call(code, details, trailing_metadata)
+        if self._task is asyncio.current_task():
+            self._end_call(code, details, trailing_metadata)
         raise grpc.aio.AbortError
 
     # --- the call
@@ -215,14 +230,21 @@ class CommitConnection:
             self._put_frame(http2.RESET, 0, http2.NO_ERROR.to_bytes(4, "big"))
         self._forget_call()
         self._limit_time(_ENDING if self._frames else _WITHOUT_CALL)
-        self._listen()
 
     def _forget_call(self) -> None:
-        """What the peer still sends of it is passed over."""
+        """What the peer still sends of it, and what is here already, is passed over."""
         self._http2.open(0)
         self._http2.wants_data = True
         self._is_taken = False
         self._task = None
+        self._loop.call_soon(self._hear_on)
+
+    def _hear_on(self) -> None:
+        """Act on what has come behind the last word of a call; the next one may have."""
+        if not self._is_over:
+            with suppress(asyncio.CancelledError):
+                self._hear(0)
+            self._listen()
 
     # --- reading
 
@@ -244,6 +266,7 @@ class CommitConnection:
             # The peer has said more than it was asked: it waits until it is.
             self._loop.remove_reader(self._socket)
             self._is_listening = False
+            self._tell()
             return False
         try:
             count = self._socket.recv_into(space)
@@ -311,24 +334,30 @@ class CommitConnection:
             self._news.set_result(None)
 
     def _check(self) -> None:
-        if self._is_over:
+        """Raise CancelledError in a handler whose call is over."""
+        if self._is_over or self._task is not asyncio.current_task():
             raise asyncio.CancelledError
 
     def _limit_time(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self.close)
+        if not self._is_over:
+            self._timer = self._loop.call_later(seconds, self.close)
 
     # --- writing
 
     def _say(self) -> None:
         said, self._http2.answers = self._http2.answers, bytearray()
-        self._frames.append([memoryview(said)])
-        self._pump()
+        self._put(said)
 
     def _put_frame(self, kind: int, flags: int, payload: bytes) -> None:
-        self._frames.append([memoryview(http2.frame(kind, flags, self._http2.stream, payload))])
+        self._put(http2.frame(kind, flags, self._http2.stream, payload))
+
+    def _put(self, said: bytes | bytearray) -> None:
+        self._frames.append([memoryview(said)])
         self._pump()
+        if len(self._frames) > _MOST_FRAMES:
+            self.close()
 
     def _pump(self) -> None:
         """Send as much as the kernel takes."""
@@ -372,7 +401,9 @@ class CommitConnection:
             await self._drained
         except asyncio.CancelledError:
             torn = [[memoryview(b"".join(self._frames.popleft()))]] if self._first_is_torn else []
+            unsent = [one for one in self._frames if one[0][3] == http2.DATA]
             self._frames = deque([*torn, *(one for one in self._frames if one[0][3] != http2.DATA)])
+            self._http2.put_back(unsent)
             raise
         finally:
             self._drained = None
@@ -433,5 +464,5 @@ def _address(connection: socket.socket) -> str:
         name: Any = connection.getpeername()
     except OSError:  # it has gone already
         return "unknown"
-    host, port = name[:2]
+    host, port = name[0].removeprefix("::ffff:"), name[1]  # which IPv4 goes by at an address for both
     return f"ipv6:{quote(f'[{host}]')}:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -7,6 +7,7 @@ than two such ways. What is spoken here is the same call; whoever cannot reach t
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import grpc
@@ -21,10 +22,13 @@ from gem_server.service.listener import MAX_RECEIVE_BYTES
 from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort
 
-# What a caller sends to show that it takes this server for the one that told it this port.
+# What a caller sends to show that it takes this server for the one that told it this port; and is told, as anybody
+# else might accept its call.
 INCARNATION_KEY = "gemps-incarnation"
 # Connections beside those of sessions: of workers that connect anew, and of whoever says nothing.
 SPARE_CONNECTIONS = 64
+# Memory for messages that is kept for the next ones: for so many peers at once.
+_SPARE_MESSAGES = 16
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +61,7 @@ class CommitPort:
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: set[CommitConnection] = set()
-        self._spare: list[memoryview] = []
+        self._spare = deque[memoryview](maxlen=_SPARE_MESSAGES)
         self.port = 0
 
     def open(self, host: str, port: int) -> int:
@@ -65,7 +69,13 @@ class CommitPort:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
-                listening = socket.create_server((name[0], self.port or port), family=family, backlog=socket.SOMAXCONN)
+                listening = socket.create_server(
+                    (name[0], self.port or port),
+                    family=family,
+                    backlog=socket.SOMAXCONN,
+                    # As gRPC does with an address that is all addresses.
+                    dualstack_ipv6=name[0] == "::" and socket.has_dualstack_ipv6(),
+                )
                 self._listening.append(listening)
                 listening.setblocking(False)
                 self.port = listening.getsockname()[1]
@@ -122,4 +132,5 @@ class CommitPort:
                 text = f"a call from {address} was refused: {refusal.message}"
                 self._refusals.tell(address.rpartition(":")[0], text)
                 await abort(context, refusal)
+        await context.send_initial_metadata(((INCARNATION_KEY, self._incarnation),))
         await self._serve(None, context)
