@@ -121,6 +121,7 @@ class Calls:
         self._may_be_direct = _may_be_direct(address, credentials)
         self._direct: DirectCall | None = None
         self._shortcut: Route | None = None
+        self._tried: Route | None = None  # the shortcut that the newest call was given
         self._open()
 
     def take_shortcut(self, response: session_pb2.JoinResponse) -> None:
@@ -128,8 +129,8 @@ class Calls:
         host, _, port = self._address.rpartition(":")
         # Behind a forwarded port the other one would be anybody's.
         is_ours = response.commit_port and port == str(response.port) and not self._address.startswith("unix:")
-        metadata = (("gemps-incarnation", str(response.incarnation)),)
-        self._shortcut = Route(f"{host}:{response.commit_port}", metadata, True) if is_ours else None
+        address = f"{host}:{response.commit_port}"
+        self._shortcut = Route(address, (), str(response.incarnation)) if is_ours else None
 
     def open_commit(self) -> CommitCall:
         """A new Commit call; the one before must have been closed.
@@ -141,14 +142,15 @@ class Calls:
             if self._direct is not None:
                 if self._direct.is_foreign:
                     self._may_be_direct = False
-                if self._direct.missed is not None:
-                    self._shortcut = None
+                if self._direct.missed is not None and self._tried is self._shortcut:
+                    self._shortcut = None  # until a server tells one anew
             if not self._may_be_direct or self._closed:
                 return GrpcCall(self.commit)
             token = self._credentials.token
             routes = [Route(self._address, token.metadata() if token else ())]
+            self._tried = self._shortcut
             if self._shortcut is not None:
-                routes.insert(0, self._shortcut._replace(metadata=(*self._shortcut.metadata, *routes[0].metadata)))
+                routes.insert(0, self._shortcut._replace(metadata=routes[0].metadata))
             self._direct = DirectCall(routes, f"{_SERVICE}Commit", MESSAGE_LIMIT)
             return self._direct
 

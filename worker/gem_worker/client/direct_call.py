@@ -30,6 +30,8 @@ from gem_worker.client.send import Message
 Metadata = Sequence[tuple[str, str]]
 
 _STREAM = 1
+# Metadata of a shortcut (session.proto), from either side.
+_INCARNATION = "gemps-incarnation"
 # What the server may send before it hears from the reader; TCP stops it before that.
 _WINDOW = 1 << 30
 # Small frames, and what of a large one came with them, which is copied once more.
@@ -99,13 +101,14 @@ class _OverError(Exception):
 class Route(NamedTuple):
     """Where a call can be made.
 
-    `address`: HOST:PORT, [IPV6]:PORT or unix:PATH, checked. `is_shortcut`: it may not exist, or be another server's: so
-    it is taken only when somebody answers there soon who accepts the call.
+    `address`: HOST:PORT, [IPV6]:PORT or unix:PATH, checked. `incarnation`: the address is a shortcut to this server,
+    which may not exist, or be another one's: so it is taken only when somebody answers there soon who accepts the call
+    and says the same number.
     """
 
     address: str
     metadata: Metadata
-    is_shortcut: bool = False
+    incarnation: str = ""
 
 
 class DirectCall:
@@ -133,6 +136,7 @@ class DirectCall:
         self.is_foreign = False
         self.missed: str | None = None
         self._is_accepted = False
+        self._expected = b""  # what accepts the call has to say it
         self._is_broken = False  # nothing can be written any more
         self._sent_at = 0.0
         self._pinged_at: float | None = None
@@ -211,7 +215,8 @@ class DirectCall:
 
     def _connect(self) -> None:
         for route in self._routes:
-            if not route.is_shortcut:
+            self._expected = route.incarnation.encode()
+            if not route.incarnation:
                 self._begin(route, _CONNECT_TIMEOUT)
                 return
             with contextlib.suppress(_OverError):
@@ -224,7 +229,8 @@ class DirectCall:
             if self._socket is not None:
                 self._socket.close()
             self._http2 = self._new_http2()
-            self._end, self._is_broken = None, False
+            # Whoever was there says nothing about the next one.
+            self._end, self._is_broken, self.is_foreign = None, False, False
 
     def _begin(self, route: Route, timeout: float) -> None:
         try:
@@ -243,6 +249,7 @@ class DirectCall:
                 ("te", "trailers"),
                 ("content-type", "application/grpc"),
                 ("user-agent", "gemps"),
+                *(((_INCARNATION, route.incarnation),) if route.incarnation else ()),
                 *route.metadata,
             )
         )
@@ -275,9 +282,13 @@ class DirectCall:
 
     def _until_accepted(self) -> None:
         assert self._socket is not None
-        self._socket.settimeout(_SHORTCUT_ANSWER)
+        deadline = time.monotonic() + _SHORTCUT_ANSWER
         try:
             while not self._is_accepted:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    self._fail(grpc.StatusCode.DEADLINE_EXCEEDED, "the call was not accepted in time")
+                self._socket.settimeout(left)
                 self._step(wait=True)
         finally:
             with contextlib.suppress(OSError):
@@ -397,6 +408,8 @@ class DirectCall:
             if self._end is None:
                 self._end = CallEnded(code, message, tuple(trailers))
             raise _OverError
+        if self._expected and headers.get(_INCARNATION) != self._expected:
+            self._fail(grpc.StatusCode.UNAVAILABLE, "somebody else accepted the call")
         if status != b"200":
             self._fail(_OF_HTTP.get(status, grpc.StatusCode.UNKNOWN), f"HTTP status {status.decode('latin-1')}")
         if last:
