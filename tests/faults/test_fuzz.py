@@ -62,10 +62,12 @@ class Fuzzer:
         self._others = others
         self._guests: set[bytes] = set()
         self._channel = grpc.insecure_channel(address)
+        self._at_commit_port = grpc.insecure_channel(commit_address(own))
         self._before = self._state()
 
     def close(self) -> None:
         self._channel.close()
+        self._at_commit_port.close()
 
     def send_all(self, batch: list[Request]) -> None:
         """Each of them is answered by the contract, and they change nothing."""
@@ -101,8 +103,10 @@ class Fuzzer:
     def call(self, method: str, *messages: bytes) -> list[bytes]:
         """The answers: all of them, but of a stream without an end the first."""
         path, kind = f"/{SERVICE.full_name}/{method}", SERVICE.methods_by_name[method]
-        if kind.client_streaming and kind.server_streaming:
-            return list(self._channel.stream_stream(path)(iter(messages), timeout=PATIENCE))
+        if kind.client_streaming and kind.server_streaming:  # Commit: at either port in turns
+            channel = self._at_commit_port if self.sent % 2 else self._channel
+            metadata = (("gemps-incarnation", str(self._own.membership.incarnation)),)
+            return list(channel.stream_stream(path)(iter(messages), timeout=PATIENCE, metadata=metadata))
         if kind.client_streaming:
             return [self._channel.stream_unary(path)(iter(messages), timeout=PATIENCE)]
         if not kind.server_streaming:
@@ -180,8 +184,12 @@ def fuzz(fuzzer: Fuzzer, own: RawWorker, wanted: int) -> None:
         number += 1
 
 
+def commit_address(worker: RawWorker) -> str:
+    return f"{worker.address.rpartition(':')[0]}:{worker.membership.commit_port}"
+
+
 def send_noise(address: str, times: int) -> None:
-    """Bytes that are no gRPC, to the port itself, some behind a proper beginning of HTTP/2."""
+    """Bytes that are no gRPC, to a port itself, some behind a proper beginning of HTTP/2."""
     draw = random.Random(SEED)
     host, _, port = address.rpartition(":")
     for _ in range(times):
@@ -206,7 +214,8 @@ async def one_server_is_fuzzed(server: ServerProcess, *, with_parameters: bool, 
     fuzzer = await asyncio.to_thread(Fuzzer, server.address, own, others)
     try:
         await asyncio.to_thread(fuzz, fuzzer, own, wanted)
-        await asyncio.to_thread(send_noise, server.address, wanted // 20)
+        for address in (server.address, commit_address(own)):
+            await asyncio.to_thread(send_noise, address, wanted // 20)
         await asyncio.to_thread(fuzzer.send_all, [])
     finally:
         await asyncio.to_thread(fuzzer.close)
@@ -239,11 +248,11 @@ async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) 
         log = log_of(data).read_text()
         assert "Traceback" not in log
         assert "a call failed" not in log
-        sent, noise, answers = sent + fuzzer.sent, noise + wanted // 20, answers + fuzzer.answers
+        sent, noise, answers = sent + fuzzer.sent, noise + 2 * (wanted // 20), answers + fuzzer.answers
     ok = answers.pop("OK")
     figures(
         f"fuzzed requests (seed {SEED})",
-        f"{sent} requests to all methods: {ok} legal, {answers.total()} refused for {len(answers)} reasons; {noise} "
+        f"{sent} requests to all methods, Commit's to both ports: {ok} legal, {answers.total()} refused for {len(answers)} reasons; {noise} "
         "connections of noise; 0 changes of state, 0 INTERNAL or UNKNOWN, 0 crashes, no traceback",
     )
     # It got far: not only at the decoder did requests fail.

@@ -4,7 +4,8 @@ import os
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -71,20 +72,24 @@ def giants(worker: RawWorker) -> dict[str, Request]:
     return requests
 
 
-async def refuse(server: ServerProcess, request: Request) -> str:
+async def refuse(stub: Any, request: Request) -> str:
     """Sends a request that must be refused; the reason."""
     method, message = request
-    return (await refused(answer_to(server.stub, method, message), *REASONS)).reason
+    return (await refused(answer_to(stub, method, message), *REASONS)).reason
 
 
-async def kept(server: ServerProcess, request: Request) -> float:
-    """How much more anonymous memory the server has after the refusal than before: the median of many, in MiB."""
+async def kept(server: ServerProcess, request: Request, stub: Any = None) -> float:
+    """How much more anonymous memory the server has after the refusal than before: the median of many, in MiB.
+
+    `stub`: with the call in question, where it is another than the server's.
+    """
+    stub = stub or server.stub
     for _ in range(WARM_UP):
-        await refuse(server, request)
+        await refuse(stub, request)
     more = []
     for _ in range(count(5, 25)):
         before = await anonymous_bytes(server)
-        await refuse(server, request)
+        await refuse(stub, request)
         more.append((await anonymous_bytes(server) - before) / MIB)
     return median(more)
 
@@ -106,6 +111,11 @@ async def test_request_of_giants_is_refused_and_nothing_of_it_is_kept(tmp_path: 
         await worker.pull()
         before = await server.central(SMALL)
         found |= {name: await kept(server, request) for name, request in giants(worker).items()}
+        worker.at_commit_port = True
+        at_port = SimpleNamespace(Commit=worker.commit_call)
+        for name, request in giants(worker).items():
+            if request[0] == "Commit":
+                found[f"{name}, at the commit port"] = await kept(server, request, at_port)
         assert await server.central(SMALL) == before
         assert [one.name for one in (await server.status()).workers] == [worker.name]
         await server.next_commit_works(worker)
