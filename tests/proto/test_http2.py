@@ -32,6 +32,16 @@ LIMIT = 1 << 20
 INITIAL_WINDOW, MAX_FRAME = 4, 5
 
 
+def cut(core: Http2, message: list[memoryview], most: int) -> list[list[memoryview]]:
+    """Frames of at most `most` bytes, as if the peer took no larger ones."""
+    largest = core._max_frame
+    core._max_frame = min(most, largest)
+    try:
+        return core.cut(message)
+    finally:
+        core._max_frame = largest
+
+
 class End:
     """One end: what it hears goes into `heard`, whole messages into `messages`."""
 
@@ -64,7 +74,7 @@ class End:
 
     def say(self, message: list[memoryview], most: int) -> None:
         """As much of it as may be sent."""
-        for one in self.core.cut(message, most):
+        for one in cut(self.core, message, most):
             self.out += b"".join(one)
 
     def said(self) -> bytes:
@@ -180,7 +190,7 @@ def test_frames_keep_to_both_windows_and_to_the_largest_frame() -> None:
     left = pieces_of((bytes(200_000),))
 
     def sizes(most: int = 1 << 24) -> list[int]:
-        return [sum(piece.nbytes for piece in one[1:]) for one in end.core.cut(left, most)]
+        return [sum(piece.nbytes for piece in one[1:]) for one in cut(end.core, left, most)]
 
     assert sizes() == [20_000, 20_000, 20_000, 5_535]  # the connection's window
     assert sizes() == []
@@ -201,7 +211,7 @@ def test_what_was_cut_and_never_sent_leaves_its_room_to_the_next_call() -> None:
     end = End()
     end.core.open(1)
     left = pieces_of((bytes(100_000),))
-    frames = end.core.cut(left, 10_000)
+    frames = cut(end.core, left, 10_000)
     assert end.core.cut(left) == []
     end.core.put_back(frames[3:])
     end.core.open(3)
