@@ -253,7 +253,8 @@ async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) 
     figures(
         f"fuzzed requests (seed {SEED})",
         f"{sent} requests to all methods, Commit's to both ports: {ok} legal, {answers.total()} refused for "
-        f"{len(answers)} reasons; {noise} connections of noise; 0 changes of state, 0 INTERNAL or UNKNOWN, 0 crashes, no traceback",
+        f"{len(answers)} reasons; {noise} connections of noise; 0 changes of state, "
+        "0 INTERNAL or UNKNOWN, 0 crashes, no traceback",
     )
     # It got far: not only at the decoder did requests fail.
     assert {"BAD_CHUNK", "CHECKSUM", "SIZE_MISMATCH", "OUT_OF_ORDER", "MALFORMED"} <= answers.keys()
