@@ -38,7 +38,7 @@ class Gemps(Contender):
         same = delta == parameters
         self.name = f"gemps-{delta}" if same else f"gemps-{delta}-{parameters}"
         self.title = f"gemps, {delta}" if same else f"gemps, {delta} deltas, {parameters} parameters"
-        self.does = "gRPC stream, GEM on the server, encoded and decoded by the worker"
+        self.does = "Commit stream over TCP, GEM on the server, encoded and decoded by the worker"
 
     def server_memory(self, case: Case) -> int:
         """Theta, moment and snapshot of each worker, staging buffers; and as many uploads of first parameters."""
