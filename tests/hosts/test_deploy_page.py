@@ -23,7 +23,8 @@ def script(heading: str, on: str) -> str:
 
 
 def test_the_firewalls_rules_let_workers_in_and_nobody_else(hosts: Cluster) -> None:
-    server = hosts.start("s", "gemps", "serve", "--bind", "0.0.0.0:50051", "--insecure", "--commits", "50")
+    serve = ("gemps", "serve", "--bind", "0.0.0.0:50051", "--commit-port", "50052", "--insecure", "--commits", "50")
+    server = hosts.start("s", *serve)
     server.wait_for("serving on")
     hosts.run("s", "bash", "-ec", script("Firewall", "server"))
     assert last_words(ended(hosts, "w1", "gemps", "work", SERVER_ADDRESS))["steps"] == 50
@@ -33,6 +34,9 @@ def test_the_firewalls_rules_let_workers_in_and_nobody_else(hosts: Cluster) -> N
     outside = hosts.start("w2", "env", "GEMPS_CLIENT_CONNECT_TIMEOUT=3", "gemps", "work", "10.78.0.1:50051")
     assert outside.wait() == 1
     assert "no answer from a gemps server at 10.78.0.1:50051" in outside.text
+    for address, reached in (("10.77.0.1", True), ("10.78.0.1", False)):
+        connect = f"import socket; socket.create_connection(('{address}', 50052), 3)"
+        assert (hosts.start("w2", "python3", "-c", connect).wait() == 0) == reached
 
 
 @pytest.fixture

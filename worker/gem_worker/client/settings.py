@@ -76,9 +76,10 @@ class ClientSettings(BaseSettings):
     )
     direct: bool = Field(
         default=True,
-        description="Send commits over a second connection to the same address, which speaks gRPC's protocol without "
-        "gRPC's library and so takes half the processor time (never with TLS or an HTTP proxy). false: by gRPC's "
-        "library, for what is between and does not let the second one pass.",
+        description="Send commits over a second connection, which speaks gRPC's protocol without gRPC's library and so "
+        "takes half the processor time (never with TLS or an HTTP proxy): to the server's --commit-port where it can "
+        "be reached, else to the same address. false: by gRPC's library, to the same address, for what is between and "
+        "does not let the second one pass.",
     )
     credentials: Path | None = Field(
         default=None,
