@@ -13,6 +13,7 @@ from gemps.http2 import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    PADDED,
     PING,
     SETTINGS,
     WINDOW_UPDATE,
@@ -270,6 +271,15 @@ def test_several_messages_of_one_frame_come_one_after_the_other() -> None:
     end.hear(frame(DATA, END_STREAM, 1, http2.prefix(1) + b"a" + http2.prefix(0) + http2.prefix(2) + b"bc"))
     assert end.messages == [b"a", b"", b"bc"]
     assert end.heard == ["half-closed"]
+
+
+def test_a_padded_frame_may_come_byte_by_byte() -> None:
+    end = End()
+    end.core.open(1)
+    padded = frame(DATA, PADDED, 1, b"\x05" + http2.prefix(3) + b"one" + bytes(5))
+    for byte in padded + frame(DATA, 0, 1, http2.prefix(3) + b"two"):
+        end.hear(bytes([byte]))
+    assert end.messages == [b"one", b"two"]
 
 
 def test_what_comes_of_a_call_that_is_over_is_passed_over() -> None:
