@@ -31,9 +31,6 @@ class HeldQueue(FifoQueue):
         self.open = asyncio.Event()
         self.open.set()
 
-    def passes(self, request: AnyRequest) -> bool:
-        return False
-
     async def take(self) -> AnyRequest:
         request = await super().take()
         await self.open.wait()

@@ -1,9 +1,7 @@
 """The one task that takes requests from the queue and serves them, one after the other.
 
-It alone writes the central variable, the sessions' snapshots and the ledger. A small commit that finds it waiting is
-served at once, in the task that brings it: the way through the queue and back took as long as the commit. Kernels and
-copies of large models run on the kernel thread (one thread, because parallel kernels must be launched from one), so
-that the event loop goes on.
+It alone writes the central variable, the sessions' snapshots and the ledger. Kernels and copies of large models run
+on the kernel thread (one thread, because parallel kernels must be launched from one), so that the event loop goes on.
 """
 
 import asyncio
@@ -84,29 +82,7 @@ class Applier:
     def submit(self, request: AnyRequest) -> None:
         """Put a complete request into the queue."""
         request.enqueued_at = self._clock()
-        if isinstance(request, CommitRequest) and self._is_quick(request) and self._queue.passes(request):
-            self._serve_quickly(request)
-        else:
-            self._queue.put(request)
-
-    def _is_quick(self, request: CommitRequest) -> bool:
-        """Whether applying it waits for nothing: no kernel on another thread, no file."""
-        buffer = request.hold.buffer
-        is_small = buffer is not None and not self._rule.is_parallel(buffer.parameters.size)
-        return is_small and self._log is None and self._recorder is None
-
-    def _serve_quickly(self, request: CommitRequest) -> None:
-        serving = self._commit(request)
-        try:
-            serving.send(None)
-        except StopIteration:
-            return
-        except Exception as error:
-            request.fail(error)
-            self._queue.fail(error)
-            return
-        serving.close()
-        self._queue.fail(AssertionError("a quick commit waited"))
+        self._queue.put(request)
 
     async def serve_until_closed(self) -> None:
         """Serve requests until the queue is closed and empty.

@@ -42,10 +42,6 @@ class RequestQueue(ABC):
     def next(self) -> AnyRequest | None:
         """Take out the request to serve now, if there is one."""
 
-    def passes(self, request: AnyRequest) -> bool:
-        """Whether `request` would be the next one to be served, and nothing is being served: it need not be put in."""
-        return False
-
     def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
         """Who of `waiting` gets the next staging buffer: the first, but commits only once training has started."""
         started = self._started()
@@ -63,16 +59,6 @@ class RequestQueue(ABC):
     def blocked(self) -> bool:
         """Whether complete requests wait for one that is not complete."""
         return False
-
-    @property
-    def _is_waited_at(self) -> bool:
-        """Whether whoever takes requests out waits for one."""
-        return self._wake is not None and not self._wake.done()
-
-    def fail(self, error: BaseException) -> None:
-        """Let whoever waits in `take` raise this."""
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_exception(error)
 
     def sessions_changed(self) -> None:
         """A session joined, ended or spent its budget, or the run started."""
@@ -118,10 +104,6 @@ class FifoQueue(RequestQueue):
     def next(self) -> AnyRequest | None:
         """The head of the line."""
         return self._requests.popleft() if self._requests else None
-
-    def passes(self, request: AnyRequest) -> bool:
-        """When there is no line."""
-        return self._is_waited_at and not self._requests
 
 
 class RoundRobinQueue(RequestQueue):
