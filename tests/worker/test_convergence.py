@@ -33,7 +33,8 @@ ETA = 0.1
 LIMIT = 1.3
 # Of the 2.3 that guessing costs.
 LEARNED = 0.1
-# More steps, seeds and pairs (`make test-convergence`); the short form takes a minute, with each type both ways at once.
+# More steps, seeds and pairs (`make test-convergence`); the short form has each type both ways at once, and takes a
+# minute.
 FULL = bool(os.environ.get("GEMPS_TEST_CONVERGENCE"))
 STEPS = 300 if FULL else 125
 SEEDS = (0, 1, 2) if FULL else (1,)
