@@ -200,7 +200,9 @@ class Server:
         rule, level = settings.rule, settings.durability_level
         logger.info("serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked)
         if self._ports.for_commits:
-            logger.info("commits of workers that can reach it at port %d", self._ports.for_commits)
+            logger.info("commits are taken at port %d, too, with less processor time", self._ports.for_commits)
+        elif settings.commit_port > 0:
+            logger.warning("--commit-port %d is left unused: there is none with TLS", settings.commit_port)
         if self.run.state is RunState.FINISHED:
             self.course.note(RunState.FINISHED)
             logger.warning(

@@ -38,10 +38,10 @@ class ServerSettings(BaseSettings):
         0,
         ge=-1,
         le=65535,
-        description="Second port, at the same address, that takes workers' commits in a third of the processor time "
-        "that the first one needs for them; workers are told it when they join, and use the first one where they "
-        "cannot reach it (a firewall, a port that is not published). 0 takes a free one; -1: none. With TLS, and at a "
-        "Unix socket, there is none.",
+        description="Second port, at the same address, that takes workers' commits with a third less of the server's "
+        "processor time; workers are told it when they join, and use the first one where they cannot reach it (a "
+        "firewall, a port that is not published), or came by another number than the first one's (a forwarded port). "
+        "0 takes a free one; -1: none. With TLS there is none.",
         json_schema_extra={"panel": "Network"},
     )
     credentials: Path | None = Field(
@@ -348,6 +348,10 @@ class ServerSettings(BaseSettings):
     def _fields_fit_together(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key belong together: give both, or neither")
+        if self.commit_port > 0 and self.bind.rpartition(":")[2] == str(self.commit_port):
+            raise ValueError(
+                f"--commit-port {self.commit_port} is the port of --bind, too: choose another one, or 0 for a free one"
+            )
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError(
                 "--tls-client-ca needs --tls-cert and --tls-key: only over TLS a client shows a certificate"
@@ -382,7 +386,7 @@ class ServerSettings(BaseSettings):
     @property
     def has_commit_port(self) -> bool:
         """Whether commits get a port of their own."""
-        return self.commit_port >= 0 and self.tls_cert is None and not self.bind.startswith("unix:")
+        return self.commit_port >= 0 and self.tls_cert is None
 
     @property
     def durability_level(self) -> Literal["none", "interval", "commit"]:

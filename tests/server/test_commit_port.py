@@ -129,3 +129,15 @@ async def test_a_port_that_is_taken_is_named_with_the_way_out(stage: Stage) -> N
     with pytest.raises(StartupError, match=f"port {stage.port.port} of 127.0.0.1 .*--commit-port"):
         other.open("127.0.0.1", stage.port.port)
     await other.close(None)
+
+
+def test_the_ports_of_one_server_differ() -> None:
+    with pytest.raises(ValueError, match="--commit-port 50052 is the port of --bind, too"):
+        ServerSettings(bind="127.0.0.1:50052", commit_port=50_052)
+    assert ServerSettings(bind="127.0.0.1:0", commit_port=0).has_commit_port
+    assert not ServerSettings(commit_port=-1).has_commit_port
+
+
+def test_there_is_none_with_tls(tmp_path: Path) -> None:
+    settings = ServerSettings(commit_port=50_052, tls_cert=tmp_path / "crt", tls_key=tmp_path / "key")
+    assert not settings.has_commit_port

@@ -82,8 +82,8 @@ class CommitPort:
         except OSError as error:
             self._stop_listening()
             raise StartupError(
-                f"cannot listen on port {port} of {host} for commits ({error.strerror}): choose another --commit-port, "
-                "or none (--commit-port -1)"
+                f"cannot listen on port {port} of {host} for commits: another process has it, or the address is not "
+                "this machine's; stop that process, or choose another --commit-port (0 takes a free one, -1 none)"
             ) from error
         for listening in self._listening:
             accepting = accept_all(listening, self._has_room, self._take, "commits")
@@ -119,7 +119,9 @@ class CommitPort:
 
     async def _call(self, context: CommitConnection) -> None:
         if context.header(":path") != self._path:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this port takes Commit calls alone")
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED, "this port takes Commit calls alone: give the server's ordinary one"
+            )
         if context.header(INCARNATION_KEY) != self._incarnation:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, "another server's port, or an earlier one's: Join tells it"
