@@ -536,23 +536,32 @@ class Ended:
         await context.abort(grpc.StatusCode.ABORTED, "superseded")
 
 
-async def test_an_answer_that_is_ended_within_a_frame_ends_in_legal_http2(stage: Stage) -> None:
-    """And the next call has all of the caller's window, though much of it was meant for what was never sent."""
-    window = 64 * MIB
+WIDE_WINDOW = 64 * MIB
+
+
+async def within_an_answer(stage: Stage) -> tuple[Peer, CommitConnection, Ended]:
+    """A caller with a wide window that does not read, and a frame of the answer to it that was sent in part."""
     stage.handler = ended = Ended()
     peer = await stage.peer(receive_buffer=4096)
-    await peer.begin(initial_window=window)
-    await peer.send(window_update(window - FIRST_WINDOW), opening())
+    await peer.begin(initial_window=WIDE_WINDOW)
+    await peer.send(window_update(WIDE_WINDOW - FIRST_WINDOW), opening())
     await stage.until(lambda: ended.task is not None)
     (connection,) = stage.port._connections
-    await stage.until(lambda: connection._first_is_torn and connection._drained is not None)
+    await stage.until(lambda: connection._first_is_torn)
+    return peer, connection, ended
+
+
+async def test_an_answer_that_is_ended_within_a_frame_ends_in_legal_http2(stage: Stage) -> None:
+    """And the next call has all of the caller's window, though much of it was meant for what was never sent."""
+    peer, connection, ended = await within_an_answer(stage)
+    await stage.until(lambda: connection._drained is not None)
     await asyncio.sleep(0.05)
     assert connection._first_is_torn
     assert ended.task is not None
     ended.task.cancel()
     await stage.until(lambda: stage.running == 0)
     assert await peer.status() == (10, "superseded")
-    lost = window - len(peer.payload) - connection._http2._window
+    lost = WIDE_WINDOW - len(peer.payload) - connection._http2._window
     assert lost == 0
     assert len(peer.payload) > 2 * 128 << 10
     expected = prefixed(bytes(range(256)) * 4096) * (ended.written + 1)
@@ -565,14 +574,7 @@ async def test_an_answer_that_is_ended_within_a_frame_ends_in_legal_http2(stage:
 
 
 async def test_a_caller_that_resets_an_answer_gets_the_rest_of_a_frame_and_no_more(stage: Stage) -> None:
-    window = 64 * MIB
-    stage.handler = ended = Ended()
-    peer = await stage.peer(receive_buffer=4096)
-    await peer.begin(initial_window=window)
-    await peer.send(window_update(window - FIRST_WINDOW), opening())
-    await stage.until(lambda: ended.task is not None)
-    (connection,) = stage.port._connections
-    await stage.until(lambda: connection._first_is_torn)
+    peer, _, _ = await within_an_answer(stage)
     await peer.send(frame(RESET, 0, 1, CANCEL.to_bytes(4, "big")))
     await stage.until(lambda: stage.running == 0)
     stage.handler = answering(b"as ever")

@@ -17,15 +17,13 @@ from urllib.parse import quote
 
 import grpc
 from gemps import http2
-from gemps.framing import Buffer
+from gemps.framing import SMALL_BYTES, Buffer
 from gemps.header_block import write_headers
 from gemps.http2 import BadMessageError, Http2, ProtocolError
 
 # What the peer may send before it hears from the reader; TCP stops it before that.
 _WINDOW = 1 << 30
 _BUFFER = 16 << 10
-# Larger messages stay where they were received until the next one is asked for.
-_COPIED = 80 << 10
 # After so large a message others have a turn.
 _LONG = 64 << 10
 # After so many receipts of a message's parts, too: else a peer that never ends one would have all turns.
@@ -162,7 +160,7 @@ class CommitConnection:
         if not incoming.has_message:
             return grpc.aio.EOF
         message: Buffer = incoming.message
-        is_small = len(message) <= _COPIED
+        is_small = len(message) <= SMALL_BYTES  # others stay where they were received until the next call
         if is_small:
             message = bytes(message)
             incoming.release()
