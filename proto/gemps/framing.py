@@ -9,11 +9,12 @@ directly. What `before_chunk` and the data make is what protobuf's own serialisa
 Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 # Field numbers of `Chunk chunk` in the four messages, and of Chunk's own fields (commit.proto, parameters.proto,
 # transfer.proto).
@@ -58,7 +59,7 @@ def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
     return bytes(message)
 
 
-def parse_small(kind: Any, message: Buffer) -> Any:
+def parse_small(kind: type[AnyMessage], message: Buffer) -> AnyMessage | None:
     """A small message of this class as a whole, its chunk included; None: take it apart.
 
     That is eight times faster where 80 KiB are copied within a microsecond or two. What has fields twice, in other than

@@ -146,7 +146,7 @@ async def _read(context: Context) -> _Part | None:
     raw: bytes | object = await context.read()
     if not isinstance(raw, bytes | memoryview):  # grpc.aio.EOF
         return None
-    message: commit_pb2.CommitRequest | None = parse_small(commit_pb2.CommitRequest, raw)
+    message = parse_small(commit_pb2.CommitRequest, raw)
     if message is not None:
         offset, data = 0, None
         if message.HasField("chunk"):

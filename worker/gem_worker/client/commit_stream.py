@@ -234,7 +234,7 @@ class CommitStream:
 
 def _take_apart(message: Buffer) -> tuple[commit_pb2.CommitResponse, int, Buffer | None]:
     """Its fields, and of its chunk the offset and the data."""
-    whole: commit_pb2.CommitResponse | None = parse_small(commit_pb2.CommitResponse, message)
+    whole = parse_small(commit_pb2.CommitResponse, message)
     if whole is not None:
         return whole, whole.chunk.offset, whole.chunk.data if whole.HasField("chunk") else None
     rest, offset, data = split_chunk(message, COMMIT_RESPONSE_CHUNK)
