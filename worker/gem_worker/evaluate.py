@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from gem_core.layout import Layout, TensorKind
 from gem_worker.client import ClientSettings, Observer, Version
 from gem_worker.devices import device_for
 from gem_worker.errors import TaskError
 from gem_worker.models import create_model
+from gem_worker.scoring import score
 from gem_worker.settings import WorkerSettings
-from gem_worker.tasks import Task, TaskOptions, create_task, held_out_batches
+from gem_worker.tasks import TaskOptions, create_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +102,6 @@ def tensors_of_payload(layout: Layout, payload: memoryview | bytes | bytearray) 
     return tensors
 
 
-def evaluate_model(model: nn.Module, task: Task, device: torch.device, batch_size: int = 256) -> tuple[float, float]:
-    """(mean cross-entropy, accuracy) of `model`, which is on `device`, over the task's held-out samples."""
-    model.eval()
-    loss = torch.zeros((), dtype=torch.float64)
-    correct = 0
-    with torch.inference_mode():
-        for inputs, labels in held_out_batches(task.test, batch_size):
-            logits = model(inputs.to(device)).float().cpu()
-            loss += functional.cross_entropy(logits, labels, reduction="sum").double()
-            correct += int((logits.argmax(dim=1) == labels).sum())
-    return float(loss) / len(task.test), correct / len(task.test)
-
-
 def _evaluate(
     tensors: dict[str, Tensor], source: str, settings: WorkerSettings, version: Version | None
 ) -> EvaluationResult:
@@ -129,5 +116,5 @@ def _evaluate(
             f"({error})"
         ) from error
     device = device_for(0, settings.device)
-    loss, accuracy = evaluate_model(model.to(device), task, device, settings.batch_size)
+    loss, accuracy = score(model.to(device), task.test, device, settings.batch_size)
     return EvaluationResult(loss, accuracy, len(task.test), version)

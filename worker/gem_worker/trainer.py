@@ -17,6 +17,7 @@ from gem_worker.errors import Diverged, TaskError, UnsupportedModel
 from gem_worker.models import create_model
 from gem_worker.parameter_server import ParameterServer, default_worker_name
 from gem_worker.progress import Progress
+from gem_worker.seeds import dropout_seed
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import Task, TaskOptions, create_task, steps_per_epoch, training_batches
 
@@ -64,7 +65,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
             first = create_model(model_name, task.input_shape, task.classes, membership.run_settings.seed)
             model.load_state_dict(first.state_dict())
         model.to(device)
-        torch.manual_seed(_dropout_seed(membership))
+        torch.manual_seed(dropout_seed(membership.run_settings.seed, membership.rank))
 
     session = ParameterServer(
         settings.server,
@@ -109,11 +110,6 @@ def _to(batch: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return batch.pin_memory().to(device, non_blocking=True)
     return batch.to(device)
-
-
-def _dropout_seed(membership: Membership) -> int:
-    """Every worker drops other units, the same ones in every repetition of the run."""
-    return (membership.run_settings.seed * 1_000_003 + membership.rank) % 2**63
 
 
 class _Terminated(SystemExit):

@@ -6,12 +6,21 @@ from importlib import import_module
 
 from gem_worker.errors import TaskError
 from gem_worker.tasks.options import TaskOptions
-from gem_worker.tasks.samples import Samples, Task, epoch_order, held_out_batches, steps_per_epoch, training_batches
+from gem_worker.tasks.samples import (
+    Samples,
+    Task,
+    batch_numbers,
+    epoch_order,
+    held_out_batches,
+    steps_per_epoch,
+    training_batches,
+)
 
 __all__ = [
     "Samples",
     "Task",
     "TaskOptions",
+    "batch_numbers",
     "create_task",
     "epoch_order",
     "held_out_batches",

@@ -87,7 +87,7 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, Batch]]:
     """(epoch, batch) without end. Where fetching is slow, another thread fetches the next batch meanwhile."""
-    numbered = _batch_numbers(len(samples), batch_size, seed, rank)
+    numbered = batch_numbers(len(samples), batch_size, seed, rank)
     if not samples.is_slow:
         for epoch, numbers in numbered:
             yield epoch, samples.batch(numbers)
@@ -101,7 +101,8 @@ def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) ->
             epoch = next_epoch
 
 
-def _batch_numbers(samples: int, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def batch_numbers(samples: int, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """(epoch, numbers of a batch's samples) without end: what worker `rank` trains on, in this order."""
     epoch = 0
     while True:
         order = epoch_order(samples, seed, rank, epoch)

@@ -1,0 +1,137 @@
+"""The server and its workers, as far as they are numbers: what each event of the timeline does to them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gem_core import Statistics, UpdateRule
+from gem_simulator.events import Event, Kind
+from gem_simulator.exchanges import Exchange
+from gem_simulator.workload import Delta, Hand, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What is known of one commit when it has been applied.
+
+    Attributes:
+        at: virtual seconds. waited: of these, at the server, for its turn.
+        rank, sequence: of the worker, and its number among this worker's commits, from 1.
+        clock: after it. base: the clock of the parameters that the gradient was computed at.
+        loss: of the batch; None: not finite.
+        samples: in the batch.
+        skipped: steps of this worker since its last commit whose gradient was not finite.
+        statistics: the rule's.
+    """
+
+    at: float
+    waited: float
+    rank: int
+    sequence: int
+    clock: int
+    base: int
+    loss: float | None
+    samples: int
+    skipped: int
+    statistics: Statistics
+
+    @property
+    def staleness(self) -> int:
+        """Commits that were applied between."""
+        return self.clock - 1 - self.base
+
+
+@dataclass(slots=True)
+class _Worker:
+    hand: Hand
+    exchange: Exchange
+    base: int
+    buffers: bytes
+    sequence: int = 0
+    # Between the two requests of the paper's exchange.
+    under_way: tuple[Delta, Statistics, int, int] | None = None
+
+
+class Cluster:
+    """A run, from its first parameters on (clock 1).
+
+    Args:
+        workload: what the workers compute.
+        rule: what the server does with it.
+        exchange: how.
+        eta: the learning rate.
+        on_delta: looks at what a commit is about to apply (delta and BUFFERs), in the service's exchange.
+
+    Attributes:
+        parameters: theta, float32. buffers, constants: bytes. clock: commits and 1.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        rule: UpdateRule,
+        exchange: type[Exchange],
+        eta: float,
+        on_delta: Callable[[int, Delta], None] = lambda rank, delta: None,
+    ) -> None:
+        self._workload = workload
+        self._rule = rule
+        self._exchange = exchange
+        self._eta = eta
+        self._on_delta = on_delta
+        self.parameters, self.buffers, self.constants = workload.first()
+        self.clock = 1
+        self._hands: dict[int, Hand] = {}
+        self._workers: dict[int, _Worker] = {}
+
+    def take(self, event: Event) -> Commit | None:
+        """Let it happen; gives what a commit has come to. Raises Diverged when its worker gives up."""
+        if event.kind is Kind.JOINED:
+            self._hands[event.rank] = self._workload.hand(event.rank)
+        elif event.kind is Kind.PULLED:
+            exchange = self._exchange(self._rule, self.parameters)
+            self._workers[event.rank] = _Worker(self._hands.pop(event.rank), exchange, self.clock, self.buffers)
+        elif event.kind is Kind.FETCHED:
+            self._fetch(self._workers[event.rank])
+        elif event.kind is Kind.COMMITTED:
+            return self._commit(event, self._workers[event.rank])
+        return None
+
+    def _compute(self, worker: _Worker) -> tuple[Delta, int]:
+        """The gradient at what the worker holds. That has not changed since it was answered, so now is early enough."""
+        return self._workload.step(worker.hand, worker.exchange.state.snapshot, worker.buffers, self._eta)
+
+    def _fetch(self, worker: _Worker) -> None:
+        delta, skipped = self._compute(worker)
+        base = worker.base
+        statistics = worker.exchange.fetched(self.parameters, delta.values, self.clock - base)
+        assert statistics is not None
+        worker.under_way = delta, statistics, base, skipped
+        worker.base, worker.buffers = self.clock, delta.buffers
+
+    def _commit(self, event: Event, worker: _Worker) -> Commit:
+        if worker.under_way is None:
+            delta, skipped = self._compute(worker)
+            base = worker.base
+            self._on_delta(event.rank, delta)
+            statistics = worker.exchange.committed(self.parameters, delta.values, self.clock - base)
+            assert statistics is not None
+            worker.base, worker.buffers = self.clock + 1, delta.buffers
+        else:
+            delta, statistics, base, skipped = worker.under_way
+            worker.under_way = None
+            worker.exchange.committed(self.parameters, delta.values, self.clock - base)
+        self.buffers = delta.buffers
+        self.clock += 1
+        worker.sequence += 1
+        return Commit(
+            event.at,
+            event.waited,
+            event.rank,
+            worker.sequence,
+            self.clock,
+            base,
+            delta.loss,
+            delta.samples,
+            skipped,
+            statistics,
+        )

@@ -1,0 +1,178 @@
+"""What the simulator takes from a trace (gem_trace): the order in which workers were served, and how long they took."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Layout, LayoutError, WireType
+from gem_simulator.errors import SimulationError
+from gem_simulator.events import Event, Kind
+from gem_trace import DamageError, Record, read_records
+from gem_trace.files import map_file
+from gem_trace.format import FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run as its trace tells it; `events` and `deltas` read the file again each time.
+
+    Attributes:
+        path: of the trace.
+        rule, rule_settings, eta, seed: of the run.
+        layout: of the model.
+        parameters: the first ones, float32[layout.parameter_count]; `rest`: BUFFERs and CONSTANTs behind them.
+        batch_size: samples of a commit; 0 where there was none.
+        delta_wire, parameter_wire: wire types.
+        workers: how many took part; they have the ranks from 0.
+        commits: how many there are.
+        digest: of the last parameters and buffers; None: the server was killed, or the file cut off.
+    """
+
+    path: Path
+    rule: str
+    rule_settings: dict[str, float]
+    eta: float
+    seed: int
+    layout: Layout
+    parameters: NDArray[np.float32]
+    rest: bytes
+    batch_size: int
+    delta_wire: WireType
+    parameter_wire: WireType
+    workers: int
+    commits: int
+    digest: str | None
+
+    def events(self) -> Iterator[Event]:
+        """Who was served, in that order, at seconds since the server began."""
+        ranks: dict[int, int] = {}
+        for record in _records(self.path):
+            event = record.event
+            if event["event"] == "joined":
+                ranks[event["session"]] = event["rank"]
+            if event["event"] in ("joined", "pulled", "committed", "left"):
+                waited = max(0.0, event["at"] - event["queued_at"]) if "queued_at" in event else 0.0
+                yield Event(event["at"], Kind(event["event"]), ranks[event["session"]], waited)
+
+    def payloads(self) -> Iterator[memoryview]:
+        """What each commit applied, in that order: the delta as float32, and the BUFFERs behind it."""
+        return (record.payload for record in _records(self.path) if record.event["event"] == "committed")
+
+
+def read_recorded(path: Path) -> Recorded:
+    """A run that can be followed: begun from nothing, by workers of which none began anew or pulled again.
+
+    Raises:
+        SimulationError: it cannot be read, is no trace, is damaged, or is a run of another kind.
+    """
+    try:
+        return _read(path)
+    except (KeyError, TypeError, ValueError, LayoutError) as error:
+        raise SimulationError(f"{path} is not a trace of this version of gemps ({FORMAT}): {error!r}") from error
+
+
+def compute_times(path: Path) -> dict[int, list[float]]:
+    """Seconds between the answer to a worker and its next commit, by rank: computing, and the way to the server.
+
+    Raises:
+        SimulationError: it cannot be read, is no trace, is damaged, or no worker committed twice.
+    """
+    answered: dict[int, float] = {}
+    ranks: dict[int, int] = {}
+    times: defaultdict[int, list[float]] = defaultdict(list)
+    try:
+        for record in _records(path):
+            event = record.event
+            if event["event"] == "joined":
+                ranks[event["session"]] = event["rank"]
+            elif event["event"] == "committed":
+                session = event["session"]
+                if session in answered:
+                    times[ranks[session]].append(max(0.0, event["queued_at"] - answered[session]))
+                answered[session] = event["at"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SimulationError(f"{path} is not a trace of this version of gemps ({FORMAT}): {error!r}") from error
+    if not times:
+        raise SimulationError(
+            f"{path}: no worker committed twice, so there is no compute time in it: record for longer"
+        )
+    return dict(times)
+
+
+def _read(path: Path) -> Recorded:
+    started: dict[str, Any] | None = None
+    first: Record | None = None
+    joined: dict[int, dict[str, Any]] = {}
+    samples: set[int] = set()
+    commits, digest = 0, None
+    for record in _records(path):
+        event = record.event
+        name = event["event"]
+        if name == "started":
+            _refuse(started is not None, path, "the server was started more than once")
+            started = event
+        elif name == "parameters":
+            _refuse(event["clock"] != 1, path, "it does not begin with the run's first parameters")
+            first = record
+        elif name == "joined":
+            _refuse(any(other["rank"] == event["rank"] for other in joined.values()), path, "a worker joined twice")
+            _refuse(event.get("overlap", False), path, "a worker overlapped computing and exchanging")
+            joined[event["session"]] = event
+        elif name == "pulled":
+            _refuse(not event["reset"], path, "a worker pulled again in the midst of the run")
+        elif name == "committed":
+            commits += 1
+            samples.add(event["samples"])
+        elif name == "ended":
+            digest = event["digest"]
+    if started is None or first is None or not commits:
+        raise SimulationError(f"{path} has no commits: record a run with gemps train --record FILE")
+    settings = started["settings"]
+    _refuse(settings["eta_schedule"] != "constant" or settings["eta_warmup"], path, "eta was not constant")
+    _refuse(len(samples) > 1, path, "batches had several sizes")
+    ranks = sorted(event["rank"] for event in joined.values())
+    _refuse(ranks != list(range(len(ranks))), path, f"its workers have the ranks {ranks}")
+    wires = {(event["delta_wire_type"], event["parameter_wire_type"]) for event in joined.values()}
+    _refuse(len(wires) > 1, path, "its workers used several wire types")
+    delta_wire, parameter_wire = wires.pop()
+    layout = Layout.from_description(first.event["layout"])
+    return Recorded(
+        path,
+        started["rule"],
+        dict(started["rule_settings"]),
+        float(settings["eta"]),
+        int(settings["seed"]),
+        layout,
+        np.frombuffer(first.payload, np.float32, layout.parameter_count),
+        bytes(first.payload[4 * layout.parameter_count :]),
+        samples.pop(),
+        WireType[delta_wire],
+        WireType[parameter_wire],
+        len(ranks),
+        commits,
+        digest,
+    )
+
+
+def _refuse(wrong: object, path: Path, what: str) -> None:
+    if wrong:
+        raise SimulationError(f"{path}: {what}; such a run cannot be followed step by step (gemps replay can redo it)")
+
+
+def _records(path: Path) -> Iterator[Record]:
+    try:
+        data = map_file(path)
+    except OSError as error:
+        raise SimulationError(f"the trace {path} cannot be read: {error.strerror}") from error
+    try:
+        for number, record in enumerate(read_records(data, check=False)):
+            if number == 0 and record.event["event"] != "started":
+                break
+            yield record
+    except DamageError as error:
+        raise SimulationError(f"the trace {path} is {error}") from error

@@ -1,0 +1,91 @@
+"""Writes a simulation down as a trace (gem_trace), with the events that a server's recorder writes.
+
+`gemps replay` then does it again, and `gemps serve --order trace` serves real workers in the same order.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gem_core import UpdateRule, WireType
+from gem_simulator.cluster import Cluster, Commit
+from gem_simulator.errors import SimulationError
+from gem_simulator.events import Event, Kind
+from gem_simulator.workload import Delta
+from gem_trace import TraceError, TraceWriter
+from gem_trace.format import FORMAT, digest
+
+RUN = "simulated"
+
+
+class TraceRecorder:
+    """The trace of one simulation, in a file that must not be there yet.
+
+    Raises:
+        SimulationError: the file is there already, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.exists():
+            raise SimulationError(f"{path} is there already: choose another file for the trace")
+        try:
+            self._writer = TraceWriter(path)
+        except TraceError as error:
+            raise SimulationError(str(error)) from error
+        self._wires: tuple[str, str] = ("", "")
+        self._delta: Delta | None = None
+
+    def start(
+        self,
+        rule: UpdateRule,
+        settings: dict[str, Any],
+        cluster: Cluster,
+        layout: list[dict[str, Any]],
+        wires: tuple[WireType, WireType],
+    ) -> None:
+        """Say what begins, with which parameters. `settings`: as in a server's trace; `layout`: described."""
+        self._wires = wires[0].name, wires[1].name
+        started = {"event": "started", "format": FORMAT, "date": "", "rule": rule.name}
+        self._writer.append(started | {"rule_settings": dict(rule.settings), "settings": settings, "at": 0.0})
+        self._writer.append(
+            {"event": "parameters", "run": RUN, "clock": 1, "incarnation": 1, "layout": layout, "at": 0.0},
+            [
+                cluster.parameters.data.cast("B") if cluster.parameters.size else memoryview(b""),
+                memoryview(cluster.buffers),
+                memoryview(cluster.constants),
+            ],
+        )
+
+    def look(self, rank: int, delta: Delta) -> None:
+        """The next commit applies this. It is written before the next step overwrites it."""
+        self._delta = delta
+
+    def take(self, event: Event, commit: Commit | None) -> None:
+        """An event has taken effect. A session's number is the worker's rank and 1: each joins once."""
+        fields: dict[str, Any] = {"event": event.kind.value, "session": event.rank + 1, "at": event.at}
+        if event.kind is Kind.JOINED:
+            fields |= {"worker": f"simulated-{event.rank}", "rank": event.rank, "host_rank": event.rank}
+            fields |= {"agent": "gem_simulator", "device": "cpu", "overlap": False}
+            fields |= {"delta_wire_type": self._wires[0], "parameter_wire_type": self._wires[1]}
+        elif event.kind is Kind.PULLED:
+            fields["reset"] = True
+        elif event.kind is Kind.LEFT:
+            fields["state"] = "left"
+        elif commit is not None and self._delta is not None:
+            fields |= {name: getattr(commit, name) for name in ("sequence", "clock", "base", "staleness")}
+            fields |= {"queued_at": commit.at - commit.waited, "loss": commit.loss, "samples": commit.samples}
+            fields["statistics"] = asdict(commit.statistics)
+            values = self._delta.values
+            payload = [values.data.cast("B") if values.size else memoryview(b""), memoryview(self._delta.buffers)]
+            self._writer.append(fields, payload)
+            return
+        self._writer.append(fields)
+
+    def end(self, cluster: Cluster) -> None:
+        """Nothing more happens."""
+        found = digest(cluster.parameters, cluster.buffers)
+        self._writer.append({"event": "ended", "clock": cluster.clock, "digest": found, "at": 0.0})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

@@ -1,0 +1,125 @@
+"""What came of a simulation."""
+
+import math
+import resource
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Statistics
+from gem_simulator.cluster import Commit
+
+_STATISTICS = tuple(Statistics.__dataclass_fields__)
+# Of each commit: a column of float64 (NaN: no loss that is finite).
+COLUMNS = ("at", "waited", "rank", "sequence", "staleness", "loss", "skipped", *_STATISTICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The central variable at a clock: mean loss over all training samples, and over the held-out ones; accuracy there.
+
+    `at`: virtual seconds. Loss is NaN where the parameters are not finite.
+    """
+
+    commits: int
+    at: float
+    training_loss: float
+    test_loss: float
+    accuracy: float
+
+
+class History:
+    """Every commit of a simulation, in order: what `COLUMNS` names, as arrays that grow."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((1024, len(COLUMNS)))
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, commit: Commit) -> None:
+        """The next one."""
+        if self._count == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        first = (commit.at, commit.waited, commit.rank, commit.sequence, commit.staleness)
+        loss = math.nan if commit.loss is None else commit.loss
+        statistics = (getattr(commit.statistics, name) for name in _STATISTICS)
+        self._rows[self._count] = (*first, loss, commit.skipped, *statistics)
+        self._count += 1
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """One value of each commit; `name` is one of `COLUMNS`. A view."""
+        values: NDArray[np.float64] = self._rows[: self._count, COLUMNS.index(name)]
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What came of it.
+
+    Attributes:
+        parameters: the last theta, float32. buffers: its BUFFERs.
+        digest: SHA-256 of both, as a trace's end has it.
+        clock: commits and 1.
+        history: every commit.
+        evaluations: the last is of the end.
+        diverged: a worker gave up, because 100 gradients in a row were not finite; the simulation ended there.
+        peak_memory_bytes: of this process, its libraries included.
+        settings: that led to it.
+    """
+
+    parameters: NDArray[np.float32]
+    buffers: bytes
+    digest: str
+    clock: int
+    history: History
+    evaluations: list[Evaluation]
+    diverged: bool
+    peak_memory_bytes: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def commits(self) -> int:
+        """How many were applied."""
+        return len(self.history)
+
+    @property
+    def final(self) -> Evaluation:
+        """The evaluation at the end."""
+        return self.evaluations[-1]
+
+    def jain_index(self) -> float:
+        """Jain's index over the workers' commits: 1 when all had the same."""
+        counts = np.bincount(self.history.column("rank").astype(np.int64)) if self.commits else np.ones(1)
+        return float(counts.sum() ** 2 / (counts.size * (counts**2).sum()))
+
+    def summary(self) -> dict[str, Any]:
+        """The figures that fit on a page, as plain JSON values."""
+        last = slice(-max(1, self.commits // 10), None)
+        means = {
+            name: float(self.history.column(name)[last].mean()) if self.commits else 0.0
+            for name in ("staleness", "loss", "mean_pi", "blocked_fraction", "clamped_fraction")
+        }
+        return {
+            "commits": self.commits,
+            "virtual_seconds": float(self.history.column("at")[-1]) if self.commits else 0.0,
+            "diverged": self.diverged,
+            "training_loss": self.final.training_loss,
+            "test_loss": self.final.test_loss,
+            "accuracy": self.final.accuracy,
+            "last_tenth": means,
+            "skipped": int(self.history.column("skipped").sum()),
+            "jain_index": self.jain_index(),
+            "digest": self.digest,
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }
+
+
+def peak_memory() -> int:
+    """Of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

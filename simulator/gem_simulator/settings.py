@@ -1,0 +1,165 @@
+"""A simulation's settings: validated once, then frozen. Flag `--workers` = environment `GEMPS_WORKERS` = TOML key.
+
+Where the server or a worker has the same setting, it has the same name, meaning and default here.
+"""
+
+import re
+from pathlib import Path
+from typing import Literal, Self
+
+from gem_worker.settings import WireName
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gem_simulator.durations import Durations
+from gem_simulator.errors import SimulationError
+
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?[@x](\d+(?:\.\d*)?(?:e[+-]?\d+)?)", re.IGNORECASE)
+
+
+class SimulationSettings(BaseSettings):
+    """Everything a simulation can be told. Each field says its unit, its default and what follows from it."""
+
+    model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
+
+    workers: int = Field(
+        default=4,
+        ge=1,
+        le=100_000,
+        description="Simulated workers. Each takes the memory of what the rule keeps of it.",
+    )
+    rule: str = Field(default="gem", description="Update rule.", json_schema_extra={"panel": "Update rule"})
+    rule_settings: dict[str, float] = Field(
+        default_factory=dict,
+        description="The rule's settings, by name; those that are not given have their defaults.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    eta: float = Field(
+        default=0.05, gt=0, description="Learning rate, constant.", json_schema_extra={"panel": "Update rule"}
+    )
+    exchange: Literal["service", "paper", "original"] = Field(
+        default="service",
+        description="How a step is settled: service: the server rescales, one round trip; paper: algorithm 1, the "
+        "worker fetches, rescales and commits; original: as in the paper, but the server serves nobody else meanwhile.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    task: Literal["digits", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images"] = Field(
+        default="digits", description="What to learn.", json_schema_extra={"panel": "Task"}
+    )
+    model: str = Field(
+        default="",
+        description="Which model: mlp, cnn, or a torchvision classification model. Empty: the task's own.",
+        json_schema_extra={"panel": "Task"},
+    )
+    dataset_dir: Path = Field(
+        default=Path("data"), description="Folder that holds the data set's files.", json_schema_extra={"panel": "Task"}
+    )
+    batch_size: int = Field(
+        default=64, ge=1, description="Training samples a step, of each worker.", json_schema_extra={"panel": "Task"}
+    )
+    delta_wire: WireName = Field(
+        default="float32", description="Type in which deltas travel.", json_schema_extra={"panel": "Task"}
+    )
+    parameter_wire: WireName = Field(
+        default="float32",
+        description="Type in which fresh parameters travel back.",
+        json_schema_extra={"panel": "Task"},
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Of first parameters, order of samples, dropout and compute times. The same settings give the same "
+        "parameters, bit for bit.",
+    )
+    steps: int = Field(default=0, ge=0, description="Budget: steps of each worker; 0: see --commits and --seconds.")
+    commits: int = Field(default=0, ge=0, description="Budget: commits of all workers together; 0: none.")
+    seconds: float = Field(default=0, ge=0, description="Budget: seconds of the virtual clock; 0: none.")
+    order: Literal["fifo", "round-robin"] = Field(
+        default="fifo",
+        description="Whom the server serves next: fifo: who came first; round-robin: each worker in turn, by rank, and "
+        "whoever's turn it is is waited for.",
+        json_schema_extra={"panel": "Time"},
+    )
+    compute_time: str = Field(
+        default="constant:1",
+        description="Virtual seconds that a gradient takes: constant:SECONDS, lognormal:MEDIAN,SIGMA, "
+        "exponential:MEAN, speeds:SECONDS,SECONDS,... (by rank, again and again) or trace:FILE (as recorded with --record).",
+        json_schema_extra={"panel": "Time"},
+    )
+    network_time: float = Field(
+        default=0.0,
+        ge=0,
+        description="Virtual seconds of a message's way, in each direction.",
+        json_schema_extra={"panel": "Time"},
+    )
+    service_time: float = Field(
+        default=0.0,
+        ge=0,
+        description="Virtual seconds that the server is busy with a request.",
+        json_schema_extra={"panel": "Time"},
+    )
+    slow: str = Field(
+        default="",
+        description="Stragglers: RANKSxFACTOR, with commas between, such as 0-15x4,20x2: computing takes them so many "
+        "times longer.",
+        json_schema_extra={"panel": "Time"},
+    )
+    join: str = Field(
+        default="",
+        description="Who joins late: RANKS@SECONDS, with commas between, such as 16-31@100. All others join at 0.",
+        json_schema_extra={"panel": "Time"},
+    )
+    die: str = Field(
+        default="",
+        description="Who dies: RANKS@SECONDS, with commas between. The server notices at once.",
+        json_schema_extra={"panel": "Time"},
+    )
+    evaluate_every: int = Field(
+        default=0,
+        ge=0,
+        description="Commits between two evaluations of the central variable, on all training and all held-out "
+        "samples; 0: only at the end.",
+    )
+
+    @field_validator("compute_time")
+    @classmethod
+    def _known_durations(cls, value: str) -> str:
+        try:
+            Durations(value)
+        except SimulationError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("slow", "join", "die")
+    @classmethod
+    def _known_spans(cls, value: str, info: object) -> str:
+        _spans(value)
+        return value
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        if not (self.steps or self.commits or self.seconds):
+            raise ValueError("there is no end: give --steps, --commits or --seconds")
+        for name in ("slow", "join", "die"):
+            beyond = [rank for rank in self.spans(name) if rank >= self.workers]
+            if beyond:
+                raise ValueError(
+                    f"--{name} {getattr(self, name)} names worker {beyond[0]}, and there are {self.workers}, from 0 on"
+                )
+        return self
+
+    def spans(self, name: Literal["slow", "join", "die"] | str) -> dict[int, float]:
+        """The value of `slow`, `join` or `die` for each rank that it names."""
+        return _spans(getattr(self, name))
+
+
+def _spans(text: str) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for part in filter(None, text.split(",")):
+        match = _SPAN.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{part!r} is not understood: write such as 3@10 or 0-15@10 (for --slow: 0-15x4)")
+        first, last, number = match.groups()
+        found |= dict.fromkeys(range(int(first), int(last or first) + 1), float(number))
+    return found

@@ -1,0 +1,260 @@
+"""A simulation from its settings to its result; or a recorded run, followed step by step.
+
+Deterministic: the same settings, or the same trace, give the same parameters, bit for bit. The wall clock is not read.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gem_worker.errors import Diverged
+from gem_worker.settings import WireName
+from gem_worker.tasks import Task, TaskOptions, create_task
+
+from gem_core import UpdateRule, WireType, create_rule
+from gem_simulator.cluster import Cluster, Commit
+from gem_simulator.durations import Durations
+from gem_simulator.errors import SimulationError
+from gem_simulator.events import Event
+from gem_simulator.exchanges import EXCHANGES, ServiceExchange
+from gem_simulator.recorded import Recorded
+from gem_simulator.recording import TraceRecorder
+from gem_simulator.results import Evaluation, History, SimulationResult, peak_memory
+from gem_simulator.settings import SimulationSettings
+from gem_simulator.timeline import Timing, timeline
+from gem_simulator.workload import Delta, Workload, torch_as_it_was
+from gem_trace.format import digest
+
+WIRE_TYPES: dict[WireName, WireType] = {
+    "float32": WireType.FLOAT32,
+    "float16": WireType.FLOAT16,
+    "bfloat16": WireType.BFLOAT16,
+    "int8": WireType.INT8_BLOCK,
+}
+
+
+def simulate(
+    settings: SimulationSettings,
+    *,
+    rule: UpdateRule | None = None,
+    task: Task | None = None,
+    record: Path | None = None,
+    on_commit: Callable[[Commit], None] = lambda commit: None,
+) -> SimulationResult:
+    """Simulate a run.
+
+    Args:
+        settings: of everything.
+        rule: in place of the one that the settings name.
+        task: in place of the one that the settings name, so that many simulations can share it.
+        record: a trace to write; the exchange must be the service's.
+        on_commit: is told every commit.
+
+    Raises:
+        SimulationError: the trace cannot be written, or the exchange is not the service's.
+        RuleError, TaskError: there is no such rule, task or model, or files are missing.
+    """
+    if record is not None and settings.exchange != "service":
+        raise SimulationError(
+            f"a trace holds what the service does, and the exchange is {settings.exchange}: leave --record out, or "
+            "choose --exchange service"
+        )
+    rule = rule or create_rule(settings.rule, **settings.rule_settings)
+    task = task or create_task(settings.task, TaskOptions(dataset_dir=settings.dataset_dir))
+    wires = WIRE_TYPES[settings.delta_wire], WIRE_TYPES[settings.parameter_wire]
+    with torch_as_it_was():
+        workload = Workload(task, settings.model or task.default_model, settings.batch_size, settings.seed, *wires)
+        recorder = TraceRecorder(record) if record is not None else None
+        exchange = EXCHANGES[settings.exchange]
+        cluster = Cluster(workload, rule, exchange, settings.eta, recorder.look if recorder else _ignore)
+        try:
+            if recorder is not None:
+                recorder.start(rule, _as_a_server_has_them(settings), cluster, workload.layout.describe(), wires)
+            run = _Run(task, workload, cluster, settings.evaluate_every, recorder, on_commit)
+            run.follow(timeline(_timing(settings)))
+            if recorder is not None:
+                recorder.end(cluster)
+        finally:
+            if recorder is not None:
+                recorder.close()
+        return run.result(settings.model_dump(mode="json"))
+
+
+def follow(
+    recorded: Recorded,
+    *,
+    task: Task,
+    model: str = "",
+    on_commit: Callable[[Commit], None] = lambda commit: None,
+) -> SimulationResult:
+    """Simulate a recorded run: its workers' gradients are computed anew, and are applied in the recorded order.
+
+    Each delta must be the recorded one, bit for bit, and so must the parameters at the end. Proves that the simulator
+    and the service are one system.
+
+    Args:
+        recorded: the run.
+        task: what it learnt.
+        model: the model's name; empty: the task's own.
+        on_commit: is told every commit.
+
+    Raises:
+        SimulationError: something differs; the message says what, and at which commit.
+    """
+    with torch_as_it_was():
+        workload = Workload(
+            task,
+            model or task.default_model,
+            recorded.batch_size,
+            recorded.seed,
+            recorded.delta_wire,
+            recorded.parameter_wire,
+        )
+        difference = recorded.layout.first_difference(workload.layout)
+        if difference is not None:
+            raise SimulationError(f"{recorded.path} is of another model: {difference}; name its --task and --model")
+        compare = _Comparison(recorded)
+        rule = create_rule(recorded.rule, **recorded.rule_settings)
+        cluster = Cluster(workload, rule, ServiceExchange, recorded.eta, compare.look)
+        if cluster.parameters.tobytes() != recorded.parameters.tobytes():
+            raise SimulationError(
+                f"{recorded.path} begins with other parameters than the model has at seed {recorded.seed}: it was not "
+                "trained by gemps work from the start, or with another version of torch"
+            )
+        run = _Run(task, workload, cluster, 0, None, on_commit)
+        run.follow(recorded.events())
+        result = run.result({"trace": str(recorded.path)})
+    if recorded.digest is not None and result.digest != recorded.digest:
+        raise SimulationError(
+            f"{recorded.path} ended with other parameters: SHA-256 {recorded.digest}, and the simulation has "
+            f"{result.digest}"
+        )
+    return result
+
+
+class _Comparison:
+    """Holds each delta against the recorded one."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._path = recorded.path
+        self._payloads = recorded.payloads()
+        self._clock = 1
+
+    def look(self, rank: int, delta: Delta) -> None:
+        """The delta of the next commit. Raises SimulationError."""
+        self._clock += 1
+        recorded = next(self._payloads)
+        size = delta.values.nbytes
+        values = np.frombuffer(recorded[:size], np.float32)
+        if delta.values.tobytes() != values.tobytes():
+            index = int(np.argmax(delta.values.view(np.uint32) != values.view(np.uint32)))
+            raise SimulationError(
+                f"{self._path}: worker {rank} computed another delta for clock {self._clock}: element {index} was "
+                f"{values[index]!r}, and is {delta.values[index]!r} in the simulation (its --task, --model, device, "
+                "threads and version of torch must be the same)"
+            )
+        if delta.buffers != recorded[size:]:
+            raise SimulationError(f"{self._path}: worker {rank} had other BUFFERs for clock {self._clock}")
+
+
+class _Run:
+    """Events happen, and are written down."""
+
+    def __init__(
+        self,
+        task: Task,
+        workload: Workload,
+        cluster: Cluster,
+        evaluate_every: int,
+        recorder: TraceRecorder | None,
+        on_commit: Callable[[Commit], None],
+    ) -> None:
+        self._task = task
+        self._workload = workload
+        self._cluster = cluster
+        self._evaluate_every = evaluate_every
+        self._recorder = recorder
+        self._on_commit = on_commit
+        self._history = History()
+        self._evaluations: list[Evaluation] = []
+        self._diverged = False
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Let all of them happen, or those until a worker gives up."""
+        for event in events:
+            try:
+                commit = self._cluster.take(event)
+            except Diverged:
+                self._diverged = True
+                return
+            if self._recorder is not None:
+                self._recorder.take(event, commit)
+            if commit is not None:
+                self._history.add(commit)
+                self._on_commit(commit)
+                if self._evaluate_every and len(self._history) % self._evaluate_every == 0:
+                    self._evaluations.append(self._evaluate(commit.at))
+
+    def result(self, settings: dict[str, Any]) -> SimulationResult:
+        """What came of it."""
+        at = float(self._history.column("at")[-1]) if len(self._history) else 0.0
+        if not self._evaluations or self._evaluations[-1].commits != len(self._history):
+            self._evaluations.append(self._evaluate(at))
+        cluster = self._cluster
+        return SimulationResult(
+            cluster.parameters,
+            cluster.buffers,
+            digest(cluster.parameters, cluster.buffers),
+            cluster.clock,
+            self._history,
+            self._evaluations,
+            self._diverged,
+            peak_memory(),
+            settings,
+        )
+
+    def _evaluate(self, at: float) -> Evaluation:
+        central = self._cluster.parameters, self._cluster.buffers
+        training_loss, _ = self._workload.score(self._task.train, *central)
+        test_loss, accuracy = self._workload.score(self._task.test, *central)
+        return Evaluation(len(self._history), at, training_loss, test_loss, accuracy)
+
+
+def _ignore(rank: int, delta: Delta) -> None:
+    """Nobody looks at deltas."""
+
+
+def _timing(settings: SimulationSettings) -> Timing:
+    exchange = EXCHANGES[settings.exchange]
+    return Timing(
+        workers=settings.workers,
+        compute=Durations(settings.compute_time),
+        slower=settings.spans("slow"),
+        network=settings.network_time,
+        service=settings.service_time,
+        joins=settings.spans("join"),
+        deaths=settings.spans("die"),
+        round_robin=settings.order == "round-robin",
+        requests=exchange.requests,
+        holds=exchange.holds,
+        steps=settings.steps,
+        commits=settings.commits,
+        seconds=settings.seconds,
+        seed=settings.seed,
+    )
+
+
+def _as_a_server_has_them(settings: SimulationSettings) -> dict[str, Any]:
+    """What a server's trace says of its settings, as far as a simulation has them."""
+    return {
+        "eta": settings.eta,
+        "eta_schedule": "constant",
+        "eta_warmup": 0,
+        "steps": settings.steps,
+        "epochs": 0,
+        "commits": settings.commits,
+        "order": settings.order,
+        "min_workers": settings.workers,
+        "seed": settings.seed,
+    }
