@@ -26,10 +26,11 @@ from gem_core.errors import (
 )
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.rule_names import is_rule, rule_names
 from gem_core.wire_types import WireType
 
 if TYPE_CHECKING:
-    from gem_core.rules import Statistics, UpdateRule, WorkerState, create_rule, rule_names
+    from gem_core.rules import Statistics, UpdateRule, WorkerState, WorkerStep, create_rule
 
 __all__ = [
     "MAX_CHUNK_BYTES",
@@ -55,12 +56,14 @@ __all__ = [
     "WireType",
     "WireTypeError",
     "WorkerState",
+    "WorkerStep",
     "crc32c",
     "create_rule",
+    "is_rule",
     "rule_names",
 ]
 
-_FROM_RULES = frozenset({"Statistics", "UpdateRule", "WorkerState", "create_rule", "rule_names"})
+_FROM_RULES = frozenset({"Statistics", "UpdateRule", "WorkerState", "WorkerStep", "create_rule"})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,28 +1,30 @@
-"""The registry of update rules. A new rule is one new file in this folder and its class in the list below."""
+"""Update rules by name. A new rule is one new file in this folder and a line in `gem_core/rule_names.py`."""
 
 from __future__ import annotations
 
+import importlib
+
 from gem_core.errors import RuleError
-from gem_core.rules.adaptive_staleness import AdaptiveStaleness
-from gem_core.rules.downpour import Downpour
-from gem_core.rules.gem import Gem
-from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState
+from gem_core.rule_names import BUILT_IN, ENTRY_POINTS, foreign_rules, rule_names
+from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState, WorkerStep
 
-__all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "create_rule", "known_settings", "rule_names"]
-
-_RULES: dict[str, type[UpdateRule]] = {rule.name: rule for rule in (Gem, Downpour, AdaptiveStaleness)}
-
-
-def rule_names() -> tuple[str, ...]:
-    """The names that `create_rule` knows."""
-    return tuple(_RULES)
+__all__ = [
+    "Setting",
+    "Statistics",
+    "UpdateRule",
+    "WorkerState",
+    "WorkerStep",
+    "create_rule",
+    "known_settings",
+    "rule_names",
+]
 
 
 def known_settings(name: str) -> tuple[Setting, ...]:
     """What can be set for the rule `name`, with defaults and ranges.
 
     Raises:
-        RuleError: there is no such rule.
+        RuleError: there is no such rule, or the package that brings it cannot be loaded.
     """
     return _rule(name).known_settings
 
@@ -30,16 +32,35 @@ def known_settings(name: str) -> tuple[Setting, ...]:
 def create_rule(name: str, **settings: float) -> UpdateRule:
     """The rule `name` with `settings`; those that are not given have their defaults.
 
-    Nothing is compiled yet: `UpdateRule.warm_up` does that, or the first commit.
+    One object serves one run: some rules keep state of the whole run in it. Nothing is compiled yet:
+    `UpdateRule.warm_up` does that, or the first commit.
 
     Raises:
-        RuleError: there is no such rule, it does not know a setting, or a value is out of range.
+        RuleError: there is no such rule, the package that brings it cannot be loaded, the rule does not know a setting,
+            or a value is out of range.
     """
     return _rule(name)(settings)
 
 
 def _rule(name: str) -> type[UpdateRule]:
+    if name in BUILT_IN:
+        module, _, class_name = BUILT_IN[name].partition(":")
+        built_in: type[UpdateRule] = getattr(importlib.import_module(module), class_name)
+        return built_in
+    entry_point = foreign_rules().get(name)
+    if entry_point is None:
+        raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(rule_names())}")
+    origin = f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist is not None else "a package"
     try:
-        return _RULES[name]
-    except KeyError:
-        raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(_RULES)}") from None
+        rule = entry_point.load()
+    except Exception as error:  # whatever another package's code raises
+        raise RuleError(
+            f"the update rule {name!r} of {origin} cannot be loaded from {entry_point.value!r}: "
+            f"{type(error).__name__}: {error}; mend or remove that package, or choose another rule"
+        ) from error
+    if not (isinstance(rule, type) and issubclass(rule, UpdateRule)) or getattr(rule, "name", None) != name:
+        raise RuleError(
+            f"the update rule {name!r} of {origin} is not one: {entry_point.value!r} in its entry points "
+            f"{ENTRY_POINTS!r} must be a subclass of gem_core.UpdateRule whose `name` is {name!r}"
+        )
+    return rule

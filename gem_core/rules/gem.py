@@ -18,6 +18,7 @@ decays and s_w is still refreshed there.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numba import prange
@@ -70,7 +71,7 @@ class Gem(UpdateRule):
         Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
     )
 
-    def __init__(self, settings: dict[str, float]) -> None:
+    def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
         chosen = self.settings
         if chosen["pi_min"] > chosen["pi_max"]:

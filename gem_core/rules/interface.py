@@ -20,7 +20,7 @@ from gem_core.errors import RuleError, SizeMismatchError
 from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.threads import apply_thread_count, require_threads
 
-__all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState"]
+__all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "WorkerStep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,15 @@ class Statistics:
     """What one commit did.
 
     The first three are over the elements with delta != 0, and 0 when there are none: there pi cannot change anything.
-    The norms are Euclidean, over all elements: within 1e-6, and finite for every delta that staging lets through.
+    The norms are Euclidean, over all elements: within 1e-6, and finite for every delta that staging lets through, as
+    long as the parameters are.
 
     Attributes:
-        mean_pi: mean of pi; a rule without a pi reports the factor that it applied.
-        blocked_fraction: fraction with pi = pi_min: nothing (or the least) of delta was applied. 0 without a pi.
+        mean_pi: mean of pi; a rule without a pi reports the factor by which it applied the delta.
+        blocked_fraction: fraction with pi = pi_min: nothing (or the least) of delta was applied. Without a pi 1 for a
+            commit that was dropped, else 0.
         clamped_fraction: fraction with pi = pi_max. 0 without a pi.
-        proxy_norm: of kappa * m, the energy proxy, after the commit. 0 for a rule without a moment.
+        proxy_norm: of kappa * m, the energy proxy, after the commit; of another rule's moment; 0 without one.
         drift_norm: of theta - s before the commit: what others did since this worker's snapshot.
         delta_norm: of delta.
         update_norm: of what was added to theta.
@@ -53,8 +55,8 @@ class WorkerState:
     """What a rule keeps of one worker.
 
     Attributes:
-        snapshot: s_w, float32, shape (n,): exactly the parameters that the worker holds. A rule's subclass adds
-            whatever else it keeps.
+        snapshot: s_w, float32, shape (n,): exactly the parameters that the worker holds, which the server sends it. A
+            rule's subclass adds whatever else it keeps. Whoever has the state may put another array in its place.
     """
 
     __slots__ = ("snapshot",)
@@ -64,21 +66,40 @@ class WorkerState:
 
 
 class Setting(NamedTuple):
-    """One setting of a rule: its default, the legal range (both ends included) and what it does."""
+    """One setting of a rule: its default, the legal range (both ends included), what it does, whether it is whole."""
 
     name: str
     default: float
     least: float
     most: float
     consequence: str
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStep:
+    """What a worker does between two commits: local steps of plain SGD from its snapshot, each w += -eta * gradient.
+
+    Attributes:
+        local_steps: how many, at least 1.
+        normalise: commit their sum divided by `local_steps`; else the sum.
+    """
+
+    local_steps: int = 1
+    normalise: bool = False
 
 
 class UpdateRule(ABC):
     """A way to apply a worker's delta to the central variable. One subclass, in one file, a rule.
 
+    One object serves one run, because a rule may keep vectors of the whole run: those it makes with the first worker.
+
     Attributes:
         name: what `create_rule` and `--rule` call it.
         vectors_per_worker: float32 vectors of the model's size that one worker's state takes.
+        vectors_per_run: those that the rule itself keeps, however many workers there are.
+        sends_parameters: whether a snapshot is a copy of theta. Where it is not, what a worker holds cannot be told
+            from its version alone, and nobody may take it for theta.
         known_settings: what can be set.
         settings: the values of this rule, by name; read-only.
 
@@ -87,7 +108,9 @@ class UpdateRule(ABC):
     """
 
     name: ClassVar[str]
-    vectors_per_worker: ClassVar[int]
+    vectors_per_worker: int
+    vectors_per_run: int = 0
+    sends_parameters: ClassVar[bool] = True
     known_settings: ClassVar[tuple[Setting, ...]] = ()
 
     settings: Mapping[str, float]
@@ -105,12 +128,32 @@ class UpdateRule(ABC):
                     f"rule {self.name!r}: {known.name} = {values[known.name]:g} is out of range; "
                     f"choose {known.least:g} to {known.most:g}"
                 )
+            if known.whole and not values[known.name].is_integer():
+                raise RuleError(f"rule {self.name!r}: {known.name} = {values[known.name]:g} must be a whole number")
         self.settings = MappingProxyType(values)
         self._is_warm = False
 
+    @property
+    def worker_step(self) -> WorkerStep:
+        """What workers do between two commits: one step, unless a rule says otherwise."""
+        return WorkerStep()
+
     @abstractmethod
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
-        """State of a worker that has just received `parameters` (float32, shape (n,)), which are copied."""
+        """State of a worker that begins at `parameters` (theta; float32, shape (n,)), which are copied."""
+
+    def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
+        """Make the state's snapshot anew from `parameters` (theta), for a worker that pulls; in place.
+
+        What else the state keeps stays. Copies theta, unless a rule says otherwise.
+        """
+        np.copyto(state.snapshot, parameters)
+
+    def forget_worker(self, state: WorkerState) -> None:  # noqa: B027  (most rules have nothing to do)
+        """The worker of `state` has gone: take out what it has left in the vectors of the run.
+
+        A commit that still comes with this state is as one of a new worker.
+        """
 
     def commit(
         self,
@@ -119,14 +162,15 @@ class UpdateRule(ABC):
         delta: NDArray[np.float32],
         staleness: int,
     ) -> Statistics:
-        """Apply `delta` to `parameters` in place, and make the state's snapshot equal to them.
+        """Apply `delta` to `parameters` in place, and make the state's snapshot what the worker gets: mostly theta.
 
         Releases the interpreter lock while it works, and allocates nothing of the model's size.
 
         Args:
             parameters: theta, the central variable; float32, shape (n,), contiguous.
             state: of the worker whose delta it is; made by this rule's `new_worker`.
-            delta: -eta * gradient; float32, shape (n,), contiguous, finite; only read.
+            delta: -eta * gradient, or what came of the local steps that `worker_step` asks for; float32, shape (n,),
+                contiguous, finite; only read.
             staleness: commits applied since the snapshot: clock now - clock of the snapshot.
 
         Raises:
@@ -165,8 +209,9 @@ class UpdateRule(ABC):
         require_threads()
         self._is_warm = True
         for parallel in (False, True):
+            rule = type(self)(self.settings)  # so that nothing of this is left in the vectors of the run
             parameters = np.zeros(1, np.float32)
-            self._commit(parameters, self.new_worker(parameters), np.ones(1, np.float32), 0, parallel)
+            rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, parallel)
 
     @abstractmethod
     def _commit(
