@@ -18,6 +18,13 @@ BUILT_IN = {
     "gem": "gem_core.rules.gem:Gem",
     "downpour": "gem_core.rules.downpour:Downpour",
     "adaptive-staleness": "gem_core.rules.adaptive_staleness:AdaptiveStaleness",
+    "dc-asgd": "gem_core.rules.dc_asgd:DcAsgd",
+    "gap-aware": "gem_core.rules.gap_aware:GapAware",
+    "ringmaster": "gem_core.rules.ringmaster:Ringmaster",
+    "easgd": "gem_core.rules.easgd:Easgd",
+    "dana": "gem_core.rules.dana:Dana",
+    "agn": "gem_core.rules.agn:Agn",
+    "delayed-nesterov": "gem_core.rules.delayed_nesterov:DelayedNesterov",
 }
 ENTRY_POINTS = "gemps.rules"
 

@@ -116,7 +116,7 @@ class UpdateRule(ABC):
     settings: Mapping[str, float]
 
     def __init__(self, settings: Mapping[str, float]) -> None:
-        values = {known.name: known.default for known in self.known_settings}
+        values = {known.name: float(known.default) for known in self.known_settings}
         for name, value in settings.items():
             if name not in values:
                 listed = ", ".join(values) or "none"

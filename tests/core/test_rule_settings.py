@@ -10,7 +10,8 @@ from gem_core.rules import known_settings
 
 
 def test_every_rule_of_the_design_is_known() -> None:
-    assert rule_names() == ("gem", "downpour", "adaptive-staleness")
+    field = ("dc-asgd", "gap-aware", "ringmaster", "easgd", "dana", "agn", "delayed-nesterov")
+    assert rule_names() == ("gem", "downpour", "adaptive-staleness", *field)
     for name in rule_names():
         assert create_rule(name).name == name
 
@@ -30,8 +31,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_memory_of_a_worker_is_as_many_vectors_as_announced() -> None:
     parameters = np.zeros(10, np.float32)
-    for name in rule_names():
-        rule = create_rule(name)
+    for rule in (*map(create_rule, rule_names()), create_rule("easgd", momentum=0.5)):
         state = rule.new_worker(parameters)
         slots = {slot for cls in type(state).__mro__ for slot in getattr(cls, "__slots__", ())}
         vectors = [getattr(state, slot) for slot in slots]
@@ -40,10 +40,10 @@ def test_memory_of_a_worker_is_as_many_vectors_as_announced() -> None:
 
 
 def test_an_unknown_rule_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(RuleError, match="no update rule 'easgd'; choose one of: gem, downpour, adaptive-staleness"):
-        create_rule("easgd")
+    with pytest.raises(RuleError, match="no update rule 'adam'; choose one of: gem, downpour, adaptive-staleness"):
+        create_rule("adam")
     with pytest.raises(RuleError, match="no update rule"):
-        known_settings("easgd")
+        known_settings("adam")
 
 
 def test_an_unknown_setting_is_refused_with_those_that_exist() -> None:
