@@ -94,6 +94,8 @@ class Cluster:
             self._fetch(self._workers[event.rank])
         elif event.kind is Kind.COMMITTED:
             return self._commit(event, self._workers[event.rank])
+        elif event.rank in self._workers:
+            self._rule.forget_worker(self._workers[event.rank].exchange.state)
         return None
 
     def _compute(self, worker: _Worker) -> tuple[Delta, int]:

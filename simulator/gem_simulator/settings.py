@@ -84,7 +84,8 @@ class SimulationSettings(BaseSettings):
     compute_time: str = Field(
         default="constant:1",
         description="Virtual seconds that a gradient takes: constant:SECONDS, lognormal:MEDIAN,SIGMA, "
-        "exponential:MEAN, speeds:SECONDS,SECONDS,... (by rank, again and again) or trace:FILE (as recorded with --record).",
+        "exponential:MEAN, speeds:SECONDS,SECONDS,... (by rank, again and again) or trace:FILE (as recorded with "
+        "--record).",
         json_schema_extra={"panel": "Time"},
     )
     network_time: float = Field(

@@ -61,10 +61,17 @@ def simulate(
             "choose --exchange service"
         )
     rule = rule or create_rule(settings.rule, **settings.rule_settings)
+    if settings.exchange == "paper" and (rule.vectors_per_run or not rule.sends_parameters):
+        raise SimulationError(
+            f"the rule {rule.name} needs the server to apply it, and with --exchange paper workers do: choose "
+            "--exchange service"
+        )
     task = task or create_task(settings.task, TaskOptions(dataset_dir=settings.dataset_dir))
     wires = WIRE_TYPES[settings.delta_wire], WIRE_TYPES[settings.parameter_wire]
     with torch_as_it_was():
-        workload = Workload(task, settings.model or task.default_model, settings.batch_size, settings.seed, *wires)
+        workload = Workload(
+            task, settings.model or task.default_model, settings.batch_size, settings.seed, *wires, rule.worker_step
+        )
         recorder = TraceRecorder(record) if record is not None else None
         exchange = EXCHANGES[settings.exchange]
         cluster = Cluster(workload, rule, exchange, settings.eta, recorder.look if recorder else _ignore)
@@ -103,19 +110,20 @@ def follow(
         SimulationError: something differs; the message says what, and at which commit.
     """
     with torch_as_it_was():
+        rule = create_rule(recorded.rule, **recorded.rule_settings)
         workload = Workload(
             task,
             model or task.default_model,
-            recorded.batch_size,
+            recorded.batch_size // rule.worker_step.local_steps,
             recorded.seed,
             recorded.delta_wire,
             recorded.parameter_wire,
+            rule.worker_step,
         )
         difference = recorded.layout.first_difference(workload.layout)
         if difference is not None:
             raise SimulationError(f"{recorded.path} is of another model: {difference}; name its --task and --model")
         compare = _Comparison(recorded)
-        rule = create_rule(recorded.rule, **recorded.rule_settings)
         cluster = Cluster(workload, rule, ServiceExchange, recorded.eta, compare.look)
         if cluster.parameters.tobytes() != recorded.parameters.tobytes():
             raise SimulationError(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gem_worker.errors import Diverged
 from gem_worker.flat_model import FlatModel
+from gem_worker.local_steps import LocalSteps
 from gem_worker.models import create_model
 from gem_worker.scoring import score
 from gem_worker.seeds import dropout_seed
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from gem_core import BadValueError, Layout, PayloadFormat, WireType
+from gem_core.rules import WorkerStep
 from gem_core.wire_types import NUMPY
 
 # As of ParameterServer: a worker gives up after so many gradients in a row that are not finite.
@@ -37,8 +39,8 @@ class Delta:
 
     values: float32[parameter_count], as the server decodes it; overwritten by the next step of any worker.
     buffers: the model's BUFFERs after the step.
-    loss: of the batch, before the step; None: it is not finite.
-    samples: in the batch.
+    loss: of the batch, the last one where there were local steps; None: it is not finite.
+    samples: in the batches.
     """
 
     values: NDArray[np.float32]
@@ -63,6 +65,7 @@ class Workload:
         batch_size: samples a step.
         seed: of the run: of first parameters, order of samples, and dropout.
         delta_wire, parameter_wire: types in which deltas and parameters travel.
+        worker_step: what a worker does between two commits: one step unless told otherwise.
 
     Raises TaskError for a model that does not fit.
     """
@@ -75,6 +78,7 @@ class Workload:
         seed: int,
         delta_wire: WireType = WireType.FLOAT32,
         parameter_wire: WireType = WireType.FLOAT32,
+        worker_step: WorkerStep | None = None,
     ) -> None:
         self._task = task
         self._batch_size = batch_size
@@ -82,6 +86,8 @@ class Workload:
         self._model = create_model(model, task.input_shape, task.classes, seed)
         self._flat = FlatModel(self._model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
+        own = worker_step or WorkerStep()
+        self._local = LocalSteps(self._flat, own.local_steps, normalise=own.normalise)
         self._delta_format = PayloadFormat(self._flat.layout, delta_wire)
         self._reply_format = PayloadFormat(self._flat.layout, parameter_wire)
         self._reply = np.frombuffer(self._transfer.reply, np.uint8)
@@ -121,19 +127,27 @@ class Workload:
         self._install(parameters, buffers)
         self._model.train()
         for skipped in range(MOST_SKIPPED_IN_A_ROW):
-            _, numbers = next(hand.batches)
-            inputs, labels = self._task.train.batch(numbers)
-            torch.set_rng_state(hand.random)
-            loss = functional.cross_entropy(self._model(inputs), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            hand.random = torch.get_rng_state()
-            self._flat.collect_gradients()
+            samples, loss = self._backward(hand)
+            while not self._local.take(eta):
+                more, loss = self._backward(hand)
+                samples += more
             staged = self._transfer.stage(eta, loss)
             self._flat.zero_gradients()
             if staged.usable:
-                return Delta(self._received(), self._sent_buffers(), staged.loss, len(labels)), skipped
-            self._transfer.restore_buffers()
+                return Delta(self._received(), self._sent_buffers(), staged.loss, samples), skipped
+            self._install(parameters, buffers)
         raise Diverged(f"{MOST_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
+
+    def _backward(self, hand: Hand) -> tuple[int, torch.Tensor]:
+        """The gradient of the worker's next batch is there; gives the batch's size and its loss."""
+        _, numbers = next(hand.batches)
+        inputs, labels = self._task.train.batch(numbers)
+        torch.set_rng_state(hand.random)
+        loss = functional.cross_entropy(self._model(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        hand.random = torch.get_rng_state()
+        self._flat.collect_gradients()
+        return len(labels), loss
 
     def score(self, samples: Samples, parameters: NDArray[np.float32], buffers: bytes) -> tuple[float, float]:
         """(mean loss, accuracy) of the central variable over all samples; nothing is rounded."""
