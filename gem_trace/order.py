@@ -1,0 +1,128 @@
+"""The order in which a traced run was served: whose turn came when. For a server that is to serve in the same order.
+
+A turn is a commit that counts, or the pull with which a session began. Later pulls of a session are none: a worker
+makes them because its network or its server failed, and nobody can make it do so again.
+"""
+
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+from gem_trace.files import map_file
+from gem_trace.format import FORMAT, DamageError, Record, read_records
+
+
+class OrderError(Exception):
+    """There is no order to follow in a file; the message says why, and names the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Turns by the rank of their worker; restarts of the recorded server are no longer in it.
+
+    Attributes:
+        turns: C ints, 4 bytes each: a commit of rank r is r, the first pull of a session of rank r is -1 - r.
+        first_clock: of the parameters that the first turn found (1: the first parameters of a run).
+        commits: how many of the turns are commits.
+        workers: the highest rank that has a turn, and 1: so many workers can take all turns.
+    """
+
+    turns: "array[int]"
+    first_clock: int
+    commits: int
+    workers: int
+
+    def after(self, clock: int) -> int:
+        """Index of the turn that comes next when this clock was reached; `len(turns)` behind the last commit."""
+        left = clock - self.first_clock
+        for index, turn in enumerate(self.turns):
+            if left <= 0:
+                return index
+            left -= is_commit(turn)
+        return len(self.turns)
+
+
+def read_order(path: Path) -> Order:
+    """Read who was served when, without looking at what was sent.
+
+    Commits that a server which came back had lost do not count. A trace that breaks off is an order up to there.
+
+    Raises:
+        OrderError: the file cannot be read, is no trace, is damaged, misses commits, or has none.
+    """
+    reading = _Reading()
+    try:
+        for record in read_records(map_file(path), check=False):
+            reading.take(record)
+    except OSError as error:
+        raise OrderError(f"{path} cannot be read: {error.strerror}; choose another file") from error
+    except (DamageError, OrderError) as error:
+        raise OrderError(f"{path}: {error}; choose another file") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise OrderError(f"{path} is not a trace of gemps ({FORMAT}): {error!r}; choose another file") from error
+    if not reading.has_begun:
+        raise OrderError(f"{path} is not a trace of gemps ({FORMAT}): choose another file")
+    if not reading.commits:
+        raise OrderError(f"{path} has no commits, so there is no order to follow: choose another file")
+    workers = 1 + max(rank_of(turn) for turn in set(reading.turns))
+    return Order(reading.turns, reading.first_clock, reading.commits, workers)
+
+
+def is_commit(turn: int) -> bool:
+    """Whether a turn is a commit; else it is the first pull of a session."""
+    return turn >= 0
+
+
+def rank_of(turn: int) -> int:
+    """Of the worker whose turn it is."""
+    return turn if is_commit(turn) else ~turn
+
+
+class _Reading:
+    """The turns while the events are taken, one after the other."""
+
+    def __init__(self) -> None:
+        self.turns: array[int] = array("i")
+        self.first_clock = 0
+        self.commits = 0
+        self.has_begun = False
+        self._ranks: dict[int, int] = {}
+
+    def take(self, record: Record) -> None:
+        """The next event. Raises OrderError, and what wrong values raise."""
+        event = record.event
+        name = event["event"]
+        if not self.has_begun and name != "started":
+            raise OrderError(f"it begins with {name!r} where a server starts, so it is not a whole trace")
+        if name == "started":
+            if event["format"] != FORMAT:
+                raise OrderError(f"its format is {event['format']}, this version of gemps reads {FORMAT}")
+            self.has_begun = True
+            self._ranks = {}
+        elif name == "parameters":
+            self._go_on_at(int(event["clock"]), record.offset)
+        elif name == "joined":
+            self._ranks[event["session"]] = int(event["rank"])
+        elif name == "pulled" and event["reset"]:
+            self.turns.append(~self._ranks[event["session"]])
+        elif name == "committed":
+            if not self.first_clock or int(event["clock"]) != self._clock + 1:
+                raise OrderError(f"commits are missing before clock {event['clock']} (offset {record.offset})")
+            self.turns.append(self._ranks[event["session"]])
+            self.commits += 1
+
+    @property
+    def _clock(self) -> int:
+        return self.first_clock + self.commits
+
+    def _go_on_at(self, clock: int, offset: int) -> None:
+        """A server has its first parameters, or came back with those of this clock."""
+        if not self.first_clock or clock < self.first_clock:
+            self.turns, self.first_clock, self.commits = array("i"), clock, 0
+        elif clock > self._clock:
+            raise OrderError(
+                f"commits are missing between clock {self._clock} and {clock}, at which the server came back (offset "
+                f"{offset})"
+            )
+        while self._clock > clock:
+            self.commits -= is_commit(self.turns.pop())
