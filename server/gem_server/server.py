@@ -20,8 +20,9 @@ from gem_server.flow.applying import Applier
 from gem_server.flow.committing import Committing
 from gem_server.flow.initializing import Initializing
 from gem_server.flow.pulling import Pulling
-from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQueue
+from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
+from gem_server.flow.turns import RankTurns, TraceTurns, Turns
 from gem_server.persistence import Persistence
 from gem_server.process_memory import default_limit
 from gem_server.ready_file import ReadyFile
@@ -48,6 +49,7 @@ from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers
 from gem_server.sweeping import Sweeper
+from gem_trace import OrderError, read_order
 
 # Entries and names that outlive their sessions: a few generations of the largest run.
 REMEMBERED_FACTOR = 4
@@ -95,7 +97,8 @@ class Server:
             settings.session_timeout,
             lambda: self.central.layout,
         )
-        self.queue = (make_queue or _queue_of(settings))(self.sessions.in_turn, lambda: self.run.started)
+        self._turns = _turns_of(settings, self.sessions.in_turn)
+        self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
         self.course = Course(monotonic)
@@ -173,6 +176,8 @@ class Server:
             if (layout := self.central.layout) is not None:
                 self.memory.bind(layout)
                 self.staging.prepare(layout)
+            if self._turns is not None:
+                self._turns.begin_at(self.central.clock)
             if self._recorder is not None:
                 await self._recorder.start(self.rule, self.central, self.run.identity)
             if self._memory_socket is not None:
@@ -259,6 +264,13 @@ class Server:
         logger.info("stopped at clock %d", self.central.clock)
 
     # --- starting
+
+    def _queue_of_settings(self, _: object, started: Callable[[], bool]) -> RequestQueue:
+        if self._turns is None:
+            return FifoQueue(started)
+        if isinstance(self._turns, TraceTurns):
+            return StrictQueue(self._turns, started, lambda: self.run.unreserved)
+        return StrictQueue(self._turns, started)
 
     async def _compile(self) -> None:
         """Compile the kernels on the thread that will launch them."""
@@ -438,7 +450,20 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
     )
 
 
-def _queue_of(settings: ServerSettings) -> MakeQueue:
+def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -> Turns | None:
+    """The turns that `settings.order` asks for; None: there are none. Raises StartupError."""
     if settings.order == "round-robin":
-        return RoundRobinQueue
-    return lambda _, started: FifoQueue(started)
+        return RankTurns(live)
+    path = settings.order_trace
+    if path is None:
+        return None
+    try:
+        order = read_order(path)
+    except OrderError as error:
+        raise StartupError(f"--order-trace: {error}") from error
+    if order.workers > settings.min_workers:
+        raise StartupError(
+            f"--order-trace: {path} has turns of {order.workers} workers, and --min-workers is {settings.min_workers}: "
+            f"begin with as many (--min-workers {order.workers}; gemps train: --workers {order.workers})"
+        )
+    return TraceTurns(live, order, str(path))

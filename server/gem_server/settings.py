@@ -211,10 +211,18 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Budget"},
     )
 
-    order: Literal["fifo", "round-robin"] = Field(
+    order: Literal["fifo", "round-robin", "trace"] = Field(
         "fifo",
-        description="In which order requests are served: as they became complete, or by rank in turn (for experiments: "
-        "with a seed, CPU runs are then bit-reproducible).",
+        description="In which order requests are served: as they became complete; by rank in turn; or as in the trace "
+        "of --order-trace. The last two are for experiments: with a seed, CPU runs are then bit-reproducible, and a "
+        "worker is waited for when it is its turn.",
+        json_schema_extra={"panel": "Run"},
+    )
+    order_trace: Path | None = Field(
+        None,
+        description="With --order trace: the trace (of --record, or a simulated one) whose pulls and commits say which "
+        "rank is served when. Needs --min-workers of at least as many workers as have turns in it. When it is over, "
+        "requests are served as they come.",
         json_schema_extra={"panel": "Run"},
     )
     min_workers: int = Field(
@@ -280,7 +288,7 @@ class ServerSettings(BaseSettings):
         1024,
         ge=1,
         description="Calls that may wait for a staging buffer; one more, and whoever asked last is told to come back "
-        "later. Fewer than there are workers makes --order round-robin slow.",
+        "later. Fewer than there are workers makes --order round-robin and trace slow.",
         json_schema_extra={"panel": "Limits"},
     )
     max_sessions: int = Field(
@@ -370,6 +378,12 @@ class ServerSettings(BaseSettings):
             raise ValueError("--eta-schedule cosine needs --eta-decay-commits, or a budget of --commits, or of --steps")
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
+        if self.order == "trace" and self.order_trace is None:
+            raise ValueError("--order trace needs --order-trace FILE, a trace whose order is to be followed")
+        if self.order != "trace" and self.order_trace is not None:
+            raise ValueError(f"--order-trace needs --order trace, and the order is {self.order}: give both, or neither")
+        if self.record is not None and self.order_trace is not None and _is_same(self.record, self.order_trace):
+            raise ValueError("--record would write into the file of --order-trace: choose another file for one of them")
         if self.data_dir is None and (
             self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
         ):
@@ -403,6 +417,10 @@ class ServerSettings(BaseSettings):
         if self.rule != "gem":
             return {}
         return {name: getattr(self, name) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")}
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
 
 
 def is_loopback(host: str) -> bool:

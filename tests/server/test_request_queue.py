@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
-from gem_server.flow.request_queue import FifoQueue, QueueClosedError, RoundRobinQueue
+from gem_server.flow.request_queue import FifoQueue, QueueClosedError, StrictQueue
 from gem_server.flow.requests import PullRequest, SharedPullRequest
 from gem_server.flow.staging import Hold, Purpose, StagingPool
+from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
 from .builders import Registry, layout
@@ -21,7 +22,7 @@ class Turns:
         self.registry = Registry()
         self.sessions = [self.registry.join(number) for number in range(1, sessions + 1)]
         self.started = True
-        self.queue = RoundRobinQueue(self.registry.sessions.live, lambda: self.started)
+        self.queue = StrictQueue(RankTurns(self.registry.sessions.live), lambda: self.started)
         self.pool = StagingPool(buffers, 10, self.queue, lambda: 0.0)
         self.pool.prepare(layout())
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
-from gem_server.flow.request_queue import FifoQueue, RequestQueue, RoundRobinQueue
+from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging import SLOW_FACTOR, SLOW_SECONDS, Hold, Purpose, StagingPool
+from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
 from .builders import Registry, layout
@@ -187,7 +188,7 @@ async def test_slow_upload_that_nobody_waits_for_goes_on() -> None:
 async def test_slow_upload_whose_turn_it_is_is_waited_for() -> None:
     registry = Registry()
     sessions = [registry.join(number) for number in range(1, 6)]
-    uploads = Uploads(RoundRobinQueue(registry.sessions.live, lambda: True))
+    uploads = Uploads(StrictQueue(RankTurns(registry.sessions.live), lambda: True))
     await uploads.usual(sessions[0])
     held = await uploads.start(sessions)
     assert [upload.has_buffer for upload in held] == [True, True, True, True, False]

@@ -4,8 +4,9 @@ import asyncio
 
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
-from gem_server.flow.request_queue import FifoQueue, RoundRobinQueue
+from gem_server.flow.request_queue import FifoQueue, StrictQueue
 from gem_server.flow.staging import Hold, Order, Purpose, StagingPool
+from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
 from .builders import Registry, layout
@@ -100,7 +101,7 @@ async def test_room_full_of_those_whose_turn_is_not_yet_lets_in_the_one_whose_tu
     """Or nobody would move for ever: the room waits for its turn, and that is at the door."""
     registry = Registry()
     sessions = [registry.join(number) for number in range(1, 5)]
-    room = Room(RoundRobinQueue(registry.sessions.live, lambda: True))
+    room = Room(StrictQueue(RankTurns(registry.sessions.live), lambda: True))
     third, fourth = await room.asks(sessions[2]), await room.asks(sessions[3])
     assert not third.done()
     first = await room.asks(sessions[0])

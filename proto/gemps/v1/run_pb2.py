@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12gemps/v1/run.proto\x12\x08gemps.v1\"8\n\x06\x42udget\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\x01\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\"\xb6\x02\n\x0bRunSettings\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12>\n\rrule_settings\x18\x02 \x03(\x0b\x32\'.gemps.v1.RunSettings.RuleSettingsEntry\x12\x0b\n\x03\x65ta\x18\x03 \x01(\x01\x12+\n\x0c\x65ta_schedule\x18\x04 \x01(\x0e\x32\x15.gemps.v1.EtaSchedule\x12 \n\x06\x62udget\x18\x05 \x01(\x0b\x32\x10.gemps.v1.Budget\x12%\n\x05order\x18\x06 \x01(\x0e\x32\x16.gemps.v1.ServingOrder\x12\x13\n\x0bmin_workers\x18\x07 \x01(\r\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x1a\x33\n\x11RuleSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*l\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_WAITING\x10\x01\x12\x16\n\x12RUN_STATE_TRAINING\x10\x02\x12\x16\n\x12RUN_STATE_FINISHED\x10\x03*d\n\x0cServingOrder\x12\x1d\n\x19SERVING_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12SERVING_ORDER_FIFO\x10\x01\x12\x1d\n\x19SERVING_ORDER_ROUND_ROBIN\x10\x02*v\n\x0b\x45taSchedule\x12\x1c\n\x18\x45TA_SCHEDULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45TA_SCHEDULE_CONSTANT\x10\x01\x12\x15\n\x11\x45TA_SCHEDULE_STEP\x10\x02\x12\x17\n\x13\x45TA_SCHEDULE_COSINE\x10\x03\x42H\n\x0c\x64\x65v.gemps.v1B\x08RunProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12gemps/v1/run.proto\x12\x08gemps.v1\"8\n\x06\x42udget\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\x01\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\"\xb6\x02\n\x0bRunSettings\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12>\n\rrule_settings\x18\x02 \x03(\x0b\x32\'.gemps.v1.RunSettings.RuleSettingsEntry\x12\x0b\n\x03\x65ta\x18\x03 \x01(\x01\x12+\n\x0c\x65ta_schedule\x18\x04 \x01(\x0e\x32\x15.gemps.v1.EtaSchedule\x12 \n\x06\x62udget\x18\x05 \x01(\x0b\x32\x10.gemps.v1.Budget\x12%\n\x05order\x18\x06 \x01(\x0e\x32\x16.gemps.v1.ServingOrder\x12\x13\n\x0bmin_workers\x18\x07 \x01(\r\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x1a\x33\n\x11RuleSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*l\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_WAITING\x10\x01\x12\x16\n\x12RUN_STATE_TRAINING\x10\x02\x12\x16\n\x12RUN_STATE_FINISHED\x10\x03*}\n\x0cServingOrder\x12\x1d\n\x19SERVING_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12SERVING_ORDER_FIFO\x10\x01\x12\x1d\n\x19SERVING_ORDER_ROUND_ROBIN\x10\x02\x12\x17\n\x13SERVING_ORDER_TRACE\x10\x03*v\n\x0b\x45taSchedule\x12\x1c\n\x18\x45TA_SCHEDULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45TA_SCHEDULE_CONSTANT\x10\x01\x12\x15\n\x11\x45TA_SCHEDULE_STEP\x10\x02\x12\x17\n\x13\x45TA_SCHEDULE_COSINE\x10\x03\x42H\n\x0c\x64\x65v.gemps.v1B\x08RunProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,9 +37,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNSTATE']._serialized_start=403
   _globals['_RUNSTATE']._serialized_end=511
   _globals['_SERVINGORDER']._serialized_start=513
-  _globals['_SERVINGORDER']._serialized_end=613
-  _globals['_ETASCHEDULE']._serialized_start=615
-  _globals['_ETASCHEDULE']._serialized_end=733
+  _globals['_SERVINGORDER']._serialized_end=638
+  _globals['_ETASCHEDULE']._serialized_start=640
+  _globals['_ETASCHEDULE']._serialized_end=758
   _globals['_BUDGET']._serialized_start=32
   _globals['_BUDGET']._serialized_end=88
   _globals['_RUNSETTINGS']._serialized_start=91

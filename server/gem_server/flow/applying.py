@@ -20,8 +20,9 @@ from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.flow.reading import Reader, superseded_by_newer_call
-from gem_server.flow.request_queue import AnyRequest, QueueClosedError, RequestQueue
+from gem_server.flow.request_queue import QueueClosedError, RequestQueue
 from gem_server.flow.requests import (
+    AnyRequest,
     Applied,
     CommitRequest,
     CutRequest,
@@ -102,6 +103,8 @@ class Applier:
             except Exception as error:
                 request.fail(error)
                 raise
+            if not isinstance(request, CommitRequest):  # one gave its buffer back, which lets the pool look
+                self._staging.dispatch()  # a turn may have passed
             del request  # or its session, perhaps ended by then, would stay in memory until the next one comes
 
     async def _serve(self, request: AnyRequest) -> None:

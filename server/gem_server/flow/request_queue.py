@@ -1,21 +1,20 @@
 """The order in which requests are served, and in which staging buffers are granted.
 
-`FifoQueue` serves requests as they became complete, so no worker is favoured. `RoundRobinQueue` serves one request of
-each session in turn, by rank: with it, what an experiment does no longer depends on timing. A queue is the seam where
-another order can be put in (`Server(settings, make_queue=...)`). The event loop's thread only.
+`FifoQueue` serves requests as they became complete, so no worker is favoured. `StrictQueue` serves by turns (turns.py):
+with it, what an experiment does no longer depends on timing. A queue is the seam where another order can be put in
+(`Server(settings, make_queue=...)`). The event loop's thread only.
 """
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from gem_server.flow.requests import Request
+from gem_server.flow.requests import AnyRequest, CommitRequest
 from gem_server.flow.staging import Hold, Purpose
+from gem_server.flow.turns import Turns
 from gem_server.state.sessions import Session
-
-AnyRequest = Request[Any]
 
 
 class QueueClosedError(Exception):
@@ -106,28 +105,34 @@ class FifoQueue(RequestQueue):
         return self._requests.popleft() if self._requests else None
 
 
-class RoundRobinQueue(RequestQueue):
-    """One request of each session in turn, by rank, from the moment training starts.
+class StrictQueue(RequestQueue):
+    """One request at each turn, from the moment training starts; whose turn it is, is waited for.
 
-    The ring is made of the live sessions that may commit. A session whose turn it is is waited for; when it ends its
-    turn passes on. What is no session's turn (an Initialize, a pull without a session, the rest of a torn transfer,
-    requests of sessions outside the ring) is served at once. Requests of one session stay in their order.
+    What is no session's turn (an Initialize, a pull without a session, the rest of a torn transfer, requests of
+    sessions that may not commit) is served at once. Requests of one session stay in their order. When turns are over,
+    requests are served as they come.
+
+    `unreserved()`: commits that the run's budget still has room for. Where it is given they go by turns, too; else to
+    those who are complete first.
     """
 
-    def __init__(self, ring: Callable[[], Sequence[Session]], started: Callable[[], bool]) -> None:
+    def __init__(
+        self, turns: Turns, started: Callable[[], bool], unreserved: Callable[[], float] = lambda: math.inf
+    ) -> None:
         super().__init__(started)
-        self._ring = ring
-        self._turn = 0
+        self._turns = turns
+        self._unreserved = unreserved
         self._in_turn: dict[Session, deque[AnyRequest]] = {}
         self._at_once: deque[AnyRequest] = deque()
+        self._served: Hold | None = None  # of the commit that was taken out last; its turn is over
 
     def __len__(self) -> int:
         return sum(map(len, self._in_turn.values())) + len(self._at_once)
 
     def put(self, request: AnyRequest) -> None:
-        """To its session's place in the ring, or to be served at once."""
+        """To its session's line, to be served at its turn, or to be served at once."""
         session = request.session
-        if session is not None and request.in_turn and (session in self._in_turn or session in self._ring()):
+        if session is not None and request.in_turn and (session in self._in_turn or session in self._turns.live()):
             self._in_turn.setdefault(session, deque()).append(request)
         else:
             self._at_once.append(request)
@@ -135,59 +140,32 @@ class RoundRobinQueue(RequestQueue):
 
     def next(self) -> AnyRequest | None:
         """What is no session's turn; else the request of the session whose turn it is, if it is there."""
+        self._served = None
         if self._at_once:
             return self._at_once.popleft()
         if not self._in_turn:
             return None
-        ring = self._from_turn()
-        outside = self._in_turn.keys() - set(ring)
+        outside = self._in_turn.keys() - set(self._turns.live())
         if outside:
             return self._first_of(min(outside, key=lambda session: session.worker.rank))
+        session = self._whose_turn()
+        if session not in self._in_turn:
+            return None
+        request = self._first_of(session)
+        self._turns.took(request)
+        self._served = request.hold if isinstance(request, CommitRequest) else None
+        return request
+
+    def _whose_turn(self) -> Session | None:
         if self._closed:
-            ring = [session for session in ring if session in self._in_turn]
-        elif not self._started():
-            return None
-        if ring[0] not in self._in_turn:
-            return None
-        self._turn = ring[0].worker.rank + 1
-        return self._first_of(ring[0])
-
-    def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
-        """Buffers are granted in the ring's order too: nobody gets one before those whose turn comes earlier.
-
-        Otherwise the pool could fill with commits that wait for one that finds no buffer.
-        """
-        wanting = {hold.session: hold for hold in waiting if hold.purpose is Purpose.COMMIT}
-        ring = self._from_turn()
-        in_ring = set(ring)
-        for hold in waiting:
-            if hold.purpose is Purpose.INITIALIZE or hold.session not in in_ring:
-                return hold
+            places = self._turns.places()
+            return min(self._in_turn, key=lambda session: places[session])
         if not self._started():
             return None
-        ahead = {hold.session for hold in holding} | self._in_turn.keys()
-        for session in ring:
-            if session not in ahead:
-                return wanting.get(session)
-        return None
-
-    def last(self, waiting: Sequence[Hold]) -> Hold:
-        """Who of `waiting` would be the last to get one: whose turn is the farthest away.
-
-        Were it who came last, the room could be full of those whose turn is not yet, and the one whose turn it is would
-        be sent away for ever.
-        """
-        turns = {session: number for number, session in enumerate(self._from_turn())}
-        return max(waiting, key=lambda hold: -1 if hold.purpose is Purpose.INITIALIZE else turns.get(hold.session, -1))
-
-    @property
-    def is_strict(self) -> bool:
-        """Turns are waited for."""
-        return True
-
-    def blocked(self) -> bool:
-        """Whether somebody's complete request waits for the turn of another."""
-        return bool(self._in_turn)
+        session = self._turns.now()
+        if self._turns.over:
+            return min(self._in_turn, key=lambda session: self._in_turn[session][0].enqueued_at)
+        return session
 
     def _first_of(self, session: Session) -> AnyRequest:
         line = self._in_turn[session]
@@ -196,6 +174,48 @@ class RoundRobinQueue(RequestQueue):
             del self._in_turn[session]
         return request
 
-    def _from_turn(self) -> list[Session]:
-        ring = sorted(self._ring(), key=lambda session: session.worker.rank)
-        return [s for s in ring if s.worker.rank >= self._turn] + [s for s in ring if s.worker.rank < self._turn]
+    def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
+        """Buffers are granted in the order of turns too: nobody gets one before those whose turn comes earlier.
+
+        Otherwise the pool could fill with commits that wait for one that finds no buffer. Nor does anybody get one
+        where what the budget has left may be needed by those before: whoever is complete first would take it from them.
+        """
+        wanting = {hold.session: hold for hold in waiting if hold.purpose is Purpose.COMMIT}
+        live = set(self._turns.live())
+        for hold in waiting:
+            if hold.purpose is Purpose.INITIALIZE or hold.session not in live:
+                return hold
+        if not self._started():
+            return None
+        commits = [hold for hold in holding if hold.purpose is Purpose.COMMIT and hold is not self._served]
+        if sum(not hold.complete for hold in commits) >= self._unreserved():
+            return None
+        self._turns.now()  # or turns of those who have gone would keep buffers from all others
+        if self._turns.over:
+            return waiting[0]
+        ahead = {hold.session for hold in commits}
+        for session in self._turns.commits_to_come():
+            if session not in ahead:
+                return wanting.get(session)
+            ahead.remove(session)  # should it come again, nobody else is granted a buffer before it
+        return None
+
+    def last(self, waiting: Sequence[Hold]) -> Hold:
+        """Who of `waiting` would be the last to get one: whose turn is the farthest away.
+
+        Were it who came last, the room could be full of those whose turn is not yet, and the one whose turn it is would
+        be sent away for ever.
+        """
+        if self._turns.over:
+            return waiting[-1]
+        places = self._turns.places()
+        return max(waiting, key=lambda hold: -1 if hold.purpose is Purpose.INITIALIZE else places.get(hold.session, -1))
+
+    @property
+    def is_strict(self) -> bool:
+        """Turns are waited for, as long as there are any."""
+        return not self._turns.over
+
+    def blocked(self) -> bool:
+        """Whether somebody's complete request waits for the turn of another."""
+        return bool(self._in_turn)

@@ -6,7 +6,7 @@ A request is complete when the server has everything it needs to serve it; from 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ class Request(Generic[Outcome]):
         """Hand an error over, if anybody still waits."""
         if not self.done.done():
             self.done.set_exception(error)
+
+
+AnyRequest: TypeAlias = Request[Any]
 
 
 @dataclass(frozen=True, slots=True)

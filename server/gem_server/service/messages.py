@@ -45,7 +45,11 @@ RUN_STATES = {
     RunState.TRAINING: run_pb2.RUN_STATE_TRAINING,
     RunState.FINISHED: run_pb2.RUN_STATE_FINISHED,
 }
-_ORDERS = {"fifo": run_pb2.SERVING_ORDER_FIFO, "round-robin": run_pb2.SERVING_ORDER_ROUND_ROBIN}
+_ORDERS = {
+    "fifo": run_pb2.SERVING_ORDER_FIFO,
+    "round-robin": run_pb2.SERVING_ORDER_ROUND_ROBIN,
+    "trace": run_pb2.SERVING_ORDER_TRACE,
+}
 _SCHEDULES = {
     "constant": run_pb2.ETA_SCHEDULE_CONSTANT,
     "step": run_pb2.ETA_SCHEDULE_STEP,

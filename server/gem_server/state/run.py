@@ -105,9 +105,14 @@ class Run:
             )
 
     @property
+    def unreserved(self) -> float:
+        """Commits that the run's budget has room for beside those that were applied, or are complete and will be."""
+        return self.budget.commits - self.commits - self.reserved if self.budget.commits else math.inf
+
+    @property
     def all_reserved(self) -> bool:
-        """Whether the run's budget is spent by commits that were applied, or are complete and will be."""
-        return bool(self.budget.commits) and self.commits + self.reserved >= self.budget.commits
+        """Whether there is no such room."""
+        return self.unreserved <= 0
 
     def reserve(self, worker: Worker) -> None:
         """Set the budget of one commit aside; raises RUN_FINISHED when there is none left."""
