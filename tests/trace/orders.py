@@ -10,10 +10,10 @@ from gem_trace.files import map_file
 from gem_trace.format import FORMAT
 
 
-def write_order(path: Path, order: str, clock: int = 1, **started: str) -> Path:
+def write_order(path: Path, order: str, clock: int = 1) -> Path:
     """Append a start of a server with the parameters of this clock, and what came then."""
     writer = TraceWriter(path)
-    writer.append({"event": "started", "format": FORMAT, **started})
+    writer.append({"event": "started", "format": FORMAT})
     for rank in range(10):
         writer.append({"event": "joined", "session": rank + 1, "rank": rank})
     writer.append({"event": "parameters", "run": "a run", "clock": clock})

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from gem_server.flow.request_queue import AnyRequest, FifoQueue
+from gem_server.flow.request_queue import FifoQueue
+from gem_server.flow.requests import AnyRequest
 from gem_server.state.sessions import Session
 from gemps.v1 import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc

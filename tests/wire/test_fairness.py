@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from gem_server.flow.request_queue import AnyRequest, RequestQueue
+from gem_server.flow.request_queue import RequestQueue
+from gem_server.flow.requests import AnyRequest
 from gem_server.flow.staging import Hold
 from gem_server.state.sessions import Session
 
