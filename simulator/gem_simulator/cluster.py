@@ -3,10 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gem_core import Statistics, UpdateRule
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core import Statistics, UpdateRule, WorkerState
 from gem_simulator.events import Event, Kind
 from gem_simulator.exchanges import Exchange
 from gem_simulator.workload import Delta, Hand, Workload
+
+# What may look at theta, a worker's state and its delta before a rule changes the first two. It only reads.
+BeforeRule = Callable[[NDArray[np.float32], WorkerState, NDArray[np.float32]], None]
+
+
+def look_away(parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
+    """Nobody looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,7 @@ class Cluster:
         exchange: how.
         eta: the learning rate.
         on_delta: looks at what a commit is about to apply (delta and BUFFERs), in the service's exchange.
+        before_rule: looks at theta, what the rule keeps of the worker, and its delta, before the rule has them.
 
     Attributes:
         parameters: theta, float32. buffers, constants: bytes. clock: commits and 1.
@@ -72,12 +83,14 @@ class Cluster:
         exchange: type[Exchange],
         eta: float,
         on_delta: Callable[[int, Delta], None] = lambda rank, delta: None,
+        before_rule: BeforeRule = look_away,
     ) -> None:
         self._workload = workload
         self._rule = rule
         self._exchange = exchange
         self._eta = eta
         self._on_delta = on_delta
+        self._before_rule = before_rule
         self.parameters, self.buffers, self.constants = workload.first()
         self.clock = 1
         self._hands: dict[int, Hand] = {}
@@ -105,6 +118,7 @@ class Cluster:
     def _fetch(self, worker: _Worker) -> None:
         delta, skipped = self._compute(worker)
         base = worker.base
+        self._before_rule(self.parameters, worker.exchange.state, delta.values)
         statistics = worker.exchange.fetched(self.parameters, delta.values, self.clock - base)
         assert statistics is not None
         worker.under_way = delta, statistics, base, skipped
@@ -115,6 +129,7 @@ class Cluster:
             delta, skipped = self._compute(worker)
             base = worker.base
             self._on_delta(event.rank, delta)
+            self._before_rule(self.parameters, worker.exchange.state, delta.values)
             statistics = worker.exchange.committed(self.parameters, delta.values, self.clock - base)
             assert statistics is not None
             worker.base, worker.buffers = self.clock + 1, delta.buffers

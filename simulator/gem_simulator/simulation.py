@@ -13,7 +13,7 @@ from gem_worker.settings import WireName
 from gem_worker.tasks import Task, TaskOptions, create_task
 
 from gem_core import UpdateRule, WireType, create_rule
-from gem_simulator.cluster import Cluster, Commit
+from gem_simulator.cluster import BeforeRule, Cluster, Commit, look_away
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 from gem_simulator.events import Event
@@ -41,6 +41,7 @@ def simulate(
     task: Task | None = None,
     record: Path | None = None,
     on_commit: Callable[[Commit], None] = lambda commit: None,
+    before_rule: BeforeRule = look_away,
 ) -> SimulationResult:
     """Simulate a run.
 
@@ -50,6 +51,8 @@ def simulate(
         task: in place of the one that the settings name, so that many simulations can share it.
         record: a trace to write; the exchange must be the service's.
         on_commit: is told every commit.
+        before_rule: is shown theta, what the rule keeps of the worker (its snapshot is s_w) and the delta, before the
+            rule has them, each time; it must change none of them. For what statistics do not say.
 
     Raises:
         SimulationError: the trace cannot be written, or the exchange is not the service's.
@@ -74,7 +77,7 @@ def simulate(
         )
         recorder = TraceRecorder(record) if record is not None else None
         exchange = EXCHANGES[settings.exchange]
-        cluster = Cluster(workload, rule, exchange, settings.eta, recorder.look if recorder else _ignore)
+        cluster = Cluster(workload, rule, exchange, settings.eta, recorder.look if recorder else _ignore, before_rule)
         try:
             if recorder is not None:
                 recorder.start(rule, _as_a_server_has_them(settings), cluster, workload.layout.describe(), wires)
