@@ -1,0 +1,141 @@
+"""`gemps reproduce`."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
+
+if TYPE_CHECKING:
+    from gem_reproduction.reproduction import Finding
+    from gem_reproduction.runs import Scope
+
+# Those whose images the CNN takes, and whose size lets a figure end.
+TASKS = ("digits", "digits28", "mnist")
+MODELS = ("cnn", "mlp")
+
+
+def reproduce(
+    figures: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FIGURE...", help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all. 1 means 1a to 1d."
+        ),
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="200 steps a worker instead of the paper's 937.")] = False,
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="<choice>",
+            help="digits (8 x 8), digits28 (the same, enlarged to 28 x 28, for the paper's very CNN) or mnist, the "
+            "paper's own.",
+        ),
+    ] = "digits",
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds MNIST's files.")] = Path("data"),
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder with train/CLASS/*.jpg and val/CLASS/*.jpg for figure 7, which else makes images."
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="<choice>", help="cnn, the paper's, or mlp, which is quicker and proves less.")
+    ] = "cnn",
+    output: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="For runs, pictures and results.json. Runs that it has are not done again."),
+    ] = Path("runs/reproduction"),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="<integer>", help="Runs at once; without it one for each core.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100, metavar="<integer>", help="Runs that are averaged.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="<integer>", help="Steps of each worker, instead of 937 or 200.")
+    ] = None,
+    rule_setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="A setting of GEM in all runs, such as momentum=0: see which claims fail then."
+        ),
+    ] = None,
+) -> None:
+    """Do the paper's figures again: runs, pictures, and a verdict on each claim.
+
+    Runs are simulated (many workers in one process, virtual time) with the update rules of the server and the models of
+    the workers. What is interrupted goes on where it was when the same command is given again. Exit code 1: a claim
+    that must hold is not met.
+
+    [bold]Examples[/bold]
+
+      gemps reproduce all --quick
+
+      gemps reproduce 1 3 --task mnist --data data
+    """
+    if task not in TASKS:
+        raise CommandError(f"--task {task}: choose one of {', '.join(TASKS)}", USAGE)
+    if model not in MODELS:
+        raise CommandError(f"--model {model}: choose one of {', '.join(MODELS)}", USAGE)
+    settings = _rule_settings(rule_setting or [])
+    try:
+        from gem_core import RuleError, create_rule
+        from gem_reproduction.errors import ReproductionError
+        from gem_reproduction.figures import choose
+        from gem_reproduction.reproduction import RESULTS, reproduce, runs_of
+        from gem_reproduction.runs import PAPER_STEPS, QUICK_STEPS, Scope
+        from gem_worker.errors import TaskError
+    except ImportError as error:
+        raise missing_worker_extra(error) from None
+
+    from gem_cli.reproduction_view import choose_view
+
+    try:
+        chosen = choose(figures)
+        create_rule("gem", **settings)
+        scope = Scope(
+            quick, task, model, data, images, steps or (QUICK_STEPS if quick else PAPER_STEPS), seeds, settings
+        )
+        with choose_view(runs_of(chosen, scope)) as view:
+            findings = reproduce(chosen, scope, output, jobs or _cores(), view.done)
+    except RuleError as error:
+        raise CommandError(f"--rule-setting: {error}", USAGE) from None
+    except (ReproductionError, TaskError) as error:
+        raise CommandError(str(error)) from None
+    except ImportError as error:
+        raise missing_worker_extra(error) from None
+    _tell(findings, scope)
+    print(f"written to {output}: {RESULTS}, and a picture of each figure")
+    if any(verdict.must_hold and not verdict.met for one in findings for verdict in one.verdicts):
+        raise SystemExit(FAILED)
+
+
+def _rule_settings(texts: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise CommandError(f"--rule-setting {text}: write NAME=NUMBER, such as momentum=0", USAGE) from None
+    return found
+
+
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _tell(findings: Sequence["Finding"], scope: "Scope") -> None:
+    console = Console(highlight=False)
+    for one in findings:
+        console.print(f"\n[bold]{one.figure.title}[/bold]  [dim]({one.figure.subtitle(scope)})[/dim]", soft_wrap=True)
+        for verdict in one.verdicts:
+            word = "[green]met[/green]" if verdict.met else "[red]NOT MET[/red]"
+            kind = "" if verdict.must_hold else " [dim](need not hold)[/dim]"
+            console.print(f"  {word}  {verdict.claim}{kind}", soft_wrap=True)
+            for name, value in verdict.numbers.items():
+                console.print(f"        {name}: {value:.4g}", markup=False, style="dim", soft_wrap=True)
+    print()

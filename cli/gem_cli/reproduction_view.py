@@ -1,0 +1,90 @@
+"""How `gemps reproduce` shows that its runs go on: a bar on a terminal, plain lines elsewhere."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from gem_reproduction.outcomes import Outcome
+    from gem_reproduction.runs import Run
+
+
+class View(ABC):
+    """Is told every run that is done. Used from one thread."""
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the display; what was shown stays."""
+
+    @abstractmethod
+    def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
+        """Take a run: it, what came of it, and whether it was done just now."""
+
+
+class BarView(View):
+    """A bar of steps: what remains is guessed from what they took so far."""
+
+    def __init__(self, runs: Sequence["Run"], console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+        )
+        self._left = len(runs)
+        self._steps = self._progress.add_task("", total=sum(run.commits for run in runs))
+        self._say()
+
+    def __enter__(self) -> View:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
+        """Move the bar; what was done before counts as already done."""
+        self._left -= 1
+        self._progress.update(self._steps, advance=run.commits)
+        if new:
+            self._progress.console.print(_line(run, outcome), highlight=False, markup=False)
+        self._say()
+
+    def _say(self) -> None:
+        self._progress.update(self._steps, description=f"{self._left} runs to do")
+
+
+class PlainView(View):
+    """A line for each run, and one for all that were there already."""
+
+    def __init__(self, runs: Sequence["Run"]) -> None:
+        self._total = len(runs)
+        self._count = self._old = 0
+
+    def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
+        """Say it."""
+        self._count += 1
+        self._old += not new
+        if new:
+            if self._old:
+                print(f"{self._old} of {self._total} runs were done before", flush=True)
+                self._old = 0
+            print(f"{self._count}/{self._total}  {_line(run, outcome)}", flush=True)
+
+
+def choose_view(runs: Sequence["Run"]) -> View:
+    """Return the view that fits where stdout goes."""
+    console = Console()
+    return BarView(runs, console) if console.is_terminal and not console.is_dumb_terminal else PlainView(runs)
+
+
+def _line(run: "Run", outcome: "Outcome") -> str:
+    return f"{run.title()}: loss {outcome.loss:.4g} after {outcome.commits} commits, {outcome.seconds:.0f} s"

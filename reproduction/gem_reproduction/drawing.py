@@ -1,0 +1,94 @@
+"""How pictures look: one style, curves with a shaded spread over the seeds. The only file that needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from gem_reproduction.figures.interface import Figure, Group
+    from gem_reproduction.runs import Scope
+
+# Few workers light, many dark, then those that no figure has more of; other methods have colours of their own.
+SHADES = ("#9ecae1", "#6baed6", "#3182bd", "#08519c", "#041f4a")
+RULES: Mapping[str, str] = {"gem": "#0a63c2", "downpour": "#c2410c", "adaptive-staleness": "#228833"}
+SGD = "#222222"
+NAMES: Mapping[str, str] = {"gem": "GEM", "downpour": "DOWNPOUR", "adaptive-staleness": "adaptive staleness"}
+
+_DPI = 100  # 700 x 440 pixels a picture: 20 to 60 kB
+
+
+def picture(figure: Figure, scope: Scope, found: Mapping[str, Group], path: Path) -> None:
+    """Draw a figure to a PNG. Raises ImportError where matplotlib is not installed, OSError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=figure.size, layout="constrained")
+    FigureCanvasAgg(canvas)
+    canvas.suptitle(f"{figure.title}\n", fontsize=11, fontweight="bold", x=0.01, ha="left")
+    canvas.text(0.01, 0.915, figure.subtitle(scope), fontsize=8, color="#59636e", va="bottom")
+    figure.draw(found, canvas)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Without the time and versions of who drew it, the same results give the same file.
+    canvas.savefig(path, dpi=_DPI, metadata={"Software": None})
+
+
+def axes_of(
+    axes: Axes,
+    x: str,
+    y: str,
+    *,
+    x_scale: Literal["log", "linear"] = "linear",
+    y_scale: Literal["log", "linear"] = "linear",
+) -> None:
+    """Names and scales of a plot's axes."""
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.set_xscale(x_scale)
+    axes.set_yscale(y_scale)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def over_seeds(
+    axes: Axes, x: Sequence[Sequence[float]], y: Sequence[Sequence[float]], label: str, colour: str, style: str = "-"
+) -> None:
+    """A curve: the mean over seeds, shaded from the least to the most; a list a seed, cut to the shortest."""
+    length = min((len(one) for one in y), default=0)
+    if not length:
+        return
+    values = _table(y, length)
+    places = _table(x, length).mean(axis=0)
+    with np.errstate(invalid="ignore"):
+        mean, least, most = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+    axes.fill_between(places, least, most, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(places, mean, color=colour, label=label, linestyle=style, linewidth=1.4)
+
+
+def bars_over_seeds(axes: Axes, x: Sequence[float], y: Sequence[Sequence[float]], label: str, colour: str) -> None:
+    """A point for each x, with a bar from the least to the most of its seeds; points that are not finite are left out."""
+    rows = [[value for value in values if np.isfinite(value)] for values in y]
+    kept = [(place, values) for place, values in zip(x, rows, strict=True) if values]
+    if not kept:
+        return
+    places = [place for place, _ in kept]
+    means = np.array([np.exp(np.mean(np.log(values))) for _, values in kept])
+    least, most = (np.array([choose(values) for _, values in kept]) for choose in (min, max))
+    spread = np.clip(np.stack([means - least, most - means]), 0, None)
+    axes.errorbar(places, means, spread, color=colour, label=label, marker="o", markersize=4, capsize=3, linewidth=1.4)
+
+
+def legend(axes: Axes, **options: object) -> None:
+    """Of the curves that have a name."""
+    axes.legend(frameon=False, fontsize=8, **options)
+
+
+def _table(rows: Sequence[Sequence[float]], length: int) -> NDArray[np.float64]:
+    return np.array([list(row[:length]) for row in rows], np.float64)

@@ -1,0 +1,137 @@
+"""Does runs that are not done yet, as many at once as asked for, each on one thread of a process of its own.
+
+A process does one run after the other, since importing torch and compiling kernels takes seconds. What is done is
+kept at once, so whoever is interrupted goes on from there.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+
+from gem_reproduction import outcomes
+from gem_reproduction.errors import ReproductionError
+from gem_reproduction.outcomes import Outcome
+from gem_reproduction.runs import Run
+
+# Of every library that a process loads. Sums in convolutions depend on it, and several runs share the machine.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+
+
+def execute(
+    runs: Sequence[Run], folder: Path, jobs: int, on_done: Callable[[Run, Outcome, bool], None]
+) -> dict[str, Outcome]:
+    """Do those of the runs that `folder` does not have.
+
+    Args:
+        runs: in any order; the same one may occur several times.
+        folder: where they are kept.
+        jobs: processes at once.
+        on_done: is told every run once: it, what came of it, and whether it was done just now.
+
+    Returns:
+        What came of each, by its key.
+
+    Raises:
+        ReproductionError: a run cannot be done, or not be kept; those that were done by then are.
+    """
+    wanted = {run.key(): run for run in runs}
+    found: dict[str, Outcome] = {}
+    missing: dict[str, Run] = {}
+    for key, run in wanted.items():
+        outcome = outcomes.read(folder, run)
+        if outcome is None:
+            missing[key] = run
+        else:
+            found[key] = outcome
+            on_done(run, outcome, False)
+    # The longest first, so that the last ones leave no core idle; those that need the memory at the end.
+    queue = sorted(missing.values(), key=lambda run: -run.commits)
+    together, alone = [run for run in queue if not run.large], [run for run in queue if run.large]
+    for batch, width in ((together, jobs), (alone, 1)):
+        for run, outcome in _in_processes(batch, folder, width):
+            found[run.key()] = outcome
+            on_done(run, outcome, True)
+    return found
+
+
+def _in_processes(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[tuple[Run, Outcome]]:
+    if not runs:
+        return
+    with _environment(ONE_THREAD):
+        pool = ProcessPoolExecutor(
+            min(jobs, len(runs)), multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
+        )
+        try:
+            waiting: dict[Future[str | None], Run] = {
+                pool.submit(_perform, json.dumps(run.describe()), str(folder)): run for run in runs
+            }
+            while waiting:
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    run = waiting.pop(future)
+                    yield run, _outcome(run, folder, future)
+        finally:
+            # Processes that are still at work (after an error, or Ctrl-C) would be waited for; nothing is lost but theirs.
+            for process in multiprocessing.active_children() if waiting else ():
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
+
+
+def _outcome(run: Run, folder: Path, future: "Future[str | None]") -> Outcome:
+    try:
+        problem = future.result()
+    except BrokenProcessPool:
+        raise ReproductionError(
+            f"the process of a run ended (the system may have killed it for its memory; fewer --jobs need less): "
+            f"{run.title()}"
+        ) from None
+    if problem is not None:
+        raise ReproductionError(f"{run.title()}: {problem}")
+    outcome = outcomes.read(folder, run)
+    if outcome is None:
+        raise ReproductionError(f"{outcomes.path(folder, run)} was written, and cannot be read: choose another --output")
+    return outcome
+
+
+def _perform(description: str, folder: str) -> str | None:
+    """In another process: do the run and keep it. Gives what went wrong that the user can mend."""
+    from gem_simulator import SimulationError
+    from gem_worker.errors import TaskError
+
+    from gem_core import RuleError
+    from gem_reproduction.performing import perform
+
+    run = Run.from_description(json.loads(description))
+    try:
+        outcomes.write(Path(folder), run, perform(run))
+    except (TaskError, RuleError, SimulationError) as error:
+        return str(error)
+    except OSError as error:
+        return f"{folder} cannot be written: {error.strerror}; choose another --output"
+    return None
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ctrl-C goes to all processes of a terminal; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,53 @@
+"""What several figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gem_reproduction import drawing
+from gem_reproduction.figures.interface import Group, Verdict
+from gem_reproduction.runs import Run, Scope
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Of figures 1 and 3.
+WORKERS = (5, 10, 20, 30)
+
+
+def named(what: str, workers: int) -> str:
+    """The name of a run in `Figure.runs`."""
+    return f"{what}, {workers} workers"
+
+
+def over_workers(scope: Scope, rule: str, workers: Sequence[int] = WORKERS, **settings: object) -> dict[str, tuple[Run, ...]]:
+    """A rule with each number of workers."""
+    return {named(rule, n): scope.simulations(rule, workers=n, **settings) for n in workers}
+
+
+def never_diverges(found: Mapping[str, Group], names: Sequence[str], what: str) -> Verdict:
+    """No run gave up, had a value that is not finite, or ended no better than chance."""
+    failures = {f"failed: {name}": float(found[name].failures) for name in names}
+    return Verdict(
+        f"{what} never diverges: all values are finite, and every run ends better than chance",
+        not any(failures.values()),
+        failures,
+    )
+
+
+def losses(found: Mapping[str, Group], names: Sequence[str]) -> dict[str, float]:
+    """L of each, and beside it the loss of the last tenth's minibatches."""
+    both = {f"L: {name}": found[name].loss for name in names}
+    return both | {f"minibatches: {name}": found[name].minibatch_loss for name in names}
+
+
+def draw_losses(axes: Axes, found: Mapping[str, Group], curves: Mapping[str, tuple[str, str]]) -> None:
+    """Loss of the minibatches against worker steps, both on log axes; a label and a colour for each name."""
+    for name, (label, colour) in curves.items():
+        outcomes = found[name].outcomes
+        drawing.over_seeds(
+            axes, [one.curves.step for one in outcomes], [one.curves.loss for one in outcomes], label, colour
+        )
+    drawing.axes_of(axes, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
+    drawing.legend(axes)

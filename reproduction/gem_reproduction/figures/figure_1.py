@@ -1,0 +1,132 @@
+"""Figure 1: the training loss of three rules, as workers are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from gem_reproduction import drawing
+from gem_reproduction.figures.common import WORKERS, draw_losses, losses, named, never_diverges, over_workers
+from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.runs import Run, Scope
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_EACH = "Each worker takes the same number of steps, so n workers apply n times as many updates."
+
+
+class _LossOfOneRule(Figure):
+    """Loss against worker steps for each number of workers; GEM's are run too, to be compared with."""
+
+    rule: ClassVar[str]
+
+    def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
+        return over_workers(scope, "gem") | over_workers(scope, self.rule)
+
+    def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        colours = dict(zip(WORKERS, drawing.SHADES, strict=False))
+        draw_losses(
+            canvas.add_subplot(), found, {named(self.rule, n): (f"{n} workers", colours[n]) for n in WORKERS}
+        )
+
+
+class Figure1a(_LossOfOneRule):
+    """GEM."""
+
+    name = "1a"
+    rule = "gem"
+    title = "1a · GEM: training loss against worker steps"
+    claim = "GEM's training loss has one profile for 5, 10, 20 and 30 workers, and its variance shrinks with them."
+    about = _EACH
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        names = [named("gem", n) for n in WORKERS]
+        few, *more = (found[name].loss for name in names)
+        return [
+            never_diverges(found, names, "GEM"),
+            Verdict(
+                "L of 10, 20 and 30 workers is at most 1.1 times that of 5",
+                all(loss <= 1.1 * few for loss in more),
+                losses(found, names),
+            ),
+        ]
+
+
+class Figure1b(_LossOfOneRule):
+    """DOWNPOUR."""
+
+    name = "1b"
+    rule = "downpour"
+    title = "1b · DOWNPOUR: training loss against worker steps"
+    claim = "DOWNPOUR degrades as workers are added, and fails with 20 or 30."
+    about = (
+        f"{_EACH} When DOWNPOUR fails depends on the order in which commits arrive: this one is constant. With "
+        "exponential compute times it survives more workers."
+    )
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        names = [named("downpour", 30), named("gem", 30)]
+        ours, gem = (found[name].loss for name in names)
+        return [
+            Verdict("with 30 workers L is at least 10 times that of GEM", ours >= 10 * gem, losses(found, names)),
+        ]
+
+
+class Figure1c(_LossOfOneRule):
+    """Adaptive staleness."""
+
+    name = "1c"
+    rule = "adaptive-staleness"
+    title = "1c · Adaptive staleness: training loss against worker steps"
+    claim = "Dividing each delta by its staleness (and 1) is stable and slow, the slower the more workers."
+    about = _EACH
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        names = [named(self.rule, n) for n in WORKERS]
+        gem = [named("gem", n) for n in WORKERS]
+        pairs = zip(names, gem, strict=True)
+        return [
+            Verdict(
+                "adaptive staleness never diverges: all values are finite",
+                all(one.finite and not one.gave_up and not one.skipped for name in names for one in found[name].outcomes),
+                {f"not finite: {name}": float(sum(not one.finite for one in found[name].outcomes)) for name in names},
+            ),
+            Verdict(
+                "with 5, 10, 20 and 30 workers L is at least 4 times that of GEM",
+                all(found[ours].loss >= 4 * found[theirs].loss for ours, theirs in pairs),
+                losses(found, [*names, *gem]),
+            ),
+        ]
+
+
+class Figure1d(Figure):
+    """All three."""
+
+    name = "1d"
+    title = "1d · Final training loss against the number of workers"
+    claim = "The final losses of the three rules: GEM's is the lowest, and stays so as workers are added."
+    about = f"The runs of 1a, 1b and 1c. {_EACH}"
+    _rules = ("gem", "downpour", "adaptive-staleness")
+
+    def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
+        """Those of the other three."""
+        return {name: runs for rule in self._rules for name, runs in over_workers(scope, rule).items()}
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """GEM is lowest everywhere."""
+        lowest = all(
+            found[named("gem", n)].loss < found[named(rule, n)].loss for n in WORKERS for rule in self._rules[1:]
+        )
+        names = [named(rule, n) for n in WORKERS for rule in self._rules]
+        return [Verdict("GEM has the lowest L with 5, 10, 20 and 30 workers", lowest, losses(found, names))]
+
+    def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        """L, on a log axis."""
+        axes = canvas.add_subplot()
+        for rule in self._rules:
+            values = [[one.loss for one in found[named(rule, n)].outcomes] for n in WORKERS]
+            drawing.bars_over_seeds(axes, WORKERS, values, drawing.NAMES[rule], drawing.RULES[rule])
+        drawing.axes_of(axes, "workers", "final training loss, L", y_scale="log")
+        axes.set_xticks(WORKERS)
+        drawing.legend(axes)

@@ -1,0 +1,62 @@
+"""Figure 2: a hundred workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gem_reproduction import drawing
+from gem_reproduction.figures.common import named
+from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.runs import Run, Scope
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_WORKERS = 100
+
+
+class Figure2(Figure):
+    """GEM with 100 workers."""
+
+    name = "2"
+    title = "2 · GEM with 100 workers"
+    claim = "With 100 workers there is no instability; the paper's final test accuracy on MNIST is 99.38 %."
+    about = "The accuracy is that of the task that was run, on its held-out samples."
+
+    def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
+        """One number of workers."""
+        every = max(1, scope.steps // 20) * _WORKERS
+        return {named("gem", _WORKERS): scope.simulations(workers=_WORKERS, evaluate_every=every)}
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """Finite, and still learning at the end."""
+        group = found[named("gem", _WORKERS)]
+        last, middle = group.mean("minibatch_loss"), group.mean("middle")
+        wrong = sum(not one.finite or one.gave_up or one.skipped > 0 for one in group.outcomes)
+        return [
+            Verdict("no gradient, loss or parameter is ever not finite", wrong == 0, {"runs where one was": float(wrong)}),
+            Verdict(
+                "the loss over the last tenth of the commits is below that over the middle tenth",
+                last < middle,
+                {
+                    "last tenth": last,
+                    "middle tenth": middle,
+                    "L": group.loss,
+                    "accuracy": sum(one.evaluations[-1].accuracy for one in group.outcomes) / len(group.outcomes),
+                },
+            ),
+        ]
+
+    def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        """Loss and accuracy against worker steps."""
+        left, right = canvas.subplots(1, 2)
+        outcomes = found[named("gem", _WORKERS)].outcomes
+        colour = drawing.RULES["gem"]
+        steps = [one.curves.step for one in outcomes]
+        drawing.over_seeds(left, steps, [one.curves.loss for one in outcomes], "100 workers", colour)
+        drawing.axes_of(left, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
+        places = [[at.commits / _WORKERS for at in one.evaluations] for one in outcomes]
+        accuracies = [[at.accuracy for at in one.evaluations] for one in outcomes]
+        drawing.over_seeds(right, places, accuracies, "100 workers", colour)
+        drawing.axes_of(right, "worker steps", "accuracy on held-out samples")

@@ -1,0 +1,67 @@
+"""Figure 3: pi, as workers are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gem_reproduction import drawing
+from gem_reproduction.figures.common import WORKERS, named, over_workers
+from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.runs import Run, Scope
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+
+class Figure3(Figure):
+    """Median and mean of pi, and what is blocked."""
+
+    name = "3"
+    title = "3 · pi against worker steps"
+    claim = "The median of pi falls as workers are added, from 5 to 30, and changes over time."
+    about = (
+        "The runs of 1a. pi over the elements with delta != 0. In a round-robin order its median is near 0 from 10 "
+        "workers on, so its mean and the fraction that is blocked (pi = 0) stand beside it, and are what is judged."
+    )
+    size = (9.0, 4.0)
+
+    def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
+        """Those of 1a."""
+        return over_workers(scope, "gem")
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """Monotone in the number of workers."""
+        groups = {n: found[named("gem", n)] for n in WORKERS}
+        mean = {n: group.mean("mean_pi") for n, group in groups.items()}
+        blocked = {n: group.mean("blocked_fraction") for n, group in groups.items()}
+        medians = {f"median of pi, {n} workers": group.median_pi for n, group in groups.items()}
+        return [
+            Verdict(
+                "the mean of pi falls from 5 to 10, 20 and 30 workers",
+                all(after < before for before, after in pairwise(mean.values())),
+                {f"mean of pi, {n} workers": value for n, value in mean.items()} | medians,
+            ),
+            Verdict(
+                "the blocked fraction rises from 5 to 10, 20 and 30 workers",
+                all(after > before for before, after in pairwise(blocked.values())),
+                {f"blocked, {n} workers": value for n, value in blocked.items()},
+            ),
+        ]
+
+    def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        """Three plots."""
+        median, mean, blocked = canvas.subplots(1, 3)
+        for n, colour in zip(WORKERS, drawing.SHADES, strict=False):
+            outcomes = found[named("gem", n)].outcomes
+            label = f"{n} workers"
+            places = [[(commits + 1) / n for commits in one.medians.commits] for one in outcomes]
+            drawing.over_seeds(median, places, [one.medians.whole for one in outcomes], label, colour)
+            steps = [one.curves.step for one in outcomes]
+            drawing.over_seeds(mean, steps, [one.curves.mean_pi for one in outcomes], label, colour)
+            drawing.over_seeds(blocked, steps, [one.curves.blocked_fraction for one in outcomes], label, colour)
+        drawing.axes_of(median, "worker steps", "median of pi")
+        drawing.axes_of(mean, "worker steps", "mean of pi")
+        drawing.axes_of(blocked, "worker steps", "blocked fraction (pi = 0)")
+        drawing.legend(blocked)

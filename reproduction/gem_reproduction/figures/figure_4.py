@@ -1,0 +1,91 @@
+"""Figure 4: a fixed effective batch, split over more and more workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gem_reproduction import drawing
+from gem_reproduction.figures.common import named
+from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.outcomes import Outcome
+from gem_reproduction.runs import Run, Scope
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_WORKERS = (1, 2, 4, 8, 16)
+_BATCH = 256
+# Which must be reached: well below chance (2.3), and above what any of them ends with.
+_LOSS = 0.5
+# One worker gets there late: it takes more steps than elsewhere.
+_MORE_STEPS = 2
+
+
+class Figure4(Figure):
+    """Time to a loss."""
+
+    name = "4"
+    title = "4 · Time to a loss, at a fixed effective batch of 256"
+    claim = "With an effective batch of 256 split over n workers, the time to a loss falls about with 1/n."
+    about = (
+        "Virtual time: a step of the whole batch takes 1, one of 256/n samples 1/n; network and server take none. The "
+        f"time to a loss is when the training loss of the central variable, evaluated every 5 steps, first is {_LOSS}."
+    )
+    size = (9.0, 4.0)
+
+    def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
+        """Each number of workers, with its share of the batch."""
+        return {
+            named("gem", n): scope.simulations(
+                workers=n,
+                batch_size=_BATCH // n,
+                compute_time=f"constant:{1 / n}",
+                steps=_MORE_STEPS * scope.steps,
+                evaluate_every=5 * n,
+            )
+            for n in _WORKERS
+        }
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """8 workers against one; and against 1/n."""
+        times = {n: time_to(found[named("gem", n)], _LOSS) for n in _WORKERS}
+        numbers = {f"time to {_LOSS}, {n} workers": time for n, time in times.items()}
+        return [
+            Verdict(
+                f"8 workers need at most 1/5 of the virtual time that one needs to reach {_LOSS}",
+                math.isfinite(times[1]) and times[8] <= times[1] / 5,
+                numbers,
+            )
+        ]
+
+    def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        """Loss against time, and the time to a loss."""
+        left, right = canvas.subplots(1, 2)
+        for n, colour in zip(_WORKERS, drawing.SHADES, strict=True):
+            outcomes = found[named("gem", n)].outcomes
+            places = [[at.at for at in one.evaluations] for one in outcomes]
+            values = [[at.training_loss for at in one.evaluations] for one in outcomes]
+            drawing.over_seeds(left, places, values, f"{n} worker{'' if n == 1 else 's'}", colour)
+        left.axhline(_LOSS, color="#888888", linewidth=0.8, linestyle=":")
+        drawing.axes_of(left, "virtual time", "training loss", x_scale="log", y_scale="log")
+        drawing.legend(left)
+        times = [[one_time_to(one, _LOSS) for one in found[named("gem", n)].outcomes] for n in _WORKERS]
+        drawing.bars_over_seeds(right, _WORKERS, times, f"time to {_LOSS}", drawing.RULES["gem"])
+        first = time_to(found[named("gem", 1)], _LOSS)
+        if math.isfinite(first):
+            right.plot(_WORKERS, [first / n for n in _WORKERS], color="#888888", linestyle=":", label="1/n")
+        drawing.axes_of(right, "workers", f"virtual time to {_LOSS}", x_scale="log", y_scale="log")
+        drawing.legend(right)
+
+
+def time_to(group: Group, loss: float) -> float:
+    """The geometric mean over seeds; inf when one never gets there."""
+    times = [one_time_to(one, loss) for one in group.outcomes]
+    return math.exp(sum(map(math.log, times)) / len(times)) if all(map(math.isfinite, times)) else math.inf
+
+
+def one_time_to(outcome: Outcome, loss: float) -> float:
+    """Virtual time of the first evaluation whose training loss is not above it; inf: there is none."""
+    return next((one.at for one in outcome.evaluations if one.training_loss <= loss), math.inf)

@@ -1,0 +1,71 @@
+"""Momentum SGD in one process, without a server: what figures 5 and 6 compare GEM with.
+
+torch.optim.SGD with momentum, on the batches, first parameters and dropout of worker 0 of a run with the same seed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from gem_simulator.settings import SimulationSettings
+from gem_simulator.workload import torch_as_it_was
+from gem_worker.models import create_model
+from gem_worker.scoring import score
+from gem_worker.seeds import dropout_seed
+from gem_worker.tasks import Task, batch_numbers
+from torch import nn
+from torch.nn import functional
+
+from gem_reproduction.outcomes import Evaluated
+
+# The paper's, and GEM's default.
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of it: the loss of each step's batch before the step, and evaluations; the last is of the end."""
+
+    losses: list[float]
+    evaluations: list[Evaluated]
+    finite: bool
+
+
+def train(settings: SimulationSettings, task: Task) -> Trained:
+    """Train `settings.steps` steps: eta, batch size, seed, model and evaluate_every are heeded, a step takes a second.
+
+    A loss that is not finite ends the training.
+    """
+    with torch_as_it_was():
+        torch.set_num_threads(1)
+        model = create_model(settings.model or task.default_model, task.input_shape, task.classes, settings.seed)
+        optimizer = torch.optim.SGD(model.parameters(), lr=settings.eta, momentum=MOMENTUM)
+        batches = batch_numbers(len(task.train), settings.batch_size, settings.seed, 0)
+        torch.manual_seed(dropout_seed(settings.seed, 0))
+        losses: list[float] = []
+        evaluations: list[Evaluated] = []
+        finite = True
+        for step in range(1, settings.steps + 1):
+            _, numbers = next(batches)
+            inputs, labels = task.train.batch(numbers)
+            model.train()
+            loss = functional.cross_entropy(model(inputs), labels)
+            losses.append(float(loss.detach()))
+            finite = bool(torch.isfinite(loss))
+            if not finite:
+                break
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if settings.evaluate_every and step % settings.evaluate_every == 0:
+                evaluations.append(_evaluate(model, task, step))
+        if not evaluations or evaluations[-1].commits != len(losses):
+            evaluations.append(_evaluate(model, task, len(losses)))
+        finite = finite and all(bool(torch.isfinite(one).all()) for one in model.parameters())
+        return Trained(losses, evaluations, finite)
+
+
+def _evaluate(model: nn.Module, task: Task, steps: int) -> Evaluated:
+    cpu = torch.device("cpu")
+    training_loss, _ = score(model, task.train, cpu)
+    test_loss, accuracy = score(model, task.test, cpu)
+    return Evaluated(steps, float(steps), training_loss, test_loss, accuracy)

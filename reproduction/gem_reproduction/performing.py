@@ -1,0 +1,89 @@
+"""Does one run, whatever its method, and keeps what figures need of it."""
+
+import math
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from gem_simulator import SimulationResult, SimulationSettings, simulate
+from gem_worker.flat_model import FlatModel
+from gem_worker.models import create_model
+from gem_worker.tasks import Task, TaskOptions, create_task
+
+from gem_core import create_rule
+from gem_reproduction import momentum_sgd
+from gem_reproduction.observing import MedianOfPi
+from gem_reproduction.outcomes import CURVES, Evaluated, Medians, Outcome, curves, tenths
+from gem_reproduction.patterns import load_patterns
+from gem_reproduction.runs import Data, Run
+
+
+def perform(run: Run) -> Outcome:
+    """Do it. Raises what gem_simulator and gem_worker raise: TaskError, RuleError, SimulationError."""
+    began = time.perf_counter()
+    task = _task(run.data, run.settings.task, run.settings.dataset_dir)
+    if run.method == "momentum-sgd":
+        return _trained(run.settings, task, began)
+    rule = create_rule(run.settings.rule, **run.settings.rule_settings)
+    if run.large:
+        return _simulated(simulate(run.settings, rule=rule, task=task), Medians(), task, began)
+    model = create_model(run.settings.model or task.default_model, task.input_shape, task.classes, run.settings.seed)
+    look = MedianOfPi(rule, FlatModel(model).layout, run.commits, run.settings.workers)
+    result = simulate(run.settings, rule=rule, task=task, before_rule=look)
+    return _simulated(result, look.found, task, began)
+
+
+@cache
+def _task(data: Data, name: str, dataset_dir: Path) -> Task:
+    """Loaded once a process: many runs share it."""
+    return load_patterns() if data == "patterns" else create_task(name, TaskOptions(dataset_dir=dataset_dir))
+
+
+def _simulated(result: SimulationResult, medians: Medians, task: Task, began: float) -> Outcome:
+    column = result.history.column
+    by_tenth, middle = tenths(column("loss"))
+    names = ("mean_pi", "blocked_fraction", "clamped_fraction", "staleness")
+    return Outcome(
+        evaluations=[
+            Evaluated(one.commits, one.at, *_finite(one.training_loss, one.test_loss), one.accuracy)
+            for one in result.evaluations
+        ],
+        chance_loss=math.log(task.classes),
+        commits=result.commits,
+        skipped=int(column("skipped").sum()),
+        gave_up=result.diverged,
+        finite=bool(np.isfinite(column("loss")).all() and np.isfinite(result.parameters).all()),
+        tenths=by_tenth,
+        middle=middle,
+        **{name: float(column(name).mean()) if result.commits else math.nan for name in names},
+        curves=curves(
+            column("sequence"),
+            {name: column(name) for name in CURVES},
+        ),
+        medians=medians,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _trained(settings: SimulationSettings, task: Task, began: float) -> Outcome:
+    trained = momentum_sgd.train(settings, task)
+    losses = np.array(trained.losses)
+    steps = np.arange(1.0, len(losses) + 1)
+    by_tenth, middle = tenths(losses)
+    nothing = np.zeros_like(losses)
+    columns = {"at": steps, "loss": losses, "mean_pi": nothing, "blocked_fraction": nothing, "staleness": nothing}
+    return Outcome(
+        evaluations=trained.evaluations,
+        chance_loss=math.log(task.classes),
+        commits=len(losses),
+        finite=trained.finite,
+        tenths=by_tenth,
+        middle=middle,
+        curves=curves(steps, columns),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _finite(*losses: float) -> tuple[float, ...]:
+    return tuple(loss if math.isfinite(loss) else math.inf for loss in losses)
