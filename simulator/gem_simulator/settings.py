@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Literal, Self
 
-from gem_worker.settings import WireName
+from gem_worker.settings import TaskName, WireName
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -43,9 +43,7 @@ class SimulationSettings(BaseSettings):
         "worker fetches, rescales and commits; original: as in the paper, but the server serves nobody else meanwhile.",
         json_schema_extra={"panel": "Update rule"},
     )
-    task: Literal["digits", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images"] = Field(
-        default="digits", description="What to learn.", json_schema_extra={"panel": "Task"}
-    )
+    task: TaskName = Field(default="digits", description="What to learn.", json_schema_extra={"panel": "Task"})
     model: str = Field(
         default="",
         description="Which model: mlp, cnn, or a torchvision classification model. Empty: the task's own.",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gem_worker.errors import TaskError
+from gem_worker.models import create_model
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import (
     TaskOptions,
@@ -23,6 +24,7 @@ from gem_worker.tasks.digits import held_out_mask
 from gem_worker.tasks.samples import Samples, TensorSamples
 from gem_worker.tasks.torchvision_import import import_torchvision
 from sklearn.datasets import load_digits
+from torch.nn import functional
 
 
 def all_of(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,6 +43,20 @@ def test_digits_are_all_of_scikit_learns_and_a_fifth_of_each_class_is_held_out()
         share = int((test_labels == digit).sum()) / int((truth.target == digit).sum())
         assert 0.19 < share <= 0.2
     assert task.input_shape == tuple(train.shape[1:])
+
+
+def test_digits28_are_the_same_digits_at_the_size_that_the_papers_network_was_made_for() -> None:
+    small, large = create_task("digits"), create_task("digits28")
+    for mine, theirs in ((large.train, small.train), (large.test, small.test)):
+        (enlarged, labels), (images, truth) = all_of(mine), all_of(theirs)
+        assert torch.equal(labels, truth)
+        assert enlarged.shape == (len(images), 1, 28, 28)
+        # Bilinear weights are those of a mean, so no pixel leaves the range, and averages over 8 x 8 cells agree.
+        assert 0 <= enlarged.min() < enlarged.max() <= 1
+        assert torch.allclose(functional.adaptive_avg_pool2d(enlarged, 1), images.mean((2, 3), keepdim=True), atol=0.05)
+    assert large.input_shape == (1, 28, 28)
+    network = create_model(large.default_model, large.input_shape, large.classes, 0)
+    assert dict(network.named_parameters())["linear1.weight"].shape == (300, 320)
 
 
 def test_the_held_out_fifth_is_the_same_in_every_process_and_version() -> None:
@@ -103,7 +119,7 @@ def test_generated_images_have_the_asked_size_and_are_the_same_every_time() -> N
 def test_an_unknown_task_is_told_with_the_nearest_name() -> None:
     with pytest.raises(TaskError, match="no task 'minst'; did you mean mnist"):
         create_task("minst")
-    with pytest.raises(TaskError, match=r"there are digits, mnist"):
+    with pytest.raises(TaskError, match=r"there are digits, digits28, mnist"):
         create_task("xyz")
 
 

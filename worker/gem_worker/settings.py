@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images"]
 WireName = Literal["float32", "float16", "bfloat16", "int8"]
 
 
@@ -30,10 +31,10 @@ class WorkerSettings(BaseSettings):
         description="This worker's name, unique in the run. Its rank follows the name, also over a restart of the "
         "worker; two live workers of one name supersede each other. Empty: host name and process id.",
     )
-    task: Literal["digits", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images"] = Field(
+    task: TaskName = Field(
         default="digits",
-        description="What to learn: digits are real handwritten digits that need no download, generated-images are "
-        "random, for throughput.",
+        description="What to learn: digits are real handwritten digits that need no download, digits28 the same ones "
+        "enlarged to 28 x 28 pixels, generated-images are random, for throughput.",
     )
     model: str = Field(
         default="",

@@ -32,6 +32,7 @@ __all__ = [
 # name -> (module, function). Modules are imported only when chosen: they need scikit-learn or torchvision.
 _TASKS = {
     "digits": ("digits", "load_digits"),
+    "digits28": ("digits", "load_digits28"),
     "mnist": ("idx_images", "load_mnist"),
     "fashion-mnist": ("idx_images", "load_fashion_mnist"),
     "cifar10": ("cifar10", "load_cifar10"),

@@ -1,4 +1,7 @@
-"""The default task: scikit-learn's 1 797 real handwritten digits, 8 x 8 pixels. Nothing is downloaded."""
+"""The default task: scikit-learn's 1 797 real handwritten digits, 8 x 8 pixels. Nothing is downloaded.
+
+`digits28` has the same ones, enlarged to the size of MNIST's, for which the paper's CNN was made.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -6,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from gem_worker.errors import TaskError
 from gem_worker.tasks.options import TaskOptions
@@ -13,20 +18,35 @@ from gem_worker.tasks.samples import Task, TensorSamples
 
 # Every fifth image of each class is held out.
 _HELD_OUT_EVERY = 5
+_MNIST_SIDE = 28
 
 
 def load_digits(_: TaskOptions) -> Task:
     """Raises TaskError where scikit-learn is not installed."""
+    images, labels, held_out = _read()
+    return _task("digits", images, labels, held_out, "mlp")
+
+
+def load_digits28(_: TaskOptions) -> Task:
+    """The same samples at 28 x 28 pixels, interpolated bilinearly. Raises TaskError as `load_digits` does."""
+    images, labels, held_out = _read()
+    enlarged = functional.interpolate(images, size=(_MNIST_SIDE, _MNIST_SIDE), mode="bilinear", align_corners=False)
+    return _task("digits28", enlarged, labels, held_out, "cnn")
+
+
+def _read() -> tuple[Tensor, Tensor, Tensor]:
+    """(images, float32 [samples, 1, 8, 8] from 0 to 16; labels; which are held out)."""
     rows = np.loadtxt(_file(), delimiter=",", dtype=np.int64)
     pixels, targets = rows[:, :-1], rows[:, -1]
-    held_out = held_out_mask(targets)
     images = torch.from_numpy(pixels.astype(np.float32)).view(-1, 1, 8, 8)
-    labels = torch.from_numpy(targets)
+    return images, torch.from_numpy(targets), torch.from_numpy(held_out_mask(targets))
+
+
+def _task(name: str, images: Tensor, labels: Tensor, held_out: Tensor, default_model: str) -> Task:
     train, test = (
-        TensorSamples(images[mask], labels[mask], mean=(0.0,), deviation=(16.0,))
-        for mask in (torch.from_numpy(~held_out), torch.from_numpy(held_out))
+        TensorSamples(images[mask], labels[mask], mean=(0.0,), deviation=(16.0,)) for mask in (~held_out, held_out)
     )
-    return Task("digits", (1, 8, 8), 10, train, test, "mlp")
+    return Task(name, (1, *images.shape[2:]), 10, train, test, default_model)
 
 
 def _file() -> Path:
