@@ -19,6 +19,10 @@ class View(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
         """End the display; what was shown stays."""
 
     @abstractmethod
@@ -47,7 +51,8 @@ class BarView(View):
         self._progress.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Leave the bar as it is."""
         self._progress.stop()
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
@@ -68,6 +73,9 @@ class PlainView(View):
     def __init__(self, runs: Sequence["Run"]) -> None:
         self._total = len(runs)
         self._count = self._old = 0
+
+    def close(self) -> None:
+        """Every line is out already."""
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
         """Say it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ def over_seeds(
 
 
 def bars_over_seeds(axes: Axes, x: Sequence[float], y: Sequence[Sequence[float]], label: str, colour: str) -> None:
-    """A point for each x, with a bar from the least to the most of its seeds; points that are not finite are left out."""
+    """A point for each x, with a bar from the least to the most of its seeds; what is not finite is not drawn."""
     rows = [[value for value in values if np.isfinite(value)] for values in y]
     kept = [(place, values) for place, values in zip(x, rows, strict=True) if values]
     if not kept:
@@ -85,7 +85,7 @@ def bars_over_seeds(axes: Axes, x: Sequence[float], y: Sequence[Sequence[float]]
     axes.errorbar(places, means, spread, color=colour, label=label, marker="o", markersize=4, capsize=3, linewidth=1.4)
 
 
-def legend(axes: Axes, **options: object) -> None:
+def legend(axes: Axes, **options: Any) -> None:
     """Of the curves that have a name."""
     axes.legend(frameon=False, fontsize=8, **options)
 

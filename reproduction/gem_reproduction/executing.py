@@ -77,7 +77,7 @@ def _in_processes(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[tupl
                     run = waiting.pop(future)
                     yield run, _outcome(run, folder, future)
         finally:
-            # Processes that are still at work (after an error, or Ctrl-C) would be waited for; nothing is lost but theirs.
+            # After an error, or Ctrl-C: those that are still at work would be waited for, and lose nothing but theirs.
             for process in multiprocessing.active_children() if waiting else ():
                 process.terminate()
             pool.shutdown(cancel_futures=True)
@@ -95,7 +95,9 @@ def _outcome(run: Run, folder: Path, future: "Future[str | None]") -> Outcome:
         raise ReproductionError(f"{run.title()}: {problem}")
     outcome = outcomes.read(folder, run)
     if outcome is None:
-        raise ReproductionError(f"{outcomes.path(folder, run)} was written, and cannot be read: choose another --output")
+        raise ReproductionError(
+            f"{outcomes.path(folder, run)} was written, and cannot be read: choose another --output"
+        )
     return outcome
 
 

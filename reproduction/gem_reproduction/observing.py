@@ -55,7 +55,7 @@ class MedianOfPi:
 def pi(
     rule: UpdateRule, parameters: NDArray[np.float32], state: GemState, delta: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """pi of each element, as `gem` will compute it from these (gem_core/rules/gem.py), which stay as they are."""
+    """Pi of each element, as `gem` will compute it from these (gem_core/rules/gem.py), which stay as they are."""
     mu, kappa, least, most, epsilon = (
         np.float32(rule.settings[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
     )

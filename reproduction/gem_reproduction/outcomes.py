@@ -24,7 +24,7 @@ CURVES = ("at", "loss", "mean_pi", "blocked_fraction", "staleness")
 class Evaluated:
     """The central variable at one time, over all training samples and over the held-out ones; nothing is dropped out.
 
-    `commits`: applied before. `at`: virtual seconds. Losses are means of the cross-entropy; inf: not finite.
+    `commits`: applied before. `at`: virtual seconds. Losses are means of the cross-entropy; NaN or inf: not finite.
     """
 
     commits: int
@@ -96,7 +96,8 @@ class Outcome:
     @property
     def loss(self) -> float:
         """L: the mean loss over all training samples at the end; inf when it is not finite."""
-        return self.evaluations[-1].training_loss if self.finite else math.inf
+        loss = self.evaluations[-1].training_loss
+        return loss if self.finite and math.isfinite(loss) else math.inf
 
     @property
     def minibatch_loss(self) -> float:
@@ -116,7 +117,7 @@ class Outcome:
     def from_json(cls, text: str) -> "Outcome":
         """What `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
         found = json.loads(text)
-        evaluations = [Evaluated(**_numbers(one, math.inf)) for one in found.pop("evaluations")]
+        evaluations = [Evaluated(**_numbers(one, math.nan)) for one in found.pop("evaluations")]
         curves = {name: [_number(one) for one in values] for name, values in found.pop("curves").items()}
         medians = found.pop("medians")
         medians["whole"] = [_number(one) for one in medians["whole"]]

@@ -46,8 +46,7 @@ def _simulated(result: SimulationResult, medians: Medians, task: Task, began: fl
     names = ("mean_pi", "blocked_fraction", "clamped_fraction", "staleness")
     return Outcome(
         evaluations=[
-            Evaluated(one.commits, one.at, *_finite(one.training_loss, one.test_loss), one.accuracy)
-            for one in result.evaluations
+            Evaluated(one.commits, one.at, one.training_loss, one.test_loss, one.accuracy) for one in result.evaluations
         ],
         chance_loss=math.log(task.classes),
         commits=result.commits,
@@ -83,7 +82,3 @@ def _trained(settings: SimulationSettings, task: Task, began: float) -> Outcome:
         curves=curves(steps, columns),
         seconds=time.perf_counter() - began,
     )
-
-
-def _finite(*losses: float) -> tuple[float, ...]:
-    return tuple(loss if math.isfinite(loss) else math.inf for loss in losses)

@@ -23,7 +23,8 @@ def reproduce(
     figures: Annotated[
         list[str],
         typer.Argument(
-            metavar="FIGURE...", help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all. 1 means 1a to 1d."
+            metavar="FIGURE...",
+            help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all. 1 means 1a to 1d.",
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="200 steps a worker instead of the paper's 937.")] = False,
@@ -39,7 +40,8 @@ def reproduce(
     images: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder with train/CLASS/*.jpg and val/CLASS/*.jpg for figure 7, which else makes images."
+            metavar="DIR",
+            help="Folder with train/CLASS/*.jpg and val/CLASS/*.jpg for figure 7, which else makes images.",
         ),
     ] = None,
     model: Annotated[
@@ -81,12 +83,13 @@ def reproduce(
         raise CommandError(f"--model {model}: choose one of {', '.join(MODELS)}", USAGE)
     settings = _rule_settings(rule_setting or [])
     try:
-        from gem_core import RuleError, create_rule
         from gem_reproduction.errors import ReproductionError
         from gem_reproduction.figures import choose
         from gem_reproduction.reproduction import RESULTS, reproduce, runs_of
         from gem_reproduction.runs import PAPER_STEPS, QUICK_STEPS, Scope
         from gem_worker.errors import TaskError
+
+        from gem_core import RuleError, create_rule
     except ImportError as error:
         raise missing_worker_extra(error) from None
 

@@ -23,8 +23,8 @@ ALL = "all"
 _FIGURES: dict[str, Figure] = {
     figure.name: figure
     for figure in (
-        Figure1a(), Figure1b(), Figure1c(), Figure1d(), Figure2(), Figure3(), Figure4(), Figure5(), Figure6(), Figure7(),
-        Figure8(), Figure9(), Figure10(), Exchanges(),
+        Figure1a(), Figure1b(), Figure1c(), Figure1d(), Figure2(), Figure3(), Figure4(), Figure5(), Figure6(),
+        Figure7(), Figure8(), Figure9(), Figure10(), Exchanges(),
     )
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gem_reproduction import drawing
 from gem_reproduction.figures.interface import Group, Verdict
@@ -21,7 +21,9 @@ def named(what: str, workers: int) -> str:
     return f"{what}, {workers} workers"
 
 
-def over_workers(scope: Scope, rule: str, workers: Sequence[int] = WORKERS, **settings: object) -> dict[str, tuple[Run, ...]]:
+def over_workers(
+    scope: Scope, rule: str, workers: Sequence[int] = WORKERS, **settings: Any
+) -> dict[str, tuple[Run, ...]]:
     """A rule with each number of workers."""
     return {named(rule, n): scope.simulations(rule, workers=n, **settings) for n in workers}
 

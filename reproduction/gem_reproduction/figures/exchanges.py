@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gem_reproduction import drawing
 from gem_reproduction.figures.common import losses
@@ -30,8 +30,8 @@ class Exchanges(Figure):
     )
     about = (
         "Not a figure of the paper. Commits are served as they arrive; a gradient takes 1 on average (lognormal, sigma "
-        "0.25), a message 0.05 of it. In the paper's order others commit between a worker's pull and its commit; in the "
-        "original implementation the server serves nobody else meanwhile, which costs time."
+        "0.25), a message 0.05 of it. In the paper's order others commit between a worker's pull and its commit; in "
+        "the original implementation the server serves nobody else meanwhile, which costs time."
     )
     size = (9.0, 4.0)
 
@@ -41,7 +41,7 @@ class Exchanges(Figure):
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Fewer numbers of workers in the quick form."""
-        times = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
+        times: dict[str, Any] = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
         return {
             _named(exchange, n): scope.simulations(workers=n, exchange=exchange, **times)
             for exchange in _EXCHANGES
@@ -55,7 +55,8 @@ class Exchanges(Figure):
             Verdict(
                 "with every number of workers the service's L is at most 1.1 times that of the paper's order",
                 all(found[ours].loss <= 1.1 * found[theirs].loss for ours, theirs in pairs),
-                losses(found, list(found)) | {f"virtual time: {name}": _duration(group) for name, group in found.items()},
+                losses(found, list(found))
+                | {f"virtual time: {name}": _duration(group) for name, group in found.items()},
                 must_hold=False,
             )
         ]

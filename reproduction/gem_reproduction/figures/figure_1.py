@@ -26,9 +26,7 @@ class _LossOfOneRule(Figure):
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         colours = dict(zip(WORKERS, drawing.SHADES, strict=False))
-        draw_losses(
-            canvas.add_subplot(), found, {named(self.rule, n): (f"{n} workers", colours[n]) for n in WORKERS}
-        )
+        draw_losses(canvas.add_subplot(), found, {named(self.rule, n): (f"{n} workers", colours[n]) for n in WORKERS})
 
 
 class Figure1a(_LossOfOneRule):
@@ -41,6 +39,7 @@ class Figure1a(_LossOfOneRule):
     about = _EACH
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """Stable, and no worse with more."""
         names = [named("gem", n) for n in WORKERS]
         few, *more = (found[name].loss for name in names)
         return [
@@ -66,6 +65,7 @@ class Figure1b(_LossOfOneRule):
     )
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """Against GEM with as many."""
         names = [named("downpour", 30), named("gem", 30)]
         ours, gem = (found[name].loss for name in names)
         return [
@@ -83,13 +83,16 @@ class Figure1c(_LossOfOneRule):
     about = _EACH
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """Stable, and slower than GEM."""
         names = [named(self.rule, n) for n in WORKERS]
         gem = [named("gem", n) for n in WORKERS]
         pairs = zip(names, gem, strict=True)
         return [
             Verdict(
                 "adaptive staleness never diverges: all values are finite",
-                all(one.finite and not one.gave_up and not one.skipped for name in names for one in found[name].outcomes),
+                all(
+                    one.finite and not one.gave_up and not one.skipped for name in names for one in found[name].outcomes
+                ),
                 {f"not finite: {name}": float(sum(not one.finite for one in found[name].outcomes)) for name in names},
             ),
             Verdict(

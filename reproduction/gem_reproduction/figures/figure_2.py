@@ -35,7 +35,9 @@ class Figure2(Figure):
         last, middle = group.mean("minibatch_loss"), group.mean("middle")
         wrong = sum(not one.finite or one.gave_up or one.skipped > 0 for one in group.outcomes)
         return [
-            Verdict("no gradient, loss or parameter is ever not finite", wrong == 0, {"runs where one was": float(wrong)}),
+            Verdict(
+                "no gradient, loss or parameter is ever not finite", wrong == 0, {"runs where one was": float(wrong)}
+            ),
             Verdict(
                 "the loss over the last tenth of the commits is below that over the middle tenth",
                 last < middle,

@@ -56,7 +56,9 @@ class Figure5(Figure):
         ends = {f"final validation loss: {name}": _course(group)[-1] for name, group in found.items()}
         numbers = {f"last over least validation loss: {name}": rise for name, rise in rises.items()} | ends
         return [
-            Verdict(f"momentum SGD's validation loss ends at least {_RISEN} times its least", sgd >= _RISEN, numbers, False),
+            Verdict(
+                f"momentum SGD's validation loss ends at least {_RISEN} times its least", sgd >= _RISEN, numbers, False
+            ),
             Verdict(f"GEM's validation loss ends less than {_RISEN} times its least", gem < _RISEN, numbers, False),
         ]
 

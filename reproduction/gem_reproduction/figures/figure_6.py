@@ -25,8 +25,8 @@ class Figure6(Figure):
     title = "6 · A misspecified learning rate, eta = 0.1"
     claim = "At eta 0.1 GEM with 5, 10 and 20 workers follows momentum SGD; DOWNPOUR does not."
     about = (
-        "Loss against worker steps; momentum SGD is one process with mu = 0.9 and as many steps as one worker takes, on "
-        "the batches of worker 0. GEM has n workers that do, and may be ahead of it: only falling behind is a failure."
+        "Loss against worker steps; momentum SGD is one process with mu = 0.9 and as many steps as one worker takes, "
+        "on the batches of worker 0. GEM has n workers that do, and may be ahead: only falling behind is a failure."
     )
     size = (9.0, 4.0)
 

@@ -28,9 +28,9 @@ class Figure7(Figure):
     title = "7 · AlexNet with an effective batch of 1024, eta = 0.01, kappa = 1"
     claim = "AlexNet with an effective batch of 1024: 16 workers learn more a step than 8."
     about = (
-        "The paper has photographs (ImageNet). Without --images FOLDER this figure has images that are made: 10 classes "
-        "of 64 x 64 pixels, each with a faint pattern of its own. It shows that a model of 57 million parameters is "
-        "served, and whom a step brings more; it says nothing about photographs. One seed."
+        "The paper has photographs (ImageNet). Without --images FOLDER this figure has images that are made: 10 "
+        "classes of 64 x 64 pixels, each with a faint pattern of its own. It shows that a model of 57 million "
+        "parameters is served, and whom a step brings more; it says nothing about photographs. One seed."
     )
 
     def subtitle(self, scope: Scope) -> str:

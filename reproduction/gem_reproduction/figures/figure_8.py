@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _KAPPAS = (1, 2, 3, 4)
-_WORKERS = 10
+_WORKERS = 20
+# Beside them: whether it suffers depends on how many others there are.
+_FEWER = 10
 
 
 class Figure8(Figure):
@@ -24,20 +26,29 @@ class Figure8(Figure):
     name = "8"
     title = f"8 · The energy proxy's amplification kappa, {_WORKERS} workers"
     claim = "From kappa 1 to 3 learning is faster and the median of pi larger; kappa 4 begins to suffer."
-    about = "kappa 1 is the run of 1a."
+    about = (
+        f"{_WORKERS} workers, and {_FEWER} beside them, since what too much energy does depends on how many spend it; "
+        "kappa 1 are runs of 1a."
+    )
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """kappa 1 without naming it: the default, and figure 1a's run."""
-        settings = {kappa: {} if kappa == 1 else {"rule_settings": {"kappa": float(kappa)}} for kappa in _KAPPAS}
-        return {_named(kappa): scope.simulations(workers=_WORKERS, **settings[kappa]) for kappa in _KAPPAS}
+        """Kappa 1 without naming it: the default, and figure 1a's runs."""
+        return {
+            _named(kappa, n): scope.simulations(workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)})
+            for n in (_WORKERS, _FEWER)
+            for kappa in _KAPPAS
+        }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """2 beats 1, 4 suffers, pi rises."""
-        loss = {kappa: found[_named(kappa)].loss for kappa in _KAPPAS}
-        pi = {kappa: found[_named(kappa)].mean("mean_pi") for kappa in _KAPPAS}
+        groups = {kappa: found[_named(kappa)] for kappa in _KAPPAS}
+        pi = {kappa: group.mean("mean_pi") for kappa, group in groups.items()}
+        loss = {kappa: group.loss for kappa, group in groups.items()}
+        fewer = {kappa: found[_named(kappa, _FEWER)].loss for kappa in _KAPPAS}
         numbers = losses(found, [_named(kappa) for kappa in _KAPPAS])
-        medians = {f"median of pi: {_named(kappa)}": found[_named(kappa)].median_pi for kappa in _KAPPAS}
+        medians = {f"median of pi: {_named(kappa)}": group.median_pi for kappa, group in groups.items()}
+        suffers = "L with kappa 4 is above the lower of those with kappa 2 and 3"
         return [
             Verdict("L with kappa 2 is below that with kappa 1", loss[2] < loss[1], numbers),
             Verdict(
@@ -45,16 +56,20 @@ class Figure8(Figure):
                 all(after > before for before, after in pairwise(pi.values())),
                 {f"mean of pi: {_named(kappa)}": value for kappa, value in pi.items()} | medians,
             ),
+            Verdict(suffers, loss[4] > min(loss[2], loss[3]), numbers),
             Verdict(
-                "L with kappa 4 is above the lower of those with kappa 2 and 3", loss[4] > min(loss[2], loss[3]), numbers
+                f"with {_FEWER} workers, too: {suffers}",
+                fewer[4] > min(fewer[2], fewer[3]),
+                losses(found, [_named(kappa, _FEWER) for kappa in _KAPPAS]),
+                must_hold=False,
             ),
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Loss, and the median of pi."""
+        """Loss, and pi."""
         left, right = canvas.subplots(1, 2)
         colours = dict(zip(_KAPPAS, drawing.SHADES, strict=False))
-        draw_losses(left, found, {_named(kappa): (_named(kappa), colour) for kappa, colour in colours.items()})
+        draw_losses(left, found, {_named(kappa): (f"kappa {kappa}", colour) for kappa, colour in colours.items()})
         for kappa, colour in colours.items():
             outcomes = found[_named(kappa)].outcomes
             steps = [one.curves.step for one in outcomes]
@@ -66,5 +81,5 @@ class Figure8(Figure):
         drawing.legend(right, ncols=2)
 
 
-def _named(kappa: int) -> str:
-    return f"kappa {kappa}"
+def _named(kappa: int, workers: int = _WORKERS) -> str:
+    return f"kappa {kappa}, {workers} workers"
