@@ -105,9 +105,14 @@ class Outcome:
         return self.tenths[-1] if self.tenths and self.finite else math.inf
 
     @property
+    def has_diverged(self) -> bool:
+        """A gradient, a loss or a parameter was not finite."""
+        return self.gave_up or self.skipped > 0 or not math.isfinite(self.loss)
+
+    @property
     def has_failed(self) -> bool:
         """It diverged, or has learnt nothing: it ended no better than chance."""
-        return self.gave_up or self.skipped > 0 or not self.loss < self.chance_loss
+        return self.has_diverged or not self.loss < self.chance_loss
 
     def to_json(self) -> str:
         """Standard JSON: what is not finite is null."""

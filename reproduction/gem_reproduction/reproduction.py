@@ -94,7 +94,10 @@ def results(findings: Sequence[Finding], scope: Scope) -> dict[str, Any]:
                         "claim": verdict.claim,
                         "met": verdict.met,
                         "must_hold": verdict.must_hold,
-                        "numbers": {name: _number(value) for name, value in verdict.numbers.items()},
+                        "numbers": {
+                            row: {name: _number(value) for name, value in columns.items()}
+                            for row, columns in verdict.numbers.items()
+                        },
                     }
                     for verdict in one.verdicts
                 ],

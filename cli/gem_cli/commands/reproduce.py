@@ -139,6 +139,7 @@ def _tell(findings: Sequence["Finding"], scope: "Scope") -> None:
             word = "[green]met[/green]" if verdict.met else "[red]NOT MET[/red]"
             kind = "" if verdict.must_hold else " [dim](need not hold)[/dim]"
             console.print(f"  {word}  {verdict.claim}{kind}", soft_wrap=True)
-            for name, value in verdict.numbers.items():
-                console.print(f"        {name}: {value:.4g}", markup=False, style="dim", soft_wrap=True)
+            for row, columns in verdict.numbers.items():
+                values = ", ".join(f"{name} {value:.4g}" for name, value in columns.items())
+                console.print(f"           {row}: {values}", markup=False, style="dim", soft_wrap=True)
     print()

@@ -17,8 +17,8 @@ WORKERS = (5, 10, 20, 30)
 
 
 def named(what: str, workers: int) -> str:
-    """The name of a run in `Figure.runs`."""
-    return f"{what}, {workers} workers"
+    """The name of a run in `Figure.runs`, for a rule or something else."""
+    return f"{drawing.NAMES.get(what, what)}, {workers} worker{'' if workers == 1 else 's'}"
 
 
 def over_workers(
@@ -30,18 +30,17 @@ def over_workers(
 
 def never_diverges(found: Mapping[str, Group], names: Sequence[str], what: str) -> Verdict:
     """No run gave up, had a value that is not finite, or ended no better than chance."""
-    failures = {f"failed: {name}": float(found[name].failures) for name in names}
+    numbers = {name: {"runs that failed": float(found[name].failures)} for name in names}
     return Verdict(
         f"{what} never diverges: all values are finite, and every run ends better than chance",
-        not any(failures.values()),
-        failures,
+        not any(found[name].failures for name in names),
+        numbers,
     )
 
 
-def losses(found: Mapping[str, Group], names: Sequence[str]) -> dict[str, float]:
+def losses(found: Mapping[str, Group], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """L of each, and beside it the loss of the last tenth's minibatches."""
-    both = {f"L: {name}": found[name].loss for name in names}
-    return both | {f"minibatches: {name}": found[name].minibatch_loss for name in names}
+    return {name: {"L": found[name].loss, "minibatches": found[name].minibatch_loss} for name in names}
 
 
 def draw_losses(axes: Axes, found: Mapping[str, Group], curves: Mapping[str, tuple[str, str]]) -> None:

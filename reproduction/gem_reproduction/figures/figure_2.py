@@ -33,19 +33,22 @@ class Figure2(Figure):
         """Finite, and still learning at the end."""
         group = found[named("gem", _WORKERS)]
         last, middle = group.mean("minibatch_loss"), group.mean("middle")
-        wrong = sum(not one.finite or one.gave_up or one.skipped > 0 for one in group.outcomes)
         return [
             Verdict(
-                "no gradient, loss or parameter is ever not finite", wrong == 0, {"runs where one was": float(wrong)}
+                "no gradient, loss or parameter is ever not finite",
+                not group.diverged,
+                {named("gem", _WORKERS): {"runs where one was": float(group.diverged)}},
             ),
             Verdict(
                 "the loss over the last tenth of the commits is below that over the middle tenth",
                 last < middle,
                 {
-                    "last tenth": last,
-                    "middle tenth": middle,
-                    "L": group.loss,
-                    "accuracy": sum(one.evaluations[-1].accuracy for one in group.outcomes) / len(group.outcomes),
+                    named("gem", _WORKERS): {
+                        "last tenth": last,
+                        "middle tenth": middle,
+                        "L": group.loss,
+                        "accuracy": sum(one.evaluations[-1].accuracy for one in group.outcomes) / len(group.outcomes),
+                    }
                 },
             ),
         ]

@@ -33,20 +33,19 @@ class Figure3(Figure):
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """Monotone in the number of workers."""
-        groups = {n: found[named("gem", n)] for n in WORKERS}
-        mean = {n: group.mean("mean_pi") for n, group in groups.items()}
-        blocked = {n: group.mean("blocked_fraction") for n, group in groups.items()}
-        medians = {f"median of pi, {n} workers": group.median_pi for n, group in groups.items()}
+        groups = {name: found[name] for name in (named("gem", n) for n in WORKERS)}
+        mean = {name: group.mean("mean_pi") for name, group in groups.items()}
+        blocked = {name: group.mean("blocked_fraction") for name, group in groups.items()}
         return [
             Verdict(
                 "the mean of pi falls from 5 to 10, 20 and 30 workers",
                 all(after < before for before, after in pairwise(mean.values())),
-                {f"mean of pi, {n} workers": value for n, value in mean.items()} | medians,
+                {name: {"mean of pi": mean[name], "median of pi": group.median_pi} for name, group in groups.items()},
             ),
             Verdict(
                 "the blocked fraction rises from 5 to 10, 20 and 30 workers",
                 all(after > before for before, after in pairwise(blocked.values())),
-                {f"blocked, {n} workers": value for n, value in blocked.items()},
+                {name: {"blocked": value} for name, value in blocked.items()},
             ),
         ]
 

@@ -53,8 +53,10 @@ class Figure5(Figure):
         """How far the validation loss ends above its least."""
         rises = {name: _rise(group) for name, group in found.items()}
         gem, sgd = rises[named("gem", _WORKERS)], rises[_SGD]
-        ends = {f"final validation loss: {name}": _course(group)[-1] for name, group in found.items()}
-        numbers = {f"last over least validation loss: {name}": rise for name, rise in rises.items()} | ends
+        numbers = {
+            name: {"last over least": rises[name], "last": _course(group)[-1], "least": min(_course(group))}
+            for name, group in found.items()
+        }
         return [
             Verdict(
                 f"momentum SGD's validation loss ends at least {_RISEN} times its least", sgd >= _RISEN, numbers, False

@@ -47,14 +47,16 @@ class Figure8(Figure):
         loss = {kappa: group.loss for kappa, group in groups.items()}
         fewer = {kappa: found[_named(kappa, _FEWER)].loss for kappa in _KAPPAS}
         numbers = losses(found, [_named(kappa) for kappa in _KAPPAS])
-        medians = {f"median of pi: {_named(kappa)}": group.median_pi for kappa, group in groups.items()}
         suffers = "L with kappa 4 is above the lower of those with kappa 2 and 3"
         return [
             Verdict("L with kappa 2 is below that with kappa 1", loss[2] < loss[1], numbers),
             Verdict(
                 "the mean of pi rises with kappa",
                 all(after > before for before, after in pairwise(pi.values())),
-                {f"mean of pi: {_named(kappa)}": value for kappa, value in pi.items()} | medians,
+                {
+                    _named(kappa): {"mean of pi": pi[kappa], "median of pi": group.median_pi}
+                    for kappa, group in groups.items()
+                },
             ),
             Verdict(suffers, loss[4] > min(loss[2], loss[3]), numbers),
             Verdict(

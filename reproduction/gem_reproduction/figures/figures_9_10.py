@@ -40,7 +40,7 @@ class _HeatMap(Figure):
             Verdict(
                 "the mean over tensors and updates of the median of pi is smaller with 16 workers than with 8",
                 means[16] < means[8],
-                {f"mean of the medians, {n} workers": mean for n, mean in means.items()},
+                {named("gem", n): {"mean of the medians": mean} for n, mean in means.items()},
                 must_hold=False,
             )
         ]

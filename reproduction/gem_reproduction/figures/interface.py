@@ -24,14 +24,14 @@ class Verdict:
     Attributes:
         claim: in words and numbers.
         met: it is.
-        numbers: by which it was judged, each by its name. What is not finite stays so: inf is the loss of a run
-            that diverged.
+        numbers: by which it was judged, as a table: rows by name, of each its columns by name. What is not finite
+            stays so: inf is the loss of a run that diverged.
         must_hold: gemps is wrong somewhere if it is not met. Others are told for what they are.
     """
 
     claim: str
     met: bool
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, Mapping[str, float]]
     must_hold: bool = True
 
 
@@ -50,6 +50,11 @@ class Group:
     def minibatch_loss(self) -> float:
         """The same of the loss of the last tenth's minibatches."""
         return _geometric_mean([one.minibatch_loss for one in self.outcomes])
+
+    @property
+    def diverged(self) -> int:
+        """Runs that did."""
+        return sum(one.has_diverged for one in self.outcomes)
 
     @property
     def failures(self) -> int:
