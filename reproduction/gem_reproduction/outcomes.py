@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,22 +114,21 @@ class Outcome:
         """It diverged, or has learnt nothing: it ended no better than chance."""
         return self.has_diverged or not self.loss < self.chance_loss
 
-    def to_json(self) -> str:
-        """Standard JSON: what is not finite is null."""
-        return json.dumps(_plain(asdict(self)))
+    def describe(self) -> dict[str, Any]:
+        """Plain JSON values: what is not finite is None."""
+        described: dict[str, Any] = _plain(asdict(self))
+        return described
 
     @classmethod
-    def from_json(cls, text: str) -> "Outcome":
-        """What `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-        found = json.loads(text)
-        evaluations = [Evaluated(**_numbers(one, math.nan)) for one in found.pop("evaluations")]
-        curves = {name: [_number(one) for one in values] for name, values in found.pop("curves").items()}
-        medians = found.pop("medians")
-        medians["whole"] = [_number(one) for one in medians["whole"]]
-        medians["by_tensor"] = [[_number(one) for one in row] for row in medians["by_tensor"]]
-        tenths = [_number(one) for one in found.pop("tenths")]
-        rest = _numbers(found, math.nan)
-        return cls(evaluations=evaluations, curves=Curves(**curves), medians=Medians(**medians), tenths=tenths, **rest)
+    def from_description(cls, value: Mapping[str, Any]) -> Self:
+        """What `describe` described. Raises KeyError or TypeError for anything else."""
+        rest = dict(value)
+        evaluations = [Evaluated(**_numbers(one)) for one in rest.pop("evaluations")]
+        curves = Curves(**{name: _row(one) for name, one in rest.pop("curves").items()})
+        medians = dict(rest.pop("medians"))
+        medians |= {"whole": _row(medians["whole"]), "by_tensor": [_row(one) for one in medians["by_tensor"]]}
+        tenths = _row(rest.pop("tenths"))
+        return cls(evaluations, curves=curves, medians=Medians(**medians), tenths=tenths, **_numbers(rest))
 
 
 def tenths(losses: NDArray[np.float64]) -> tuple[list[float], float]:
@@ -162,7 +161,7 @@ def read(folder: Path, run: Run) -> Outcome | None:
     """What is kept of the run; None: nothing that can be read."""
     try:
         found = json.loads(path(folder, run).read_text(encoding="utf-8"))
-        return Outcome.from_json(json.dumps(found["outcome"]))
+        return Outcome.from_description(found["outcome"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -172,7 +171,7 @@ def write(folder: Path, run: Run, outcome: Outcome) -> None:
     target = path(folder, run)
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_suffix(f".{os.getpid()}")
-    half.write_text(json.dumps({"run": run.describe(), "outcome": json.loads(outcome.to_json())}), encoding="utf-8")
+    half.write_text(json.dumps({"run": run.describe(), "outcome": outcome.describe()}), encoding="utf-8")
     half.replace(target)
 
 
@@ -194,9 +193,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+def _row(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
 
 
-def _numbers(values: Mapping[str, Any], missing: float) -> dict[str, Any]:
-    return {name: missing if value is None else value for name, value in values.items()}
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in values.items()}
