@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from gem_reproduction.figures import choose, figure_names
+from gem_reproduction.errors import ReproductionError
+from gem_reproduction.figures import Group, choose, figure_names
 
 from tests.reproduction.made_up import CHANCE, met, outcome, verdicts
 
@@ -133,10 +134,13 @@ def test_exchanges_want_the_services_no_worse_than_the_papers() -> None:
 
 
 def test_the_loss_of_several_seeds_is_their_geometric_mean_and_infinite_when_one_diverged() -> None:
-    from gem_reproduction.figures import Group
-
     assert Group([outcome(0.1), outcome(0.4)]).loss == pytest.approx(0.2)
     assert Group([outcome(0.1), replace(outcome(0.4), finite=False)]).loss == float("inf")
+
+
+def test_an_unknown_figure_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(ReproductionError, match="there is no figure '12': choose among 1a, 1b, 1c, 1d, 2,"):
+        choose(["1", "12"])
 
 
 def test_1_is_1a_to_1d_and_all_is_all() -> None:
