@@ -13,6 +13,7 @@ from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
 from gem_cli.commands.serve import serve
+from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
 from gem_cli.commands.train import train
 from gem_cli.commands.version import version
@@ -57,7 +58,7 @@ def _options(
         print(f"gemps: {name} is ignored, since there is no such setting: did you mean {meant}?", file=sys.stderr)
 
 
-for command in (train, serve, work, evaluate, status, checkpoint, finish, replay, certs, version):
+for command in (train, serve, work, evaluate, status, checkpoint, finish, replay, simulate, certs, version):
     app.command(help=help_text(command))(command)
 
 

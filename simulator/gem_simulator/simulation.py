@@ -4,6 +4,7 @@ Deterministic: the same settings, or the same trace, give the same parameters, b
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def simulate(
             f"a trace holds what the service does, and the exchange is {settings.exchange}: leave --record out, or "
             "choose --exchange service"
         )
-    rule = rule or create_rule(settings.rule, **settings.rule_settings)
+    rule = rule or create_rule(settings.rule, **settings.settings_of_rule())
     if settings.exchange == "paper" and (rule.vectors_per_run or not rule.sends_parameters):
         raise SimulationError(
             f"the rule {rule.name} needs the server to apply it, and with --exchange paper workers do: choose "
@@ -138,7 +139,7 @@ def follow(
             f"{recorded.path} ended with other parameters: SHA-256 {recorded.digest}, and the simulation has "
             f"{result.digest}"
         )
-    return result
+    return replace(result, compared_end=recorded.digest is not None)
 
 
 class _Comparison:
@@ -211,8 +212,10 @@ class _Run:
             self._evaluations.append(self._evaluate(at))
         cluster = self._cluster
         return SimulationResult(
+            self._workload.layout,
             cluster.parameters,
             cluster.buffers,
+            cluster.constants,
             digest(cluster.parameters, cluster.buffers),
             cluster.clock,
             self._history,
