@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
-from gem_cli.options import OptionGroup, flag, variable
+from gem_cli.options import OptionGroup, choices_of, flag, variable
 from gem_cli.training.settings import TrainSettings
 from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings
@@ -143,8 +143,8 @@ def table(group: Group, fields: Iterable[tuple[str, FieldInfo]]) -> Iterator[str
 def value(name: str, field: FieldInfo) -> str:
     """Return what may be given: `a`, `b` for a choice; a unit and bounds for a number."""
     kind = next((one for one in get_args(field.annotation) if one is not type(None)), field.annotation)
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{one}`" for one in get_args(field.annotation))
+    if choices := choices_of(field):
+        return ", ".join(f"`{one}`" for one in choices)
     if kind is bool:
         return "switch"
     if kind not in (int, float):

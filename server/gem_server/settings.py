@@ -1,5 +1,7 @@
 """The server's settings: validated once, then frozen. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
 
+import importlib
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +11,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 MIB = 1024 * 1024
 # Of sockaddr_un, without the zero at its end.
 MAX_SOCKET_PATH_BYTES = 107
+
+# Those of gemps, as gem_core knows them.
+RULES = (
+    *("gem", "downpour", "adaptive-staleness"),
+    *("dc-asgd", "gap-aware", "ringmaster", "easgd", "dana", "agn", "delayed-nesterov"),
+)
+# Those that have a flag each.
+_GEM_SETTINGS = ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
 
 # Of `credentials`.
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
@@ -91,9 +101,16 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
-    rule: Literal["gem", "downpour", "adaptive-staleness"] = Field(
+    rule: str = Field(
         "gem",
-        description="Update rule: what the server makes of a worker's delta.",
+        description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
+        json_schema_extra={"panel": "Update rule", "choices": list(RULES)},
+    )
+    rule_settings: str = Field(
+        "",
+        description="Settings of another rule than gem, as NAME=VALUE,NAME=VALUE: strength=1,decay=0.9 for dc-asgd. In "
+        "a TOML file it may be a table. Each rule's names and defaults are in docs/rules.md; a name that the rule does "
+        "not know ends the server at its start.",
         json_schema_extra={"panel": "Update rule"},
     )
     momentum: float = Field(
@@ -101,7 +118,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         lt=1,
         description="mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker "
-        "is plain SGD.",
+        "is plain SGD. This and the settings below are gem's: other rules do not heed them.",
         json_schema_extra={"panel": "Update rule"},
     )
     kappa: float = Field(
@@ -339,6 +356,26 @@ class ServerSettings(BaseSettings):
         optional = {name: folder / file for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
         return {name: folder / file for name, file in _FILES.items()} | optional | values
 
+    @field_validator("rule")
+    @classmethod
+    def _rule_is_known(cls, value: str) -> str:
+        if value not in RULES:
+            known = importlib.import_module("gem_core.rule_names")  # with NumPy, which help is too quick for
+            if not known.is_rule(value):
+                raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(known.rule_names())}")
+        return value
+
+    @field_validator("rule_settings", mode="before")
+    @classmethod
+    def _table_as_text(cls, value: Any) -> Any:
+        return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
+
+    @field_validator("rule_settings")
+    @classmethod
+    def _rule_settings_are_pairs(cls, value: str) -> str:
+        _pairs(value)
+        return value
+
     @field_validator("shared_memory_socket", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
@@ -369,6 +406,11 @@ class ServerSettings(BaseSettings):
                 f"bind {self.bind} is beyond loopback: anybody on the path could read and change what travels; give "
                 "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
                 "network is trusted, or bind 127.0.0.1"
+            )
+        twice = [name for name in _pairs(self.rule_settings) if self.rule == "gem" and name in _GEM_SETTINGS]
+        if twice:
+            raise ValueError(
+                f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
         if self.pi_max <= self.pi_min:
             raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")
@@ -412,11 +454,31 @@ class ServerSettings(BaseSettings):
         """Commits over which the cosine schedule decays; 0: unknown."""
         return self.eta_decay_commits or self.commits or self.steps * self.min_workers
 
-    def rule_settings(self) -> dict[str, float]:
-        """The settings that the chosen rule takes, by the names that `gem_core.create_rule` knows."""
-        if self.rule != "gem":
-            return {}
-        return {name: getattr(self, name) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")}
+    def settings_of_rule(self) -> dict[str, float]:
+        """The settings for the chosen rule, by name; `gem_core.create_rule` judges them."""
+        own = {name: getattr(self, name) for name in _GEM_SETTINGS} if self.rule == "gem" else {}
+        return own | _pairs(self.rule_settings)
+
+
+def _pairs(text: str) -> dict[str, float]:
+    """`"a=1, b=0.5"` -> `{"a": 1.0, "b": 0.5}`. Raises ValueError."""
+    found: dict[str, float] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not equals or not name or not math.isfinite(number):
+            raise ValueError(f"{pair!r} is not NAME=VALUE with a number; write for example alpha=0.1,period=5")
+        if name in found:
+            raise ValueError(f"{name} is given twice: leave one of them out")
+        found[name] = number
+    return found
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _is_same(one: Path, other: Path) -> bool:

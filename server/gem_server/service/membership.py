@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemps.framing import count_fields
 from gemps.v1 import run_pb2, session_pb2
@@ -48,6 +48,8 @@ class Membership:
         shared_memory_socket: str,
         ports: Ports,
         clock: Callable[[], float],
+        *,
+        grants_overlap: bool,
     ) -> None:
         self._answering = answering
         self._sessions = sessions
@@ -58,6 +60,7 @@ class Membership:
         self._shared_memory_socket = shared_memory_socket
         self._ports = ports
         self._clock = clock
+        self._grants_overlap = grants_overlap
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Become a worker of the run, or find out where an own session stands."""
@@ -74,6 +77,9 @@ class Membership:
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
         self._answering.gate.check_not_draining()
         asked = _joining(raw)
+        if asked.overlap and not self._grants_overlap:
+            # Its snapshots follow from one another; a gradient of the older one would undo what the newer one has.
+            asked = replace(asked, overlap=False)
         try:
             session = self._sessions.join(asked, self._clock())
         except Refusal as refusal:
