@@ -1,22 +1,18 @@
 """The server's settings: validated once, then frozen. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
 
-import importlib
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.registry import BUILT_IN, is_rule, rule_names
+from gem_core.rule_settings import parse_settings
+
 MIB = 1024 * 1024
 # Of sockaddr_un, without the zero at its end.
 MAX_SOCKET_PATH_BYTES = 107
 
-# Those of gemps, as gem_core knows them.
-RULES = (
-    *("gem", "downpour", "adaptive-staleness"),
-    *("dc-asgd", "gap-aware", "ringmaster", "easgd", "dana", "agn", "delayed-nesterov"),
-)
 # Those that have a flag each.
 _GEM_SETTINGS = ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
 
@@ -104,7 +100,7 @@ class ServerSettings(BaseSettings):
     rule: str = Field(
         "gem",
         description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
-        json_schema_extra={"panel": "Update rule", "choices": list(RULES)},
+        json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
     )
     rule_settings: str = Field(
         "",
@@ -359,10 +355,8 @@ class ServerSettings(BaseSettings):
     @field_validator("rule")
     @classmethod
     def _rule_is_known(cls, value: str) -> str:
-        if value not in RULES:
-            known = importlib.import_module("gem_core.rule_names")  # with NumPy, which help is too quick for
-            if not known.is_rule(value):
-                raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(known.rule_names())}")
+        if not is_rule(value):
+            raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(rule_names())}")
         return value
 
     @field_validator("rule_settings", mode="before")
@@ -372,8 +366,8 @@ class ServerSettings(BaseSettings):
 
     @field_validator("rule_settings")
     @classmethod
-    def _rule_settings_are_pairs(cls, value: str) -> str:
-        _pairs(value)
+    def _rule_settings_areparse_settings(cls, value: str) -> str:
+        parse_settings(value)
         return value
 
     @field_validator("shared_memory_socket", mode="before")
@@ -407,7 +401,7 @@ class ServerSettings(BaseSettings):
                 "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
                 "network is trusted, or bind 127.0.0.1"
             )
-        twice = [name for name in _pairs(self.rule_settings) if self.rule == "gem" and name in _GEM_SETTINGS]
+        twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in _GEM_SETTINGS]
         if twice:
             raise ValueError(
                 f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
@@ -457,24 +451,7 @@ class ServerSettings(BaseSettings):
     def settings_of_rule(self) -> dict[str, float]:
         """The settings for the chosen rule, by name; `gem_core.create_rule` judges them."""
         own = {name: getattr(self, name) for name in _GEM_SETTINGS} if self.rule == "gem" else {}
-        return own | _pairs(self.rule_settings)
-
-
-def _pairs(text: str) -> dict[str, float]:
-    """`"a=1, b=0.5"` -> `{"a": 1.0, "b": 0.5}`. Raises ValueError."""
-    found: dict[str, float] = {}
-    for pair in filter(None, map(str.strip, text.split(","))):
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not equals or not name or not math.isfinite(number):
-            raise ValueError(f"{pair!r} is not NAME=VALUE with a number; write for example alpha=0.1,period=5")
-        if name in found:
-            raise ValueError(f"{name} is given twice: leave one of them out")
-        found[name] = number
-    return found
+        return own | parse_settings(self.rule_settings)
 
 
 def _flag(name: str) -> str:
