@@ -120,6 +120,7 @@ class SimulationResult:
             "skipped": int(self.history.column("skipped").sum()),
             "jain_index": self.jain_index(),
             "digest": self.digest,
+            "compared_end": self.compared_end,
             "peak_memory_bytes": self.peak_memory_bytes,
         }
 
