@@ -152,7 +152,7 @@ class Server:
             settings.max_sessions + SPARE_CONNECTIONS,
             guard.access,
         )
-        self._run_settings = messages.run_settings_to(settings, dict(self.rule.settings))
+        self._run_settings = messages.run_settings_to(settings, self.rule)
         self._status = self._make_status()
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._breakdown = Breakdown()
@@ -341,7 +341,7 @@ class Server:
                 str(self._memory_socket.path) if self._memory_socket is not None else "",
                 self._ports,
                 monotonic,
-                grants_overlap=self.rule.sends_parameters,
+                self.rule,
             ),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),

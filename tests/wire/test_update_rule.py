@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gemps.v1 import run_pb2
 
 from gem_core import rule_names
 from tests.wire.conftest import Serve
@@ -209,8 +210,10 @@ async def test_a_version_alone_does_not_say_what_a_session_holds(serve: Serve, r
     np.testing.assert_array_equal(pulled.values.parameters, oracle.held(workers[1].name))
 
 
-@pytest.mark.parametrize(("rule", "granted"), [("gem", True), ("ringmaster", True), ("dana", False), ("easgd", False)])
-async def test_overlap_is_not_granted_where_a_snapshot_follows_from_the_one_before(
+@pytest.mark.parametrize(
+    ("rule", "granted"), [("gem", True), ("ringmaster", True), ("dana", False), ("easgd", False), ("agn", False)]
+)
+async def test_overlap_is_not_granted_where_what_a_worker_does_follows_from_what_it_was_sent_last(
     serve: Serve, rule: str, granted: bool
 ) -> None:
     serving = await serve(rule=rule)
@@ -270,3 +273,23 @@ async def test_memory_of_the_run_is_counted_once(serve: Serve) -> None:
         bytes_of[rule] = found
     vector = 4 * LARGE.parameter_count
     assert [gap - plain for gap, plain in zip(bytes_of["gap-aware"], bytes_of["downpour"], strict=True)] == [vector] * 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen", "steps", "normalises"),
+    [("gem", "", 1, False), ("agn", "local_steps=4", 4, True), ("easgd", "period=4", 4, False)],
+)
+async def test_workers_are_told_how_many_local_steps_they_take(
+    serve: Serve, rule: str, chosen: str, steps: int, normalises: bool
+) -> None:
+    serving = await serve(rule=rule, rule_settings=chosen)
+    told = (await serving.joined()).membership.settings
+    assert (told.local_steps, told.normalise_local_steps) == (steps, normalises)
+    assert (await serving.status()).settings == told
+
+
+async def test_a_budget_in_epochs_counts_steps_that_share_a_commit(serve: Serve) -> None:
+    serving = await serve(rule="agn", rule_settings="local_steps=4", epochs=1)
+    (worker,) = await serving.training(1, steps_per_epoch=9)
+    states = [(await worker.commit(worker.delta(step))).verdict.run_state for step in range(3)]
+    assert [state == run_pb2.RUN_STATE_FINISHED for state in states] == [False, False, True]
