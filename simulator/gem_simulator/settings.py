@@ -164,9 +164,7 @@ class SimulationSettings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _has_an_end(self) -> Self:
-        if not (self.steps or self.commits or self.seconds):
-            raise ValueError("there is no end: give --steps, --commits or --seconds")
+    def _names_its_workers(self) -> Self:
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]
             if beyond:
@@ -174,6 +172,11 @@ class SimulationSettings(BaseSettings):
                     f"--{name} {getattr(self, name)} names worker {beyond[0]}, and there are {self.workers}, from 0 on"
                 )
         return self
+
+    @property
+    def has_end(self) -> bool:
+        """Whether there is a budget; without one a simulation is refused when it begins."""
+        return bool(self.steps or self.commits or self.seconds)
 
     def settings_of_rule(self) -> dict[str, float]:
         """For `gem_core.create_rule`, which judges them."""

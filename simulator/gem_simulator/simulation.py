@@ -53,9 +53,11 @@ def simulate(
         on_commit: is told every commit.
 
     Raises:
-        SimulationError: the trace cannot be written, or the exchange is not the service's.
+        SimulationError: there is no budget, the trace cannot be written, or the exchange is not the service's.
         RuleError, TaskError: there is no such rule, task or model, or files are missing.
     """
+    if not settings.has_end:
+        raise SimulationError("there is no end: give --steps, --commits or --seconds")
     if record is not None and settings.exchange != "service":
         raise SimulationError(
             f"a trace holds what the service does, and the exchange is {settings.exchange}: leave --record out, or "

@@ -144,7 +144,6 @@ def test_local_steps_add_up_to_what_they_would_have_been_alone(digits: Task) -> 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for values, why in (
-        ({"steps": 0}, "there is no end"),
         ({"slow": "3x2"}, "names worker 3, and there are 3"),
         ({"die": "1"}, "is not understood"),
         ({"compute_time": "constant:0"}, "must be finite and more than 0"),
@@ -154,6 +153,11 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(ValidationError, match=why):
             settings(**values)
+
+
+def test_a_simulation_without_an_end_does_not_begin(digits: Task) -> None:
+    with pytest.raises(SimulationError, match="give --steps, --commits or --seconds"):
+        simulate(settings(steps=0), task=digits)
 
 
 def test_a_trace_that_is_there_is_not_written_over(digits: Task, tmp_path: Path) -> None:

@@ -71,10 +71,11 @@ def simulate(
         raise CommandError("--follow does a recorded run again; give it or --record, not both", USAGE)
     if follow is not None and not follow.is_file():
         raise CommandError(f"there is no file {follow}: give what --record FILE wrote", USAGE)
-    overrides: dict[str, Any] = {"steps": 1} if follow is not None else {}  # there must be an end; the trace has it
-    settings = given.load(SimulationSettings, **overrides)
+    settings = given.load(SimulationSettings)
     if follow is not None:
         _refuse_beside_follow(given)
+    elif not settings.has_end:
+        raise CommandError("there is no end: give --steps, --commits or --seconds, such as --steps 150", USAGE)
     check_model(settings.model)
     try:
         from gem_worker import TaskError
