@@ -366,7 +366,7 @@ class ServerSettings(BaseSettings):
 
     @field_validator("rule_settings")
     @classmethod
-    def _rule_settings_areparse_settings(cls, value: str) -> str:
+    def _rule_settings_are_pairs(cls, value: str) -> str:
         parse_settings(value)
         return value
 
