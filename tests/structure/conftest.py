@@ -10,8 +10,8 @@ import pytest
 def collected() -> Iterator[None]:
     """No garbage is collected meanwhile.
 
-    In CPython 3.11 ast.parse fails ("recursion depth mismatch") when a collection in its midst runs Python code, such as
-    asyncio's complaint about a task that nobody awaited.
+    In CPython 3.11 ast.parse fails ("recursion depth mismatch") when a collection in its midst runs Python code: for one,
+    what asyncio says of a task that nobody awaited.
     """
     gc.collect()
     gc.disable()
