@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-picture bench-overlap bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
+.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -33,6 +33,10 @@ settings: $(INSTALLED)
 # gemps beside its peers and the limits of the machine: ten minutes, or what ARGS asks for (docs/benchmarks.md).
 bench: $(INSTALLED) $(PEERS)/.installed
 	GEMPS_BENCH_PEERS=$(PEERS) $(BIN)/python benchmarks/bench.py $(ARGS)
+
+# The least processor time a commit could take, part by part, beside gemps and its peers: ten minutes (docs/benchmarks.md).
+bench-floor: $(INSTALLED) $(PEERS)/.installed
+	GEMPS_BENCH_PEERS=$(PEERS) $(BIN)/python benchmarks/floor.py $(ARGS)
 
 # The README's picture, from the last `make bench`.
 bench-picture: $(INSTALLED)

@@ -9,13 +9,12 @@ docs/benchmarks.md says what each contender does and how to read the tables.
 import argparse
 import signal
 import sys
-import time
 from pathlib import Path
 
 from harness import plan, report, surroundings
 from harness.environments import REPOSITORY
-from harness.results import About, Results, rate
-from harness.run import Nurseries, run_once
+from harness.results import About, Results
+from harness.rounds import run_all
 from peers import CONTENDERS, USUAL
 from rich.console import Console
 
@@ -50,42 +49,9 @@ def main() -> None:
         {name: About.of(contender) for name, contender in CONTENDERS.items() if name in arguments.contenders},
         made.skipped,
     )
-    for one in made.skipped:
-        console.print(
-            f"not run: {one.contender}, P = {one.parameters:,}, {one.workers} workers: {one.reason}",
-            markup=False,
-            highlight=False,
-        )
-    if not made.runs:
-        sys.exit("nothing of what was asked for can run here")
-    _run(made, results, arguments, console)
+    run_all(made, results, arguments.output, console)
     report.show(results, console)
     console.print(f"all of it: {arguments.output}", markup=False, highlight=False)
-
-
-def _run(made: plan.Plan, results: Results, arguments: argparse.Namespace, console: Console) -> None:
-    """All rounds of a case before the next case, so that what is compared lies close together in time."""
-    total = made.runs * arguments.rounds
-    done = 0
-    began = time.monotonic()
-    nurseries = Nurseries()
-    try:
-        for case, contenders in made.contenders.items():
-            for round_ in range(arguments.rounds):
-                # Another one starts each round: what comes after whom changes.
-                turn = round_ % len(contenders)
-                for contender in contenders[turn:] + contenders[:turn]:
-                    seconds = plan.window(case, arguments.seconds)
-                    run = run_once(contender, case, seconds, round_, nurseries)
-                    results.runs.append(run)
-                    results.save(arguments.output)
-                    done += 1
-                    said = f"failed: {run.error}" if run.error is not None else f"{rate(run):,.1f} commits/s"
-                    left = (time.monotonic() - began) / done * (total - done) / 60
-                    line = f"[{done}/{total}, {left:.0f} min left] {case}, {contender.name}: {said}"
-                    console.print(line, markup=False, highlight=False, soft_wrap=True)
-    finally:
-        nurseries.close()
 
 
 def _arguments() -> argparse.Namespace:

@@ -133,7 +133,7 @@ def rounds_of(contenders: dict[str, Call], rounds: int) -> dict[str, list[float]
 
 def compare(elements: int, threads: int, rounds: int, pool: ThreadPoolExecutor) -> None:
     """Measure at one size and print a table."""
-    rules = gem_core.rule_names() if elements <= SMALL_ENOUGH else ("gem",)
+    rules = gem_core.registry() if elements <= SMALL_ENOUGH else ("gem",)
     contenders: dict[str, Call] = {}
     against: dict[str, list[str]] = {}
     for traffic in sorted({TRAFFIC[name] for name in rules}, reverse=True):

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
-from gem_cli.options import OptionGroup, flag, variable
+from gem_cli.options import OptionGroup, choices_of, flag, variable
 from gem_cli.training.settings import TrainSettings
 from gem_server.settings import ServerSettings
+from gem_simulator.settings import SimulationSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
 from pydantic.fields import FieldInfo
@@ -67,6 +68,11 @@ GROUPS = (
     ),
     Group("Training on one machine", "Of `gemps train`, beside those above.", TrainSettings),
     Group(
+        "Simulation",
+        "Of `gemps simulate`. Names that stand above, too, mean the same.",
+        SimulationSettings,
+    ),
+    Group(
         "Client library",
         "How patient a worker is with its network and its server, and how it proves who it is: of every command that "
         "talks to a server and of a script with a `ParameterServer` alike. Variables; of those under Security some are "
@@ -81,8 +87,9 @@ GROUPS = (
 UNITS = {
     "seconds": "exit_grace exit_linger checkpoint_interval session_timeout stall_timeout log_interval report_interval "
     "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",
+    "virtual seconds": "seconds network_time service_time",
     "bytes": "memory_limit chunk_bytes",
-    "commits": "eta_warmup eta_step_every eta_decay_commits commits checkpoint_commits staging_buffers",
+    "commits": "eta_warmup eta_step_every eta_decay_commits commits checkpoint_commits staging_buffers evaluate_every",
     "commits a worker": "steps",
     "epochs a worker": "epochs",
     "workers": "min_workers max_sessions workers",
@@ -136,8 +143,8 @@ def table(group: Group, fields: Iterable[tuple[str, FieldInfo]]) -> Iterator[str
 def value(name: str, field: FieldInfo) -> str:
     """Return what may be given: `a`, `b` for a choice; a unit and bounds for a number."""
     kind = next((one for one in get_args(field.annotation) if one is not type(None)), field.annotation)
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{one}`" for one in get_args(field.annotation))
+    if choices := choices_of(field):
+        return ", ".join(f"`{one}`" for one in choices)
     if kind is bool:
         return "switch"
     if kind not in (int, float):

@@ -3,34 +3,65 @@
 What belongs here: pure functions of explicit state, over NumPy arrays. What must not: gRPC, protobuf, torch, clocks,
 locks, logging, files (DESIGN.md, section 2). `DESIGN.md` beside this file says where what lives.
 
-Everything named in `__all__` can be imported from here. The update rules need Numba, which costs a process 60 MB and
-half a second; they are therefore imported when they are first asked for. Layouts, payloads, chunks and checksums work
-without it.
+Everything named in `__all__` can be imported from here, and is loaded when it is first used: the update rules need
+Numba, which costs a process 60 MB and half a second. Layouts, payloads, chunks and checksums work without it, names of
+rules without NumPy.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gem_core.checksum import crc32c
-from gem_core.chunking import Assembler, DecodingAssembler, RawAssembler, Splitter
-from gem_core.errors import (
-    BadValueError,
-    ChecksumError,
-    ChunkError,
-    CoreError,
-    LayoutError,
-    RuleError,
-    SizeMismatchError,
-    ThreadingError,
-    WireTypeError,
-)
-from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
-from gem_core.rule_names import is_rule, rule_names
-from gem_core.wire_types import WireType
+from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
+    from gem_core.checksum import crc32c
+    from gem_core.chunking import Assembler, DecodingAssembler, RawAssembler, Splitter
+    from gem_core.errors import (
+        BadValueError,
+        ChecksumError,
+        ChunkError,
+        CoreError,
+        LayoutError,
+        RuleError,
+        SizeMismatchError,
+        ThreadingError,
+        WireTypeError,
+    )
+    from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+    from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+    from gem_core.registry import is_rule, rule_names
     from gem_core.rules import Statistics, UpdateRule, WorkerState, WorkerStep, create_rule
+    from gem_core.wire_types import WireType
+
+_HOMES = {
+    "MAX_CHUNK_BYTES": "payload",
+    "Assembler": "chunking",
+    "BadValueError": "errors",
+    "ChecksumError": "errors",
+    "ChunkError": "errors",
+    "CoreError": "errors",
+    "DecodingAssembler": "chunking",
+    "ElementType": "layout",
+    "Layout": "layout",
+    "LayoutError": "errors",
+    "PayloadFormat": "payload",
+    "RawAssembler": "chunking",
+    "RuleError": "errors",
+    "SizeMismatchError": "errors",
+    "Splitter": "chunking",
+    "Statistics": "rules",
+    "TensorKind": "layout",
+    "TensorSpec": "layout",
+    "ThreadingError": "errors",
+    "UpdateRule": "rules",
+    "WireType": "wire_types",
+    "WireTypeError": "errors",
+    "WorkerState": "rules",
+    "WorkerStep": "rules",
+    "crc32c": "checksum",
+    "create_rule": "rules",
+    "is_rule": "registry",
+    "rule_names": "registry",
+}
 
 __all__ = [
     "MAX_CHUNK_BYTES",
@@ -63,14 +94,4 @@ __all__ = [
     "rule_names",
 ]
 
-_FROM_RULES = frozenset({"Statistics", "UpdateRule", "WorkerState", "WorkerStep", "create_rule"})
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FROM_RULES:
-        return getattr(importlib.import_module("gem_core.rules"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

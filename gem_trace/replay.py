@@ -202,6 +202,7 @@ class _Replay:
             "joined": self._joined,
             "left": lambda record: None,
             "pulled": self._pulled,
+            "forgotten": self._forgotten,
             "committed": self._committed,
             "ended": self._ended,
         }
@@ -282,8 +283,16 @@ class _Replay:
         elif session.state is None:
             raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")
         else:
-            np.copyto(session.state.snapshot, now.parameters)
+            self._rule.refresh(now.parameters, session.state)
         session.held = [(now.clock, session.state.snapshot)]
+
+    def _forgotten(self, record: Record) -> None:
+        _, session = self._known(record)
+        assert self._rule is not None
+        if session.state is None:
+            raise ReplayError(f"at offset {record.offset} a session is forgotten that never pulled")
+        self._rule.forget_worker(session.state)
+        session.state = None
 
     def _committed(self, record: Record) -> None:
         event = record.event

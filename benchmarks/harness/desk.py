@@ -51,6 +51,8 @@ class ProcessDesk:
         connection.connect(path)
         self.line = Line(connection)
         self.line.say(role=role, rank=rank)
+        self._parts: dict[str, float] = {}
+        self._commits = 0
 
     def ready(self, address: str) -> None:
         """See Desk."""
@@ -71,6 +73,14 @@ class ProcessDesk:
         """See Desk."""
         self.line.say(took=took, began=began)
         self.wait_for_end()
+
+    def took_part_by_part(self, seconds: dict[str, float], commits: int) -> None:
+        """See Desk."""
+        self._parts, self._commits = seconds, commits
+
+    def say_ended(self) -> None:
+        """The last word, when all went well."""
+        self.line.say(ended=True, parts=self._parts, commits=self._commits)
 
     def pace(self, step: Callable[[], None]) -> None:
         """See Desk."""

@@ -43,7 +43,7 @@ def become(order: dict[str, Any]) -> None:
                 from peers.model import check_fresh
 
                 check_fresh()
-        desk.line.say(ended=True)
+        desk.say_ended()
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()

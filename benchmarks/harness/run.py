@@ -60,6 +60,7 @@ class Run:
     took: list[float] = field(default_factory=list)  # quantiles of all steps: 0, 1, ... 100 %
     server_cpu: float = 0.0  # within the window
     workers_cpu: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)  # a commit's, as the contender itself has timed them
     server_anonymous: int = 0  # peak
     server_shared: int = 0  # peak of what the server maps; of several processes: each page once, at the end
     delta_regions: int = 0  # of it, where workers' gradients lie: memory that a worker of any contender has
@@ -174,11 +175,10 @@ class _Runner:
                 server_shared = min(server_shared, all_shared)
         for line in lines:
             line.say(end=True)
-        for line in lines:
-            self._expect(line, "ended", SETUP_SECONDS)
+        parts = parts_of_a_commit([self._expect(line, "ended", SETUP_SECONDS) for line in lines])
         if server is not None:
             server.say(end=True)
-            self._expect(server, "ended", SETUP_SECONDS)
+            parts |= parts_of_a_commit([self._expect(server, "ended", SETUP_SECONDS)])
         found = [Worker(report["took"], report["began"]) for report in reports]
         commits = [worker.commits_between(start, end) for worker in found]
         if not sum(commits):
@@ -193,6 +193,7 @@ class _Runner:
             took=quantiles([took for worker in found for took in worker.took]),
             server_cpu=after[0] - before[0],
             workers_cpu=after[1] - before[1],
+            parts=parts,
             server_anonymous=sampler.anonymous if sampler is not None else 0,
             server_shared=server_shared,
             delta_regions=delta_regions,
@@ -302,6 +303,16 @@ def _sampled(pid: int | None) -> Iterator[processes.Sampler | None]:
         yield sampler
     finally:
         sampler.stop()
+
+
+def parts_of_a_commit(last_words: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds a commit, by part, from what processes of one role say at their end; empty when they say nothing."""
+    commits = sum(word["commits"] for word in last_words)
+    total: dict[str, float] = {}
+    for word in last_words:
+        for part, seconds in word["parts"].items():
+            total[part] = total.get(part, 0.0) + seconds
+    return {part: seconds / commits for part, seconds in total.items()} if commits > 0 else {}
 
 
 def quantiles(values: list[float]) -> list[float]:

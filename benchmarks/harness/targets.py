@@ -20,6 +20,29 @@ Verdict = Literal["met", "not met", "reported", "not measured"]
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """Commits a second of a contender, as a multiple of another's."""
+
+    title: str
+    name: str
+    case: Case
+    to: str | None  # None: the best peer
+    least: float | None  # None: reported only
+
+
+GOALS = (
+    Goal("P = 4.2 M, stream, float32", "gemps-float32", MIDDLE, "grpc-echo-cpp", 0.95),
+    Goal("P = 4.2 M, stream, float32", "gemps-float32", MIDDLE, "torch-rpc-tcp", None),
+    Goal("P = 4.2 M, bfloat16 both ways", "gemps-bfloat16", MIDDLE, "torch-rpc-tcp", 1.2),
+    Goal("P = 4.2 M, int8 both ways", "gemps-int8", MIDDLE, "torch-rpc-tcp", 1.8),
+    Goal("P = 4.2 M, shared memory", "gemps-shared-memory", MIDDLE, None, 2.0),
+    Goal("P = 4.2 M, shared memory", "gemps-shared-memory", MIDDLE, "torch-gloo-paper", 10.0),
+    Goal("P = 61 M, shared memory", "gemps-shared-memory", LARGE, None, 2.0),
+    Goal("P = 2 048", "gemps-float32", SMALL, None, 1.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table."""
 
@@ -31,29 +54,18 @@ class Row:
 
 def rows(results: Results) -> list[Row]:
     """All of them."""
-    at = "P = 4.2 M"
-    found = [
-        _ratio(results, f"{at}, stream, float32", "gemps-float32", MIDDLE, "grpc-echo-cpp", 0.95),
-        _ratio(results, f"{at}, stream, float32", "gemps-float32", MIDDLE, "torch-rpc-tcp", None),
-        _ratio(results, f"{at}, bfloat16 both ways", "gemps-bfloat16", MIDDLE, "torch-rpc-tcp", 1.2),
-        _ratio(results, f"{at}, int8 both ways", "gemps-int8", MIDDLE, "torch-rpc-tcp", 1.8),
-        _ratio(results, f"{at}, shared memory", "gemps-shared-memory", MIDDLE, None, 2.0),
-        _ratio(results, f"{at}, shared memory", "gemps-shared-memory", MIDDLE, "torch-gloo-paper", 10.0),
-        _ratio(results, "P = 61 M, shared memory", "gemps-shared-memory", LARGE, None, 2.0),
-        _ratio(results, "P = 2 048", "gemps-float32", SMALL, None, 1.5),
-    ]
+    found = [_ratio(results, goal) for goal in GOALS]
     found += _many(results)
     found += _memory(results)
     return found
 
 
-def _ratio(results: Results, title: str, name: str, case: Case, to: str | None, least: float | None) -> Row:
-    """`to` None: the best peer."""
-    other = to if to is not None else results.best_peer(case)
-    wanted = "reported" if least is None else f"at least {least:g}"
-    shown = to if to is not None else f"the best peer ({other})" if other is not None else "the best peer"
-    ratio = results.ratio(name, case, other) if other is not None else None
-    return Row(title, f"{wanted}: times {shown}", *_judged(ratio, least))
+def _ratio(results: Results, goal: Goal) -> Row:
+    other = goal.to if goal.to is not None else results.best_peer(goal.case)
+    wanted = "reported" if goal.least is None else f"at least {goal.least:g}"
+    best = "the best peer" if other is None else f"the best peer ({other})"
+    ratio = results.ratio(goal.name, goal.case, other) if other is not None else None
+    return Row(goal.title, f"{wanted}: times {goal.to or best}", *_judged(ratio, goal.least))
 
 
 def _judged(found: Spread | None, least: float | None) -> tuple[str, Verdict]:

@@ -1,5 +1,6 @@
 """Everybody who is measured: gemps, its peers, and the limits of the machine. One small file each."""
 
+from peers.floor import FLOOR_WIRE_TYPES, Floor, SharedFloor
 from peers.flower_transfer import FlowerTransfer
 from peers.gemps import WIRE_TYPES, Gemps, GempsSharedMemory
 from peers.gloo_paper import GlooPaper
@@ -23,6 +24,8 @@ _ALL: tuple[Contender, ...] = (
     PythonEcho(),
     CppServerEcho(),
     CppEcho(),
+    *(Floor(wire) for wire in FLOOR_WIRE_TYPES),
+    SharedFloor(),
 )
 CONTENDERS = {contender.name: contender for contender in _ALL}
 

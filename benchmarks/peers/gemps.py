@@ -76,8 +76,8 @@ class Gemps(Contender):
         from gem_core.payload import PayloadFormat
         from peers.model import Model
 
-        layout = _layout(case)
-        delta_type, parameter_type = _wire_type(self.delta), _wire_type(self.parameters)
+        layout = layout_of(case)
+        delta_type, parameter_type = wire_type_of(self.delta), wire_type_of(self.parameters)
         model = Model(case.parameters, rank)
         with Client(
             address,
@@ -151,7 +151,7 @@ class GempsSharedMemory(Gemps):
 
         model = Model(case.parameters, rank)
         installed = model.parameters.numpy()
-        with Client(address, worker_name=f"worker-{rank}", layout=_layout(case)) as client:
+        with Client(address, worker_name=f"worker-{rank}", layout=layout_of(case)) as client:
             if not client.join().has_parameters:
                 client.initialize(memoryview(installed))
             incoming = memoryview(np.zeros(case.parameters, np.float32))
@@ -170,13 +170,15 @@ class GempsSharedMemory(Gemps):
             desk.pace(step)
 
 
-def _layout(case: Case) -> "Layout":
+def layout_of(case: Case) -> "Layout":
+    """One tensor."""
     from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 
     return Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
 
 
-def _wire_type(name: str) -> "WireType":
+def wire_type_of(name: str) -> "WireType":
+    """Of a name as in `WIRE_TYPES`."""
     from gem_core.wire_types import WireType
 
     return WireType.INT8_BLOCK if name == "int8" else WireType[name.upper()]

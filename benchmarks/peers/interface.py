@@ -70,6 +70,13 @@ class Desk(Protocol):
     def finish(self, took: list[float], began: float) -> None:
         """After `start`: the seconds of each step, and when the first began; returns when all workers have finished."""
 
+    def took_part_by_part(self, seconds: dict[str, float], commits: int) -> None:
+        """Of a contender that looks into itself: the processor time, by part, that so many commits took this process.
+
+        To be called before the process is over. Parts of all processes go into one table, so their names say which
+        side they are of: "server: ..." or "worker: ...".
+        """
+
 
 class Contender(ABC):
     """One way to run a parameter server. Instances are made by `peers.CONTENDERS`; they hold no state of a run."""

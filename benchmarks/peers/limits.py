@@ -85,21 +85,22 @@ class PlainTcp(Contender):
         incoming = memoryview(model.parameters.numpy()).cast("B")
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as connection:
-            _tune(connection)
+            tune(connection)
 
             def step() -> None:
                 connection.sendall(outgoing)
-                _receive(connection, incoming)
+                receive(connection, incoming)
 
             desk.pace(step)
 
 
-def _tune(connection: socket.socket) -> None:
+def tune(connection: socket.socket) -> None:
+    """Nothing waits for more to send, and much can be on its way."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
 
 
-def _receive(connection: socket.socket, into: memoryview) -> None:
+def receive(connection: socket.socket, into: memoryview) -> None:
     """Fill `into`. Raises EOFError when the other end hangs up first."""
     while into:
         count = connection.recv_into(into)
@@ -110,8 +111,8 @@ def _receive(connection: socket.socket, into: memoryview) -> None:
 
 def _echo(connection: socket.socket, size: int) -> None:
     buffer = memoryview(bytearray(size))
-    _tune(connection)
+    tune(connection)
     with connection, suppress(EOFError):
         while True:
-            _receive(connection, buffer)
+            receive(connection, buffer)
             connection.sendall(buffer)

@@ -14,6 +14,7 @@ from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
 from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.serve import serve
+from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
 from gem_cli.commands.train import train
 from gem_cli.commands.version import version
@@ -58,7 +59,9 @@ def _options(
         print(f"gemps: {name} is ignored, since there is no such setting: did you mean {meant}?", file=sys.stderr)
 
 
-for command in (train, serve, work, evaluate, status, checkpoint, finish, replay, reproduce, certs, version):
+for command in (
+    train, serve, work, evaluate, status, checkpoint, finish, replay, simulate, reproduce, certs, version,
+):  # fmt: skip
     app.command(help=help_text(command))(command)
 
 

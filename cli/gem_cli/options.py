@@ -154,7 +154,7 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
 def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Parameter:
     """Make the option of one field. Its type is text (or a pair of flags): the settings class alone judges values."""
     kind = _plain_type(field.annotation)
-    choices = _choices(kind)
+    choices = choices_of(field)
     notes = ["one of " + ", ".join(choices)] if choices else []
     notes.append(variable(group.settings, name))
     default = field.get_default(call_default_factory=True, validated_data={})
@@ -209,8 +209,14 @@ def _plain_type(annotation: Any) -> Any:
     return annotation
 
 
-def _choices(kind: Any) -> list[str]:
-    return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
+def choices_of(field: FieldInfo) -> list[str]:
+    """Return what the field's type allows, where it is a choice; or the `choices` that it names, of more."""
+    kind = _plain_type(field.annotation)
+    if get_origin(kind) is Literal:
+        return [str(one) for one in get_args(kind)]
+    extra = field.json_schema_extra
+    named = extra.get("choices") if isinstance(extra, dict) else None
+    return [str(one) for one in named] if isinstance(named, list) else []
 
 
 def _from_environment(settings: type[BaseSettings], name: str) -> str:

@@ -1,11 +1,11 @@
-"""Update rules by name. A new rule is one new file in this folder and a line in `gem_core/rule_names.py`."""
+"""Update rules by name. A new rule is one new file in this folder and a line in `gem_core/registry.py`."""
 
 from __future__ import annotations
 
 import importlib
 
 from gem_core.errors import RuleError
-from gem_core.rule_names import BUILT_IN, ENTRY_POINTS, foreign_rules, rule_names
+from gem_core.registry import BUILT_IN, ENTRY_POINTS, foreign_rules, rule_names
 from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState, WorkerStep
 
 __all__ = [

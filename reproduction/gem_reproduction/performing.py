@@ -25,7 +25,7 @@ def perform(run: Run) -> Outcome:
     task = _task(run.data, run.settings.task, run.settings.dataset_dir)
     if run.method == "momentum-sgd":
         return _trained(run.settings, task, began)
-    rule = create_rule(run.settings.rule, **run.settings.rule_settings)
+    rule = create_rule(run.settings.rule, **run.settings.settings_of_rule())
     if run.large:
         return _simulated(simulate(run.settings, rule=rule, task=task), Medians(), task, began)
     model = create_model(run.settings.model or task.default_model, task.input_shape, task.classes, run.settings.seed)

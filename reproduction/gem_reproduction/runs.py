@@ -74,7 +74,7 @@ class Run:
         settings = self.settings
         if self.method == "momentum-sgd":
             return f"momentum SGD, eta {settings.eta:g}, {settings.steps} steps, seed {settings.seed}"
-        values = "".join(f" {name} {value:g}" for name, value in settings.rule_settings.items())
+        values = "".join(f" {name} {value:g}" for name, value in settings.settings_of_rule().items())
         exchange = "" if settings.exchange == "service" else f", exchange {settings.exchange}"
         workers = f"{settings.workers} worker{'' if settings.workers == 1 else 's'}"
         return (

@@ -121,6 +121,10 @@ class Recorder:
         """A session's newest snapshot was made the central variable; the first time its moment was made 0."""
         self._append({"event": "pulled", "session": session.number, "reset": is_first})
 
+    def forgotten(self, session: Session) -> None:
+        """The rule took the worker of a session that had ended out of what it keeps of the run."""
+        self._append({"event": "forgotten", "session": session.number})
+
     async def committed(
         self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
     ) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TypeAlias
 
-from gem_core import RuleError, ThreadingError, checked_copy, create_rule, wire_kernels
+from gem_core import RuleError, ThreadingError, UpdateRule, checked_copy, create_rule, wire_kernels
 from gem_core.threads import configure_threads
 from gem_server.breakdown import Breakdown
 from gem_server.course import Course
@@ -55,6 +55,8 @@ from gem_trace import OrderError, read_order
 REMEMBERED_FACTOR = 4
 # How long replies that are on their way may go on after the queue was finished.
 STOP_GRACE_SECONDS = 5.0
+# Of theta, where a worker's snapshot is something else: one is being written, one waits for that, one comes.
+LOGGED_COPIES = 3
 MAX_TICK_SECONDS = 0.5
 
 MakeQueue: TypeAlias = Callable[[Callable[[], Sequence[Session]], Callable[[], bool]], RequestQueue]
@@ -74,7 +76,7 @@ class Server:
     ) -> None:
         self.settings = settings
         try:
-            self.rule = create_rule(settings.rule, **settings.rule_settings())
+            self.rule = create_rule(settings.rule, **settings.settings_of_rule())
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.central = CentralVariable()
@@ -87,6 +89,7 @@ class Server:
             settings.memory_limit or default_limit(),
             settings.staging_buffers + BUFFERS_FOR_THE_SLOW,
             self.rule.vectors_per_worker,
+            self.rule.vectors_per_run + _copies_for_the_log(settings, self.rule),
         )
         self.sessions = Sessions(
             self.run,
@@ -149,7 +152,7 @@ class Server:
             settings.max_sessions + SPARE_CONNECTIONS,
             guard.access,
         )
-        self._run_settings = messages.run_settings_to(settings, dict(self.rule.settings))
+        self._run_settings = messages.run_settings_to(settings, self.rule)
         self._status = self._make_status()
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._breakdown = Breakdown()
@@ -338,6 +341,7 @@ class Server:
                 str(self._memory_socket.path) if self._memory_socket is not None else "",
                 self._ports,
                 monotonic,
+                self.rule,
             ),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),
@@ -384,6 +388,7 @@ class Server:
         if self._recorder is not None:
             self.sessions.on_join.append(self._recorder.joined)
             self.sessions.on_end.append(self._recorder.left)
+        self.sessions.on_end.append(self.applier.session_ended)
         self.run.on_change.append(run_changed)
 
     def _run_finished(self) -> None:
@@ -448,6 +453,11 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
         settings.cosine_commits,
         settings.eta_min,
     )
+
+
+def _copies_for_the_log(settings: ServerSettings, rule: UpdateRule) -> int:
+    """Vectors that commits on their way to the log take: none where it writes the workers' snapshots themselves."""
+    return 0 if rule.sends_parameters or settings.durability_level != "commit" else LOGGED_COPIES
 
 
 def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -> Turns | None:

@@ -6,9 +6,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.registry import BUILT_IN, is_rule, rule_names
+from gem_core.rule_settings import parse_settings
+
 MIB = 1024 * 1024
 # Of sockaddr_un, without the zero at its end.
 MAX_SOCKET_PATH_BYTES = 107
+
+# Those that have a flag each.
+_GEM_SETTINGS = ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
 
 # Of `credentials`.
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
@@ -91,9 +97,16 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
-    rule: Literal["gem", "downpour", "adaptive-staleness"] = Field(
+    rule: str = Field(
         "gem",
-        description="Update rule: what the server makes of a worker's delta.",
+        description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
+        json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
+    )
+    rule_settings: str = Field(
+        "",
+        description="Settings of another rule than gem, as NAME=VALUE,NAME=VALUE: strength=1,decay=0.9 for dc-asgd. In "
+        "a TOML file it may be a table. Each rule's names and defaults are in docs/rules.md; a name that the rule does "
+        "not know ends the server at its start.",
         json_schema_extra={"panel": "Update rule"},
     )
     momentum: float = Field(
@@ -101,7 +114,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         lt=1,
         description="mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker "
-        "is plain SGD.",
+        "is plain SGD. This and the settings below are gem's: other rules do not heed them.",
         json_schema_extra={"panel": "Update rule"},
     )
     kappa: float = Field(
@@ -339,6 +352,24 @@ class ServerSettings(BaseSettings):
         optional = {name: folder / file for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
         return {name: folder / file for name, file in _FILES.items()} | optional | values
 
+    @field_validator("rule")
+    @classmethod
+    def _rule_is_known(cls, value: str) -> str:
+        if not is_rule(value):
+            raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(rule_names())}")
+        return value
+
+    @field_validator("rule_settings", mode="before")
+    @classmethod
+    def _table_as_text(cls, value: Any) -> Any:
+        return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
+
+    @field_validator("rule_settings")
+    @classmethod
+    def _rule_settings_are_pairs(cls, value: str) -> str:
+        parse_settings(value)
+        return value
+
     @field_validator("shared_memory_socket", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
@@ -369,6 +400,11 @@ class ServerSettings(BaseSettings):
                 f"bind {self.bind} is beyond loopback: anybody on the path could read and change what travels; give "
                 "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
                 "network is trusted, or bind 127.0.0.1"
+            )
+        twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in _GEM_SETTINGS]
+        if twice:
+            raise ValueError(
+                f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
         if self.pi_max <= self.pi_min:
             raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")
@@ -412,11 +448,14 @@ class ServerSettings(BaseSettings):
         """Commits over which the cosine schedule decays; 0: unknown."""
         return self.eta_decay_commits or self.commits or self.steps * self.min_workers
 
-    def rule_settings(self) -> dict[str, float]:
-        """The settings that the chosen rule takes, by the names that `gem_core.create_rule` knows."""
-        if self.rule != "gem":
-            return {}
-        return {name: getattr(self, name) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")}
+    def settings_of_rule(self) -> dict[str, float]:
+        """The settings for the chosen rule, by name; `gem_core.create_rule` judges them."""
+        own = {name: getattr(self, name) for name in _GEM_SETTINGS} if self.rule == "gem" else {}
+        return own | parse_settings(self.rule_settings)
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _is_same(one: Path, other: Path) -> bool:

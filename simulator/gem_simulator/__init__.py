@@ -2,14 +2,39 @@
 
 What is learnt is computed by gem_core's rules and gem_worker's models, tasks and conversions, as they are; only time is
 simulated. `DESIGN.md` beside this file says what is modelled.
+
+    from gem_simulator import SimulationSettings, simulate
+
+    result = simulate(SimulationSettings(workers=100, steps=150, compute_time="lognormal:1,0.5"))
+    print(result.final.training_loss, result.history.column("staleness").mean())
+
+Importing this package imports no torch; the names below are loaded when they are first used.
 """
 
-from gem_simulator.cluster import Commit
-from gem_simulator.errors import SimulationError
-from gem_simulator.recorded import Recorded, read_recorded
-from gem_simulator.results import Evaluation, History, SimulationResult
-from gem_simulator.settings import SimulationSettings
-from gem_simulator.simulation import follow, simulate
+from typing import TYPE_CHECKING
+
+from gem_core.lazy import lazy
+
+if TYPE_CHECKING:
+    from gem_simulator.cluster import Commit
+    from gem_simulator.errors import SimulationError
+    from gem_simulator.recorded import Recorded, read_recorded
+    from gem_simulator.results import Evaluation, History, SimulationResult
+    from gem_simulator.settings import SimulationSettings
+    from gem_simulator.simulation import follow, simulate
+
+_HOMES = {
+    "Commit": "cluster",
+    "Evaluation": "results",
+    "History": "results",
+    "Recorded": "recorded",
+    "SimulationError": "errors",
+    "SimulationResult": "results",
+    "SimulationSettings": "settings",
+    "follow": "simulation",
+    "read_recorded": "recorded",
+    "simulate": "simulation",
+}
 
 __all__ = [
     "Commit",
@@ -23,3 +48,5 @@ __all__ = [
     "read_recorded",
     "simulate",
 ]
+
+__getattr__, __dir__ = lazy(__name__, _HOMES)

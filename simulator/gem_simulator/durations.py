@@ -9,19 +9,15 @@
 Pure but for `trace:`, which reads its file when it is made. All numbers follow from the seed and the worker's rank.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import numpy as np
+from random import Random
 
 from gem_simulator.errors import SimulationError
-from gem_simulator.recorded import compute_times
-
-# Beside the seed and the rank: other numbers than those that order the samples.
-_STREAM = 0x7E1
 
 # From a worker's generator and rank to what draws its next number of seconds.
-_Draws = Callable[[np.random.Generator, int], Callable[[], float]]
+_Draws = Callable[[Random, int], Callable[[], float]]
 
 
 class Durations:
@@ -36,7 +32,7 @@ class Durations:
 
     def of(self, seed: int, rank: int) -> Iterator[float]:
         """Seconds of a worker's steps, one after the other, without end."""
-        draw = self._draws(np.random.default_rng([seed, rank, _STREAM]), rank)
+        draw = self._draws(Random(f"compute time {seed} {rank}"), rank)  # noqa: S311
         while True:
             yield draw()
 
@@ -63,11 +59,11 @@ def _constant(value: float) -> _Draws:
 
 
 def _lognormal(median: float, sigma: float) -> _Draws:
-    return lambda random, rank: lambda: median * float(np.exp(sigma * random.standard_normal()))
+    return lambda random, rank: lambda: median * math.exp(sigma * random.gauss(0.0, 1.0))
 
 
 def _exponential(mean: float) -> _Draws:
-    return lambda random, rank: lambda: float(random.exponential(mean))
+    return lambda random, rank: lambda: random.expovariate(1 / mean)
 
 
 def _speeds(seconds: list[float]) -> _Draws:
@@ -75,9 +71,11 @@ def _speeds(seconds: list[float]) -> _Draws:
 
 
 def _recorded(path: Path) -> _Draws:
+    from gem_simulator.recorded import compute_times  # reading traces loads Numba, which a command's start need not
+
     times = compute_times(path)
     everybody = [seconds for found in times.values() for seconds in found]
-    return lambda random, rank: lambda: float(random.choice(times.get(rank) or everybody))
+    return lambda random, rank: lambda: random.choice(times.get(rank) or everybody)
 
 
 def _numbers(text: str, rest: str) -> list[float]:
@@ -85,7 +83,7 @@ def _numbers(text: str, rest: str) -> list[float]:
         numbers = [float(part) for part in rest.split(",")]
     except ValueError:
         raise _unknown(text) from None
-    if not all(np.isfinite(number) and number > 0 for number in numbers):
+    if not all(math.isfinite(number) and number > 0 for number in numbers):
         raise SimulationError(f"compute time {text!r}: its numbers must be finite and more than 0")
     return numbers
 

@@ -31,6 +31,7 @@ class Recorded:
         workers: how many took part; they have the ranks from 0.
         commits: how many there are.
         digest: of the last parameters and buffers; None: the server was killed, or the file cut off.
+        forgotten: numbers of the sessions that the rule forgot; they left when that happened.
     """
 
     path: Path
@@ -47,17 +48,22 @@ class Recorded:
     workers: int
     commits: int
     digest: str | None
+    forgotten: frozenset[int]
 
     def events(self) -> Iterator[Event]:
         """Who was served, in that order, at seconds since the server began."""
         ranks: dict[int, int] = {}
         for record in _records(self.path):
-            event = record.event
-            if event["event"] == "joined":
+            event, name = record.event, record.event["event"]
+            if name == "joined":
                 ranks[event["session"]] = event["rank"]
-            if event["event"] in ("joined", "pulled", "committed", "left"):
+            if name == "forgotten":
+                yield Event(event["at"], Kind.LEFT, ranks[event["session"]])
+            elif name in ("joined", "pulled", "committed", "left"):
+                if name == "left" and event["session"] in self.forgotten:
+                    continue  # a commit of it may still come
                 waited = max(0.0, event["at"] - event["queued_at"]) if "queued_at" in event else 0.0
-                yield Event(event["at"], Kind(event["event"]), ranks[event["session"]], waited)
+                yield Event(event["at"], Kind(name), ranks[event["session"]], waited)
 
     def payloads(self) -> Iterator[memoryview]:
         """What each commit applied, in that order: the delta as float32, and the BUFFERs behind it."""
@@ -109,6 +115,7 @@ def _read(path: Path) -> Recorded:
     first: Record | None = None
     joined: dict[int, dict[str, Any]] = {}
     samples: set[int] = set()
+    forgotten: set[int] = set()
     commits, digest = 0, None
     for record in _records(path):
         event = record.event
@@ -128,6 +135,8 @@ def _read(path: Path) -> Recorded:
         elif name == "committed":
             commits += 1
             samples.add(event["samples"])
+        elif name == "forgotten":
+            forgotten.add(event["session"])
         elif name == "ended":
             digest = event["digest"]
     if started is None or first is None or not commits:
@@ -156,6 +165,7 @@ def _read(path: Path) -> Recorded:
         len(ranks),
         commits,
         digest,
+        frozenset(forgotten),
     )
 
 

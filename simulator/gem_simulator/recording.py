@@ -34,6 +34,8 @@ class TraceRecorder:
             raise SimulationError(str(error)) from error
         self._wires: tuple[str, str] = ("", "")
         self._delta: Delta | None = None
+        self._forgets = False
+        self._pulled: set[int] = set()
 
     def start(
         self,
@@ -45,6 +47,7 @@ class TraceRecorder:
     ) -> None:
         """Say what begins, with which parameters. `settings`: as in a server's trace; `layout`: described."""
         self._wires = wires[0].name, wires[1].name
+        self._forgets = rule.vectors_per_run > 0
         started = {"event": "started", "format": FORMAT, "date": "", "rule": rule.name}
         self._writer.append(started | {"rule_settings": dict(rule.settings), "settings": settings, "at": 0.0})
         self._writer.append(
@@ -69,8 +72,12 @@ class TraceRecorder:
             fields |= {"delta_wire_type": self._wires[0], "parameter_wire_type": self._wires[1]}
         elif event.kind is Kind.PULLED:
             fields["reset"] = True
+            self._pulled.add(event.rank)
         elif event.kind is Kind.LEFT:
-            fields["state"] = "left"
+            self._writer.append(fields | {"state": "left"})
+            if not self._forgets or event.rank not in self._pulled:
+                return
+            fields["event"] = "forgotten"
         elif commit is not None and self._delta is not None:
             fields |= {name: getattr(commit, name) for name in ("sequence", "clock", "base", "staleness")}
             fields |= {"queued_at": commit.at - commit.waited, "loss": commit.loss, "samples": commit.samples}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Statistics
+from gem_core import Layout, Statistics
 from gem_simulator.cluster import Commit
 
 _STATISTICS = tuple(Statistics.__dataclass_fields__)
@@ -62,7 +62,8 @@ class SimulationResult:
     """What came of it.
 
     Attributes:
-        parameters: the last theta, float32. buffers: its BUFFERs.
+        layout: of the model.
+        parameters: the last theta, float32. buffers, constants: its BUFFERs and CONSTANTs, bytes.
         digest: SHA-256 of both, as a trace's end has it.
         clock: commits and 1.
         history: every commit.
@@ -70,10 +71,13 @@ class SimulationResult:
         diverged: a worker gave up, because 100 gradients in a row were not finite; the simulation ended there.
         peak_memory_bytes: of this process, its libraries included.
         settings: that led to it.
+        compared_end: the parameters were held against those at the end of the trace that was followed.
     """
 
+    layout: Layout
     parameters: NDArray[np.float32]
     buffers: bytes
+    constants: bytes
     digest: str
     clock: int
     history: History
@@ -81,6 +85,7 @@ class SimulationResult:
     diverged: bool
     peak_memory_bytes: int
     settings: dict[str, Any] = field(default_factory=dict)
+    compared_end: bool = False
 
     @property
     def commits(self) -> int:
@@ -115,6 +120,7 @@ class SimulationResult:
             "skipped": int(self.history.column("skipped").sum()),
             "jain_index": self.jain_index(),
             "digest": self.digest,
+            "compared_end": self.compared_end,
             "peak_memory_bytes": self.peak_memory_bytes,
         }
 

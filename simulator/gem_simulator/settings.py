@@ -11,6 +11,8 @@ from gem_worker.settings import TaskName, WireName
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.registry import BUILT_IN, is_rule, rule_names
+from gem_core.rule_settings import parse_settings
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 
@@ -28,10 +30,15 @@ class SimulationSettings(BaseSettings):
         le=100_000,
         description="Simulated workers. Each takes the memory of what the rule keeps of it.",
     )
-    rule: str = Field(default="gem", description="Update rule.", json_schema_extra={"panel": "Update rule"})
-    rule_settings: dict[str, float] = Field(
-        default_factory=dict,
-        description="The rule's settings, by name; those that are not given have their defaults.",
+    rule: str = Field(
+        default="gem",
+        description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
+        json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
+    )
+    rule_settings: str = Field(
+        default="",
+        description="The rule's settings as NAME=VALUE,NAME=VALUE: kappa=2,momentum=0.8 for gem. In a TOML file and in "
+        "Python it may be a table. Each rule's names and defaults are in docs/rules.md.",
         json_schema_extra={"panel": "Update rule"},
     )
     eta: float = Field(
@@ -121,6 +128,24 @@ class SimulationSettings(BaseSettings):
         "samples; 0: only at the end.",
     )
 
+    @field_validator("rule")
+    @classmethod
+    def _rule_is_known(cls, value: str) -> str:
+        if not is_rule(value):
+            raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(rule_names())}")
+        return value
+
+    @field_validator("rule_settings", mode="before")
+    @classmethod
+    def _table_as_text(cls, value: object) -> object:
+        return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
+
+    @field_validator("rule_settings")
+    @classmethod
+    def _pairs(cls, value: str) -> str:
+        parse_settings(value)
+        return value
+
     @field_validator("compute_time")
     @classmethod
     def _known_durations(cls, value: str) -> str:
@@ -132,14 +157,12 @@ class SimulationSettings(BaseSettings):
 
     @field_validator("slow", "join", "die")
     @classmethod
-    def _known_spans(cls, value: str, info: object) -> str:
+    def _known_spans(cls, value: str) -> str:
         _spans(value)
         return value
 
     @model_validator(mode="after")
-    def _has_an_end(self) -> Self:
-        if not (self.steps or self.commits or self.seconds):
-            raise ValueError("there is no end: give --steps, --commits or --seconds")
+    def _names_its_workers(self) -> Self:
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]
             if beyond:
@@ -148,7 +171,16 @@ class SimulationSettings(BaseSettings):
                 )
         return self
 
-    def spans(self, name: Literal["slow", "join", "die"] | str) -> dict[int, float]:
+    @property
+    def has_end(self) -> bool:
+        """Whether there is a budget; without one a simulation is refused when it begins."""
+        return bool(self.steps or self.commits or self.seconds)
+
+    def settings_of_rule(self) -> dict[str, float]:
+        """For `gem_core.create_rule`, which judges them."""
+        return parse_settings(self.rule_settings)
+
+    def spans(self, name: str) -> dict[int, float]:
         """The value of `slow`, `join` or `die` for each rank that it names."""
         return _spans(getattr(self, name))
 

@@ -4,6 +4,7 @@ Deterministic: the same settings, or the same trace, give the same parameters, b
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,17 @@ def simulate(
             rule has them, each time; it must change none of them. For what statistics do not say.
 
     Raises:
-        SimulationError: the trace cannot be written, or the exchange is not the service's.
+        SimulationError: there is no budget, the trace cannot be written, or the exchange is not the service's.
         RuleError, TaskError: there is no such rule, task or model, or files are missing.
     """
+    if not settings.has_end:
+        raise SimulationError("there is no end: give --steps, --commits or --seconds")
     if record is not None and settings.exchange != "service":
         raise SimulationError(
             f"a trace holds what the service does, and the exchange is {settings.exchange}: leave --record out, or "
             "choose --exchange service"
         )
-    rule = rule or create_rule(settings.rule, **settings.rule_settings)
+    rule = rule or create_rule(settings.rule, **settings.settings_of_rule())
     if settings.exchange == "paper" and (rule.vectors_per_run or not rule.sends_parameters):
         raise SimulationError(
             f"the rule {rule.name} needs the server to apply it, and with --exchange paper workers do: choose "
@@ -141,7 +144,7 @@ def follow(
             f"{recorded.path} ended with other parameters: SHA-256 {recorded.digest}, and the simulation has "
             f"{result.digest}"
         )
-    return result
+    return replace(result, compared_end=recorded.digest is not None)
 
 
 class _Comparison:
@@ -214,8 +217,10 @@ class _Run:
             self._evaluations.append(self._evaluate(at))
         cluster = self._cluster
         return SimulationResult(
+            self._workload.layout,
             cluster.parameters,
             cluster.buffers,
+            cluster.constants,
             digest(cluster.parameters, cluster.buffers),
             cluster.clock,
             self._history,

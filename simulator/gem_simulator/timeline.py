@@ -66,33 +66,24 @@ class _Worker:
 
 def timeline(timing: Timing) -> Iterator[Event]:
     """The events of a run, in the order in which they take effect at the server."""
-    joins = [(timing.joins.get(rank, 0.0), rank) for rank in range(timing.workers)]
-    heapq.heapify(joins)
-    deaths = [(at, rank) for rank, at in timing.deaths.items()]
-    heapq.heapify(deaths)
-    here: set[int] = set()
     server = _RoundRobin() if timing.round_robin else _Fifo()
+    people = _People(timing, server)
     free_at, commits = 0.0, 0
-    while joins or server:
-        if joins and (not server or joins[0][0] <= max(free_at, server.next_arrival())):
-            at, rank = heapq.heappop(joins)
-            worker = _Worker(rank, timing.compute.of(timing.seed, rank), timing.deaths.get(rank, math.inf))
-            worker.arrives = at + timing.network
-            yield from _died(deaths, at, here)
-            here.add(rank)
-            yield Event(at, Kind.JOINED, rank)
-            server.put(worker)
+    while server or people.are_coming:
+        if not server:
+            yield from people.come_and_go(people.next_at)
             continue
+        yield from people.come_and_go(max(free_at, server.next_arrival()))
         worker = server.take()
         if worker.arrives > worker.dies:
             continue
         begins = max(free_at, worker.arrives)
         if timing.seconds and begins + timing.service > timing.seconds:
             break
-        yield from _died(deaths, begins, here)
         free_at = begins + timing.service
         if timing.holds and worker.next is Kind.COMMITTED:
             free_at += 2 * timing.network  # the parameters' way there, and the update's way back
+        yield from people.come_and_go(free_at)
         yield Event(free_at, worker.next, worker.rank, begins - worker.arrives)
         if worker.next is Kind.COMMITTED:
             worker.steps += 1
@@ -100,13 +91,55 @@ def timeline(timing: Timing) -> Iterator[Event]:
             if timing.commits and commits >= timing.commits:
                 break
         if timing.steps and worker.steps >= timing.steps:
-            here.discard(worker.rank)
-            yield Event(free_at, Kind.LEFT, worker.rank)
+            yield from people.leave(worker.rank, free_at)
             continue
         _go_on(worker, timing, free_at)
         server.put(worker)
-    for rank in sorted(here):
-        yield Event(free_at, Kind.LEFT, rank)
+    yield from people.all_leave(free_at)
+
+
+class _People:
+    """Who joins and who dies, and when; whoever has joined is known to the server."""
+
+    def __init__(self, timing: Timing, server: "_Fifo | _RoundRobin") -> None:
+        self._timing = timing
+        self._server = server
+        self._here: set[int] = set()
+        times = [(timing.joins.get(rank, 0.0), True, rank) for rank in range(timing.workers)]
+        times = [(at, joins, rank) for at, joins, rank in times if at < timing.deaths.get(rank, math.inf)]
+        times += [(at, False, rank) for rank, at in timing.deaths.items()]
+        heapq.heapify(times)
+        self._times = times
+
+    @property
+    def are_coming(self) -> bool:
+        return any(joins for _, joins, _ in self._times)
+
+    @property
+    def next_at(self) -> float:
+        return self._times[0][0]
+
+    def come_and_go(self, until: float) -> Iterator[Event]:
+        while self._times and self._times[0][0] <= until:
+            at, joins, rank = heapq.heappop(self._times)
+            if not joins:
+                yield from self.leave(rank, at)
+                continue
+            timing = self._timing
+            worker = _Worker(rank, timing.compute.of(timing.seed, rank), timing.deaths.get(rank, math.inf))
+            worker.arrives = at + timing.network
+            self._here.add(rank)
+            self._server.put(worker)
+            yield Event(at, Kind.JOINED, rank)
+
+    def leave(self, rank: int, at: float) -> Iterator[Event]:
+        if rank in self._here:
+            self._here.discard(rank)
+            yield Event(at, Kind.LEFT, rank)
+
+    def all_leave(self, at: float) -> Iterator[Event]:
+        for rank in sorted(self._here):
+            yield from self.leave(rank, at)
 
 
 def _go_on(worker: _Worker, timing: Timing, served_at: float) -> None:
@@ -118,14 +151,6 @@ def _go_on(worker: _Worker, timing: Timing, served_at: float) -> None:
     worker.next = timing.requests[0]
     computed = answered + next(worker.compute) * timing.slower.get(worker.rank, 1.0)
     worker.arrives = computed + timing.network
-
-
-def _died(deaths: list[tuple[float, int]], until: float, here: set[int]) -> Iterator[Event]:
-    while deaths and deaths[0][0] <= until:
-        at, rank = heapq.heappop(deaths)
-        if rank in here:
-            here.discard(rank)
-            yield Event(at, Kind.LEFT, rank)
 
 
 class _Fifo:

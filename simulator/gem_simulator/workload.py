@@ -83,8 +83,8 @@ class Workload:
         self._task = task
         self._batch_size = batch_size
         self._seed = seed
-        self._model = create_model(model, task.input_shape, task.classes, seed)
-        self._flat = FlatModel(self._model)
+        self.model = create_model(model, task.input_shape, task.classes, seed)
+        self._flat = FlatModel(self.model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
         own = worker_step or WorkerStep()
         self._local = LocalSteps(self._flat, own.local_steps, normalise=own.normalise)
@@ -125,7 +125,7 @@ class Workload:
         """
         torch.set_num_threads(1)  # again: Numba's kernels share OpenMP with torch, and set its number of threads
         self._install(parameters, buffers)
-        self._model.train()
+        self.model.train()
         for skipped in range(MOST_SKIPPED_IN_A_ROW):
             samples, loss = self._backward(hand)
             while not self._local.take(eta):
@@ -143,7 +143,7 @@ class Workload:
         _, numbers = next(hand.batches)
         inputs, labels = self._task.train.batch(numbers)
         torch.set_rng_state(hand.random)
-        loss = functional.cross_entropy(self._model(inputs), labels)
+        loss = functional.cross_entropy(self.model(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         hand.random = torch.get_rng_state()
         self._flat.collect_gradients()
@@ -155,7 +155,7 @@ class Workload:
         self._flat.write_parameters(torch.from_numpy(parameters))
         if buffers:
             self._flat.buffer_bytes.copy_(torch.frombuffer(bytearray(buffers), dtype=torch.uint8))
-        return score(self._model, samples, _CPU)
+        return score(self.model, samples, _CPU)
 
     def _install(self, parameters: NDArray[np.float32], buffers: bytes) -> None:
         split = self._reply_format.parameter_bytes

@@ -9,6 +9,7 @@ import pytest
 from gem_cli.commands.known import KNOWN
 from gem_cli.main import app
 from gem_cli.options import variable
+from gem_simulator.settings import SimulationSettings
 from gem_worker.client import ClientSettings
 from typer.main import get_command
 
@@ -16,6 +17,14 @@ _COMMANDS: Any = get_command(app)  # click's classes, or the copy of them that n
 ROOT = Path(__file__).resolve().parents[2]
 # Of what a line may set: a client's settings cannot stand in the file of --config.
 _SETTABLE = (*KNOWN, ClientSettings)
+
+
+def _classes_of(command: str) -> tuple[Any, ...]:
+    """A simulation has settings of its own: some names of a server's, with fewer values."""
+    return tuple(one for one in _SETTABLE if (one is SimulationSettings) == (command == "simulate"))
+
+
+OF_A_RUN = _classes_of("serve")
 
 
 def flags() -> frozenset[str]:
@@ -44,10 +53,10 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
     except Exception as error:
         return f"gemps {name}: {error}"
     own = {"data_dir": "a folder of the run"} if name == "train" else {}
-    return refused_settings({**given, **own}, variables)
+    return refused_settings({**given, **own}, variables, _classes_of(name))
 
 
-def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str], classes: Sequence[Any] = OF_A_RUN) -> str:
     """Return what the settings classes say to flags (by field) and variables together; empty when nothing."""
     wrong = _unknown_variable(variables)
     if wrong:
@@ -58,7 +67,7 @@ def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str]) -> 
                 environment.delenv(variable(settings, name), raising=False)
         for name, value in variables.items():
             environment.setenv(name, value)
-        for settings in _SETTABLE:
+        for settings in classes:
             values = {
                 name: value for name, value in given.items() if name in settings.model_fields and value is not None
             }

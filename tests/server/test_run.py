@@ -1,12 +1,7 @@
-from typing import get_args
-
 import pytest
 from gem_server.errors import Reason, Refusal
-from gem_server.settings import ServerSettings
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.workers import Worker
-
-from gem_core import rule_names
 
 from .builders import run
 
@@ -102,7 +97,3 @@ def test_listeners_hear_each_change_once() -> None:
     the_run.finish("again")
     assert heard == [RunState.TRAINING, RunState.FINISHED]
     assert the_run.finished_because == "enough"
-
-
-def test_settings_offer_exactly_the_rules_that_the_core_knows() -> None:
-    assert set(get_args(ServerSettings.model_fields["rule"].annotation)) == set(rule_names())

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.structure.test_imports import CLI, CORE, ROOT, SERVER, WORKER, sources
+from tests.structure.test_imports import PACKAGES, ROOT, sources
 
 # What tells the date, or compares dates of files.
 DATES = {
@@ -42,7 +42,7 @@ def dates(path: Path) -> Iterator[str]:
 def test_the_date_is_asked_for_only_to_be_written_down() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): asked
-        for folder in (CORE, SERVER, WORKER, CLI)
+        for folder in PACKAGES
         for path in sources(folder)
         if (asked := set(dates(path)))
     }

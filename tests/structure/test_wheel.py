@@ -9,6 +9,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# And the folder of the checkout that each is in.
+PACKAGES = {
+    "gem_core": "",
+    "gem_trace": "",
+    "gem_server": "server",
+    "gem_worker": "worker",
+    "gem_simulator": "simulator",
+    "gem_cli": "cli",
+    "gemps": "proto",
+}
+
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
@@ -26,22 +37,18 @@ def test_wheel_holds_the_protos(wheel_names: set[str]) -> None:
     assert protos <= wheel_names
 
 
-@pytest.mark.parametrize("package", ["gem_core", "gem_trace", "gem_server", "gem_worker", "gem_cli", "gemps"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_wheel_says_that_a_package_is_typed(wheel_names: set[str], package: str) -> None:
     assert f"{package}/py.typed" in wheel_names
 
 
 def test_wheel_holds_only_the_packages_and_its_metadata(wheel_names: set[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "gem_core", "gem_trace", "gem_server", "gem_worker", "gem_cli", "gemps",
-    }  # fmt: skip
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
 
 
 def test_wheel_holds_every_module_of_the_checkout(wheel_names: set[str]) -> None:
-    folders = {"gem_core": "", "gem_trace": "", "gem_server": "server", "gem_worker": "worker", "gem_cli": "cli"}
-    folders["gemps"] = "proto"
-    for package, parent in folders.items():
+    for package, parent in PACKAGES.items():
         base = ROOT / parent
         modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}
         assert modules <= wheel_names

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gem_core import rule_names
 from gem_trace import Replayed, ReplayError, read_records, replay
 from gem_trace.files import map_file
 from gem_trace.format import digest, encode
@@ -49,7 +50,7 @@ async def recorded(serve: Serve, path: Path, model: Model = SMALL, **settings: A
     return found
 
 
-@pytest.mark.parametrize("rule", ["gem", "downpour", "adaptive-staleness"])
+@pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
 async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, rule: str) -> None:
     path = tmp_path / "run.trace"

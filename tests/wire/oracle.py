@@ -22,10 +22,18 @@ class Oracle:
     def pull(self, worker: str) -> None:
         """A worker's pull refreshes its snapshot and leaves its moment."""
         if worker in self._states:
-            self._states[worker].snapshot[:] = self.parameters
+            self.rule.refresh(self.parameters, self._states[worker])
         else:
             self._states[worker] = self.rule.new_worker(self.parameters)
         self._clocks[worker] = self.clock
+
+    def held(self, worker: str) -> NDArray[np.float32]:
+        """What the worker was sent: theta, unless the rule sends something else."""
+        return self._states[worker].snapshot
+
+    def leave(self, worker: str) -> None:
+        """The rule forgets a worker that has gone."""
+        self.rule.forget_worker(self._states.pop(worker))
 
     def commit(self, worker: str, delta: NDArray[np.float32]) -> tuple[int, object]:
         """Applies a delta; its staleness, and the rule's statistics."""

@@ -1,10 +1,13 @@
 """What travels is what is computed: the rule applied in the order of the commits, bit for bit (DESIGN.md section 2)."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from gemps.v1 import run_pb2
 
+from gem_core import rule_names
 from tests.wire.conftest import Serve
 from tests.wire.model import COPIED_WIRE_TYPES, FLOAT32, LARGE, SMALL, Model, Tensor, Values
 from tests.wire.oracle import Oracle
@@ -29,12 +32,12 @@ async def train(
         for field in outcome.verdict.statistics.DESCRIPTOR.fields:
             told = getattr(outcome.verdict.statistics, field.name)
             assert math.isclose(told, getattr(statistics, field.name), rel_tol=1e-4, abs_tol=1e-9), field.name
-        np.testing.assert_array_equal(serving.snapshot(worker).parameters, oracle.parameters)
+        np.testing.assert_array_equal(serving.snapshot(worker).parameters, oracle.held(worker.name))
         assert outcome.reply.values.rest == delta.rest
     return outcome
 
 
-@pytest.mark.parametrize("rule", ["gem", "downpour", "adaptive-staleness"])
+@pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 async def test_interleaved_workers_get_the_rules_result_bit_for_bit(serve: Serve, rule: str, model: Model) -> None:
     serving = await serve(rule=rule)
@@ -43,7 +46,7 @@ async def test_interleaved_workers_get_the_rules_result_bit_for_bit(serve: Serve
     for worker in workers:
         oracle.pull(worker.name)
     outcome = await train(serving, oracle, workers, [0, 1, 2, 2, 1, 0, 0, 0, 1, 2, 0, 1])
-    np.testing.assert_array_equal(outcome.reply.values.parameters, oracle.parameters)
+    np.testing.assert_array_equal(outcome.reply.values.parameters, oracle.held(workers[1].name))
     np.testing.assert_array_equal((await serving.values(model)).parameters, oracle.parameters)
 
 
@@ -162,3 +165,131 @@ async def test_loss_and_samples_reach_the_status(serving: Serving) -> None:
     await worker.commit(worker.delta(2), loss=1.5, samples=64)
     status = (await serving.status()).workers[0]
     assert (status.loss, status.samples) == (1.5, 128)
+
+
+# --- rules that send something else than theta, or keep something of the run
+
+ELSEWHERE = [("dana", ""), ("easgd", "alpha=0.25"), ("easgd", "alpha=0.25,momentum=0.9")]
+
+
+async def elsewhere(
+    serve: Serve, rule: str, chosen: str, **settings: object
+) -> tuple[Serving, Oracle, list[RawWorker]]:
+    """Three workers that have committed, so that theta is not what they hold."""
+    serving = await serve(rule=rule, rule_settings=chosen, **settings)
+    workers = await serving.training(3, LARGE)
+    oracle = Oracle(await serving.values(LARGE), rule, **serving.server.settings.settings_of_rule())
+    for worker in workers:
+        oracle.pull(worker.name)
+    await train(serving, oracle, workers, [0, 1, 2, 0])
+    assert not np.array_equal(oracle.held(workers[0].name), oracle.parameters)
+    return serving, oracle, workers
+
+
+@pytest.mark.parametrize(("rule", "chosen"), ELSEWHERE)
+async def test_a_sessions_pull_gets_what_the_rule_sends_and_others_get_theta(
+    serve: Serve, rule: str, chosen: str
+) -> None:
+    serving, oracle, workers = await elsewhere(serve, rule, chosen)
+    pulled = await workers[1].pull()
+    oracle.pull(workers[1].name)
+    np.testing.assert_array_equal(pulled.values.parameters, oracle.held(workers[1].name))
+    np.testing.assert_array_equal((await serving.values(LARGE)).parameters, oracle.parameters)
+    await train(serving, oracle, workers, [1, 0, 2, 1])
+
+
+@pytest.mark.parametrize(("rule", "chosen"), ELSEWHERE)
+async def test_a_version_alone_does_not_say_what_a_session_holds(serve: Serve, rule: str, chosen: str) -> None:
+    """Whoever has theta of this version, from a pull without a session, has not what the session is sent."""
+    serving, oracle, workers = await elsewhere(serve, rule, chosen)
+    theta = await serving.read(LARGE)
+    assert (await serving.read(LARGE, known_version=theta.version)).not_modified is not None
+    pulled = await workers[1].pull(known_version=theta.version)
+    assert pulled.not_modified is None
+    oracle.pull(workers[1].name)
+    np.testing.assert_array_equal(pulled.values.parameters, oracle.held(workers[1].name))
+
+
+@pytest.mark.parametrize(
+    ("rule", "granted"), [("gem", True), ("ringmaster", True), ("dana", False), ("easgd", False), ("agn", False)]
+)
+async def test_overlap_is_not_granted_where_what_a_worker_does_follows_from_what_it_was_sent_last(
+    serve: Serve, rule: str, granted: bool
+) -> None:
+    serving = await serve(rule=rule)
+    worker = await serving.joined(overlap=True)
+    assert worker.membership.overlap == granted
+
+
+async def test_dana_forgets_a_worker_that_left_after_its_last_commit(serve: Serve) -> None:
+    serving, oracle, workers = await elsewhere(serve, "dana", "")
+    await workers[2].leave()
+    oracle.leave(workers[2].name)
+    await workers[1].pull()
+    oracle.pull(workers[1].name)
+    await train(serving, oracle, workers[:2], [0, 1, 0])
+
+
+async def test_dana_sends_a_session_the_same_again_at_the_same_version(serve: Serve) -> None:
+    """Else the rest of a torn transfer would not fit: that another worker has gone makes no version."""
+    _, oracle, workers = await elsewhere(serve, "dana", "")
+    await workers[2].leave()
+    again = await workers[0].pull()
+    np.testing.assert_array_equal(again.values.parameters, oracle.held(workers[0].name))
+
+
+async def test_dana_forgets_a_worker_whose_session_was_superseded(serve: Serve) -> None:
+    serving, oracle, workers = await elsewhere(serve, "dana", "")
+    again = await serving.joined(LARGE, workers[2].name)
+    oracle.leave(workers[2].name)
+    await again.pull()
+    oracle.pull(again.name)
+    await train(serving, oracle, [*workers[:2], again], [0, 2, 1, 2])
+
+
+@pytest.mark.parametrize(("rule", "chosen"), ELSEWHERE)
+async def test_the_log_keeps_theta_and_not_what_a_worker_was_sent(
+    serve: Serve, rule: str, chosen: str, tmp_path: Path
+) -> None:
+    serving, oracle, workers = await elsewhere(serve, rule, chosen, data_dir=tmp_path, durability="commit")
+    await train(serving, oracle, workers, [1, 0])
+    log = serving.server.persistence.log
+    assert log is not None
+    await log.until(oracle.clock)
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*.wal"))
+    assert oracle.parameters.tobytes() in stored
+    assert oracle.held(workers[0].name).tobytes() not in stored
+
+
+async def test_memory_of_the_run_is_counted_once(serve: Serve) -> None:
+    """gap-aware keeps one vector of the run beside what downpour keeps, however many workers there are."""
+    bytes_of = {}
+    for rule in ("downpour", "gap-aware"):
+        serving = await serve(rule=rule)
+        found = []
+        for count in (1, 2):
+            await serving.training(count, LARGE)
+            found.append((await serving.status()).memory.reserved_bytes)
+        bytes_of[rule] = found
+    vector = 4 * LARGE.parameter_count
+    assert [gap - plain for gap, plain in zip(bytes_of["gap-aware"], bytes_of["downpour"], strict=True)] == [vector] * 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen", "steps", "normalises"),
+    [("gem", "", 1, False), ("agn", "local_steps=4", 4, True), ("easgd", "period=4", 4, False)],
+)
+async def test_workers_are_told_how_many_local_steps_they_take(
+    serve: Serve, rule: str, chosen: str, steps: int, normalises: bool
+) -> None:
+    serving = await serve(rule=rule, rule_settings=chosen)
+    told = (await serving.joined()).membership.settings
+    assert (told.local_steps, told.normalise_local_steps) == (steps, normalises)
+    assert (await serving.status()).settings == told
+
+
+async def test_a_budget_in_epochs_counts_steps_that_share_a_commit(serve: Serve) -> None:
+    serving = await serve(rule="agn", rule_settings="local_steps=4", epochs=1)
+    (worker,) = await serving.training(1, steps_per_epoch=9)
+    states = [(await worker.commit(worker.delta(step))).verdict.run_state for step in range(3)]
+    assert [state == run_pb2.RUN_STATE_FINISHED for state in states] == [False, False, True]

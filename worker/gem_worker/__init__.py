@@ -6,7 +6,7 @@ Importing this package imports neither torch nor gRPC; the names below are loade
 
 from typing import TYPE_CHECKING
 
-from gem_worker.lazy import lazy
+from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
     from gem_worker.client import (

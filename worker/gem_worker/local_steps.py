@@ -29,6 +29,11 @@ class LocalSteps:
         self._taken = 0
         self._sums = [torch.zeros_like(group.gradients) for group in flat.groups] if count > 1 else []
 
+    @property
+    def are_taken(self) -> bool:
+        """Whether there are any: more than one step a commit."""
+        return self._count > 1
+
     @torch.no_grad()
     def take(self, eta: float) -> bool:
         """The gradient of another step is there. True: the gradients are now what has to be committed.

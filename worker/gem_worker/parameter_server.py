@@ -30,6 +30,7 @@ from gem_worker.client import (
 )
 from gem_worker.errors import Diverged, UnsupportedModel
 from gem_worker.flat_model import FlatModel
+from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaling import LossScaling
 from gem_worker.model_tensors import inspect_model
 from gem_worker.settings import WireName
@@ -64,6 +65,8 @@ class StepReport:
         step after, so that nobody waits for it.
     exchange_seconds: the round trip, waiting for others included; with overlap only what the loop waited for it.
     under_way: nothing is known yet: the first step with overlap.
+    local: the rule has workers take steps by themselves between two commits, and this was one of them: nothing was
+        sent, and nothing of it is known but samples and eta.
     """
 
     applied: bool
@@ -77,6 +80,7 @@ class StepReport:
     copy_seconds: float
     exchange_seconds: float
     under_way: bool = False
+    local: bool = False
 
 
 class ParameterServer:
@@ -114,6 +118,9 @@ class ParameterServer:
     host memory), but as many steps learn less: worth it where steps mostly wait for the network. A step reports on the
     step before. BUFFERs, such as BatchNorm's statistics, go on from the model's own, one batch ahead of its parameters.
     The last commit is waited for when the block is left.
+
+    **Local steps.** Some update rules have a worker take steps by itself between two commits (`agn`, `easgd` with a
+    period): `step` does that, too, and the steps that commit nothing say `local`. The run's budget counts commits.
 
     **Gradients.** Several backwards before a step add up. `zero_grad(set_to_none=True)` is allowed but costs a copy of
     every gradient; `step` has zeroed them already. A parameter without a gradient commits a delta of 0.
@@ -181,6 +188,8 @@ class ParameterServer:
         self._patience_after_errors = client_settings.leave_timeout
         self._joined: tuple[FlatModel, Transfer, LossScaling] | None = None
         self._courier: Courier | None = None
+        self._local: LocalSteps
+        self._local_samples = 0
         self._step_before: StepReport | None = None
         self._version: Version | None = None
         self._finished = False
@@ -210,6 +219,8 @@ class ParameterServer:
             except RunFinished:
                 self._finished = True  # and it never had parameters; step() says so
             self._joined = flat, transfer, LossScaling(flat)
+            run = membership.run_settings
+            self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
             if membership.overlap:
                 self._courier = Courier(self._client)
         except BaseException as error:
@@ -238,6 +249,11 @@ class ParameterServer:
             raise RunFinished("the run is finished; leave the training loop")
         flat.collect_gradients()
         scaling.unscale(scaler)
+        if not self._local.take(self.eta):
+            scaling.update(scaler)
+            self._local_samples += samples
+            return StepReport(False, False, None, self._version, None, samples, self.eta, 0.0, 0.0, 0.0, local=True)
+        samples, self._local_samples = samples + self._local_samples, 0
         transfer.clock.computed()
         base = self._version
         before, arrived = self._settle(transfer)
@@ -370,7 +386,10 @@ class ParameterServer:
         return self.last_report
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
-        transfer.restore_buffers()
+        if self._local.are_taken:
+            transfer.install()  # the model has moved on from what the server knows of it
+        else:
+            transfer.restore_buffers()
         compute, copy = transfer.clock.times()
         self.last_report = StepReport(False, True, None, self.version, loss, samples, eta, compute, copy, 0.0)
         return self.last_report

@@ -1,8 +1,9 @@
 """All settings classes: the keys that may stand in the file of `--config`, whichever command reads it."""
 
 from gem_server.settings import ServerSettings
+from gem_simulator.settings import SimulationSettings
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.training.settings import TrainSettings
 
-KNOWN = (ServerSettings, WorkerSettings, TrainSettings)
+KNOWN = (ServerSettings, WorkerSettings, TrainSettings, SimulationSettings)

@@ -51,7 +51,7 @@ class Budget(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., epochs: _Optional[float] = ..., commits: _Optional[int] = ...) -> None: ...
 
 class RunSettings(_message.Message):
-    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed")
+    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps")
     class RuleSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,8 @@ class RunSettings(_message.Message):
     ORDER_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NORMALISE_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     rule: str
     rule_settings: _containers.ScalarMap[str, float]
     eta: float
@@ -75,4 +77,6 @@ class RunSettings(_message.Message):
     order: ServingOrder
     min_workers: int
     seed: int
-    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    local_steps: int
+    normalise_local_steps: bool
+    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ...) -> None: ...

@@ -26,6 +26,7 @@ from gem_server.flow.requests import (
     Applied,
     CommitRequest,
     CutRequest,
+    ForgetRequest,
     InitializeRequest,
     PullRequest,
     SharedPullRequest,
@@ -35,7 +36,7 @@ from gem_server.flow.requests import (
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging import StagingPool
 from gem_server.recorder import Recorder
-from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.state.central_variable import CentralVariable, Snapshot, Version
 from gem_server.state.held import Held
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
@@ -85,6 +86,11 @@ class Applier:
         request.enqueued_at = self._clock()
         self._queue.put(request)
 
+    def session_ended(self, session: Session) -> None:
+        """See to it that the rule forgets its worker, in turn; for a rule that keeps nothing of the run, nothing."""
+        if self._rule.vectors_per_run:
+            self.submit(ForgetRequest(session))
+
     async def serve_until_closed(self) -> None:
         """Serve requests until the queue is closed and empty.
 
@@ -124,6 +130,8 @@ class Applier:
             request.resolve(await self._initialize(request))
         elif isinstance(request, CutRequest):
             await self._cut(request)
+        elif isinstance(request, ForgetRequest):
+            await self._forget(request.session)
         else:
             raise TypeError(f"no way to serve a {type(request).__name__}")
 
@@ -165,12 +173,32 @@ class Applier:
             self._sessions.consider_finish()
             self._queue.sessions_changed()
         if self._log is not None:
-            self._log.append(_committed(session, request, verdict), run_record.totals(self._run), held.newest)
+            theta = await self._theta(held)
+            self._log.append(_committed(session, request, verdict), run_record.totals(self._run), theta)
         for listener in self.on_commit:
             listener()
         if not request.done.done():
             reader = None if session.ended is not None else self._open_reader(session, held, request.call)
             request.resolve(Applied(verdict, reader))
+        if session.ended is not None:
+            await self._forget(session)
+
+    async def _theta(self, held: Held) -> Snapshot:
+        """What the log keeps of a commit: theta after it, in an array that stays as it is while it is written."""
+        if self._rule.sends_parameters:
+            return held.newest
+        central = self._central
+        return Snapshot(await self._maybe_elsewhere(central.parameters.copy), central.version, central.buffers)
+
+    async def _forget(self, session: Session) -> None:
+        """After the last commit of an ended session; a commit that still waits in the queue comes back to this."""
+        held = session.held
+        if held is None or session.queued_sequence or not self._rule.vectors_per_run:
+            return
+        session.held = None
+        await self._maybe_elsewhere(lambda: held.forget(self._rule))
+        if self._recorder is not None:
+            self._recorder.forgotten(session)
 
     async def _apply(self, held: Held, base: Version, delta: NDArray[np.float32], staleness: int) -> Statistics:
         if self._rule.is_parallel(delta.size):
@@ -201,13 +229,13 @@ class Applier:
         session.check_alive()
         self._sessions.check_layout(session)
         await self._refresh(session)
-        if request.known_version == self._central.version:
-            request.resolve(Unchanged(self._central.version))
+        if request.known_version == self._central.version and self._rule.sends_parameters:
+            request.resolve(Unchanged(self._central.version))  # else the caller may have theta, or another's snapshot
         elif session.held is not None and not request.done.done():
             request.resolve(self._open_reader(session, session.held, request.call))
 
     async def _refresh(self, session: Session) -> None:
-        """Make the session's newest snapshot, and the only one, the central variable; the moment stays."""
+        """Make the session's newest snapshot, and the only one, what the rule sends now (theta); the moment stays."""
         self._take_reader_away(session)
         central, held = self._central, session.held
         is_changed = True
@@ -219,9 +247,8 @@ class Applier:
         elif held.newest.version != central.version:
             if self._log is not None:
                 await self._log.still(held.next)
-            target = held.next.parameters
             held.next.will_change()
-            await self._maybe_elsewhere(lambda: np.copyto(target, central.parameters))
+            await self._maybe_elsewhere(lambda: held.refresh(central, self._rule))
             held.written(central.version, central.buffers)
             held.keep_newest_only()
         else:

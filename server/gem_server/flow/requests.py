@@ -139,6 +139,13 @@ class InitializeRequest(Request[bool]):
 
 
 @dataclass(slots=True, eq=False)
+class ForgetRequest(Request[None]):
+    """A session has ended: what its worker left in the rule's vectors of the run goes, after its last commit."""
+
+    session: Session
+
+
+@dataclass(slots=True, eq=False)
 class CutRequest(Request[tuple[dict[str, Any], Reader]]):
     """The whole state at one point: what `describe` says of it, and a reader of the parameters (for a checkpoint)."""
 

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemps.framing import count_fields
 from gemps.v1 import run_pb2, session_pb2
 
-from gem_core import MAX_CHUNK_BYTES, LayoutError, WireType
+from gem_core import MAX_CHUNK_BYTES, LayoutError, UpdateRule, WireType
 from gem_server import __version__
 from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
@@ -48,6 +48,7 @@ class Membership:
         shared_memory_socket: str,
         ports: Ports,
         clock: Callable[[], float],
+        rule: UpdateRule,
     ) -> None:
         self._answering = answering
         self._sessions = sessions
@@ -58,6 +59,10 @@ class Membership:
         self._shared_memory_socket = shared_memory_socket
         self._ports = ports
         self._clock = clock
+        self._local_steps = rule.worker_step.local_steps
+        # Of snapshots that follow from one another, or of local steps, a gradient of the older snapshot would undo what
+        # the newer one has.
+        self._grants_overlap = rule.sends_parameters and self._local_steps == 1
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Become a worker of the run, or find out where an own session stands."""
@@ -74,6 +79,11 @@ class Membership:
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
         self._answering.gate.check_not_draining()
         asked = _joining(raw)
+        asked = replace(
+            asked,
+            overlap=asked.overlap and self._grants_overlap,
+            steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
+        )
         try:
             session = self._sessions.join(asked, self._clock())
         except Refusal as refusal:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
-from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, WireType
+from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
 from gem_server.errors import Reason, Refusal
 from gem_server.flow import committing
 from gem_server.settings import ServerSettings
@@ -205,15 +205,17 @@ def put_statistics(statistics: Statistics, message: commit_pb2.CommitStatistics)
     message.update_norm = statistics.update_norm
 
 
-def run_settings_to(settings: ServerSettings, rule_settings: dict[str, float]) -> run_pb2.RunSettings:
+def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSettings:
     """What a worker wants to know of the run."""
     return run_pb2.RunSettings(
-        rule=settings.rule,
-        rule_settings=rule_settings,
+        rule=rule.name,
+        rule_settings=dict(rule.settings),
         eta=settings.eta,
         eta_schedule=_SCHEDULES[settings.eta_schedule],
         budget=run_pb2.Budget(steps=settings.steps, epochs=settings.epochs, commits=settings.commits),
         order=_ORDERS[settings.order],
         min_workers=settings.min_workers,
         seed=settings.seed,
+        local_steps=rule.worker_step.local_steps,
+        normalise_local_steps=rule.worker_step.normalise,
     )

@@ -52,7 +52,9 @@ class Held:
     def commit(
         self, central: CentralVariable, rule: UpdateRule, base: Version, delta: NDArray[np.float32], staleness: int
     ) -> Statistics:
-        """Run the rule with s = the snapshot of version `base`; theta is then in `next`, which `written` settles.
+        """Run the rule with s = the snapshot of version `base`; what the worker gets is then in `next`.
+
+        `written` settles that.
 
         Where `base` is not the oldest version that is left, it is the newest, which is kept: a copy of it takes the
         oldest one's place. May run outside the event loop's thread.
@@ -64,6 +66,15 @@ class Held:
             np.copyto(target.parameters, self.newest.parameters)
         self._state.snapshot = target.parameters
         return central.apply(rule, self._state, delta, staleness)
+
+    def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:
+        """For a worker that pulls: what it gets is then in `next`. May run outside the event loop's thread."""
+        self._state.snapshot = self.next.parameters
+        rule.refresh(central.parameters, self._state)
+
+    def forget(self, rule: UpdateRule) -> None:
+        """The worker has gone: take it out of what the rule keeps of the run."""
+        rule.forget_worker(self._state)
 
     def written(self, version: Version, buffers: bytes) -> None:
         """`next` has been written, with this version: it is the newest now."""

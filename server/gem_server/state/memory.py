@@ -1,6 +1,7 @@
 """What the model's vectors may take, promised before it is taken.
 
-    total = central variable + staging buffers + 2 shared snapshots + the vectors of each worker
+    total = central variable + staging buffers + 2 shared snapshots + the rule's vectors of the run
+            + the vectors of each worker
 
 Counts promises, not pages: nothing is allocated here. The event loop's thread only.
 """
@@ -22,14 +23,19 @@ class MemoryBudget:
     limit: int
     staging_buffers: int
     vectors_per_worker: int
+    vectors_per_run: int = 0
     _workers: dict[bytes, int] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
     _bound: int | None = None
 
     def model_bytes(self, layout: Layout) -> int:
-        """What the model costs with no worker: theta, the staging buffers, two shared snapshots, buffers, constants."""
+        """What the model costs with no worker: theta, the staging buffers, two shared snapshots, buffers, constants.
+
+        And the vectors that the update rule keeps of the run (gem: none).
+        """
         vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
-        return vector * (1 + self.staging_buffers + SHARED_SNAPSHOTS) + layout.constant_bytes
+        rules = FLOAT32_BYTES * layout.parameter_count * self.vectors_per_run
+        return vector * (1 + self.staging_buffers + SHARED_SNAPSHOTS) + rules + layout.constant_bytes
 
     def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
         """What one worker costs: the vectors of the update rule (gem: snapshot and moment), and its BUFFERs.

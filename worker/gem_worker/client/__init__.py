@@ -7,7 +7,7 @@ without loading gRPC.
 
 from typing import TYPE_CHECKING
 
-from gem_worker.lazy import lazy
+from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
     from gem_worker.client.client import Client

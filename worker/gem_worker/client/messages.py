@@ -67,6 +67,8 @@ class RunSettings:
     order: str
     min_workers: int
     seed: int
+    local_steps: int
+    normalise_local_steps: bool
 
     @classmethod
     def of(cls, settings: run_pb2.RunSettings) -> Self:
@@ -82,6 +84,8 @@ class RunSettings:
             order=_word(run_pb2.ServingOrder.Name(settings.order), "SERVING_ORDER_"),
             min_workers=settings.min_workers,
             seed=settings.seed,
+            local_steps=max(1, settings.local_steps),
+            normalise_local_steps=settings.normalise_local_steps,
         )
 
 

@@ -1,0 +1,190 @@
+"""`gemps simulate`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from gem_simulator.errors import SimulationError
+from gem_simulator.settings import SimulationSettings
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from gem_cli.commands.checks import check_model
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import USAGE, CommandError, missing_worker_extra
+from gem_cli.options import Given, OptionGroup, with_options
+
+if TYPE_CHECKING:
+    from gem_simulator import Commit, SimulationResult
+
+_OPTIONS = OptionGroup(SimulationSettings, "Simulation")
+# What of the settings `--follow` heeds: all else is in the trace.
+_OF_FOLLOWING = frozenset({"task", "model", "dataset_dir"})
+
+
+@with_options(_OPTIONS, known=KNOWN)
+def simulate(
+    given: Given,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep a trace, as gemps serve --record does: gemps replay does it again, and gemps train --order "
+            "trace lets real workers be served in this order.",
+        ),
+    ] = None,
+    follow: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Do a recorded run again: compute its workers' gradients anew, apply them in the recorded order, and "
+            "compare each with what was recorded, bit for bit. Only --task, --model and --dataset-dir are heeded.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write there: result.json, commits.npz (every commit, in columns) and model.safetensors.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, for programs.")] = False,
+) -> None:
+    """Simulate many workers and their server in this process: real gradients and updates, on a virtual clock.
+
+    The same settings give the same parameters, bit for bit. Workers differ in speed, join late, die and straggle as you
+    say; hundreds fit on a laptop.
+
+    [bold]Examples[/bold]
+
+      gemps simulate --workers 200 --steps 150
+
+      gemps simulate --workers 32 --steps 200 --model cnn --rule downpour --compute-time lognormal:1,0.5
+
+      gemps simulate --workers 16 --seconds 300 --slow 0-7x4 --die 15@100 --evaluate-every 500
+
+      gemps train --workers 4 --steps 100 --record run.trace && gemps simulate --follow run.trace
+    """
+    if follow is not None and record is not None:
+        raise CommandError("--follow does a recorded run again; give it or --record, not both", USAGE)
+    if follow is not None and not follow.is_file():
+        raise CommandError(f"there is no file {follow}: give what --record FILE wrote", USAGE)
+    settings = given.load(SimulationSettings)
+    if follow is not None:
+        _refuse_beside_follow(given)
+    elif not settings.has_end:
+        raise CommandError("there is no end: give --steps, --commits or --seconds, such as --steps 150", USAGE)
+    check_model(settings.model)
+    try:
+        from gem_worker import TaskError
+    except ModuleNotFoundError as error:
+        raise missing_worker_extra(error) from None
+    from gem_core import RuleError
+
+    try:
+        result = _followed(follow, settings) if follow is not None else _simulated(settings, record)
+    except ModuleNotFoundError as error:
+        raise missing_worker_extra(error) from None
+    except (SimulationError, RuleError, TaskError) as error:
+        raise CommandError(str(error)) from None
+    if output is not None:
+        _write(result, output)
+    if as_json:
+        print(json.dumps(result.summary()))
+    else:
+        print("\n".join(_summary(result, follow, record, output)))
+
+
+def _refuse_beside_follow(given: Given) -> None:
+    others = set(SimulationSettings.model_fields) - _OF_FOLLOWING
+    named = [name for name in sorted(others) if given.has_flag(SimulationSettings, name)]
+    if named:
+        raise CommandError(f"--follow takes --{named[0].replace('_', '-')} from the trace; leave it out", USAGE)
+
+
+def _simulated(settings: SimulationSettings, record: Path | None) -> "SimulationResult":
+    from gem_simulator import simulate as run
+
+    total = min(filter(None, (settings.commits, settings.steps * settings.workers)), default=None)
+    with _Shown(total) as shown:
+        return run(settings, record=record, on_commit=shown.commit)
+
+
+def _followed(trace: Path, settings: SimulationSettings) -> "SimulationResult":
+    from gem_simulator import follow as run
+    from gem_simulator import read_recorded
+    from gem_worker.tasks import TaskOptions, create_task
+
+    recorded = read_recorded(trace)
+    task = create_task(settings.task, TaskOptions(dataset_dir=settings.dataset_dir))
+    with _Shown(recorded.commits) as shown:
+        return run(recorded, task=task, model=settings.model, on_commit=shown.commit)
+
+
+class _Shown:
+    """Progress on a terminal; elsewhere nothing. `total`: commits, where that is known."""
+
+    def __init__(self, total: int | None) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("simulating", total=total)
+
+    def commit(self, commit: "Commit") -> None:
+        loss = "-" if commit.loss is None else f"{commit.loss:.3g}"
+        text = f"{commit.at:.1f} virtual seconds  loss {loss}  staleness {commit.staleness}"
+        self._progress.update(self._task, advance=1, description=text)
+
+    def __enter__(self) -> "_Shown":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _write(result: "SimulationResult", folder: Path) -> None:
+    import numpy as np
+    from gem_server.durability.checkpoint import Checkpoint, write_tensors
+    from gem_simulator.results import COLUMNS
+
+    whole = Checkpoint(result.layout, result.clock, result.parameters, result.buffers, result.constants, {})
+    document: dict[str, Any] = {"summary": result.summary(), "settings": result.settings}
+    document["evaluations"] = [asdict(one) for one in result.evaluations]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder, whole)
+        (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        columns: dict[str, Any] = {name: result.history.column(name) for name in COLUMNS}
+        np.savez_compressed(folder / "commits.npz", **columns)
+    except OSError as error:
+        raise CommandError(f"--output {folder}: {error.strerror}; choose another folder") from None
+
+
+def _summary(result: "SimulationResult", follow: Path | None, record: Path | None, output: Path | None) -> list[str]:
+    found = result.summary()
+    last = found["last_tenth"]
+    lines = [
+        f"{found['commits']} commits in {found['virtual_seconds']:.6g} virtual seconds, fairness "
+        f"{found['jain_index']:.4f}, staleness at the end {last['staleness']:.1f}",
+        f"loss over all training samples {found['training_loss']:.4f}; held out: loss {found['test_loss']:.4f}, "
+        f"accuracy {found['accuracy']:.4f}",
+        f"over the last tenth: loss of the batches {last['loss']:.4f}, pi {last['mean_pi']:.3f}, blocked "
+        f"{100 * last['blocked_fraction']:.1f} %",
+    ]
+    if found["diverged"]:
+        lines.insert(0, "diverged: 100 gradients of a worker in a row were not finite; choose a smaller --eta")
+    lines.append(f"the last parameters: clock {result.clock}, SHA-256 {result.digest}")
+    if follow is not None:
+        lines.append(f"the same deltas, bit for bit, as in {follow}")
+        lines.append(
+            "the same parameters, bit for bit, as what the server ended with"
+            if result.compared_end
+            else "the trace has no end to compare with: the server was killed, or the file cut off"
+        )
+    lines.append(f"memory of this process at its peak: {found['peak_memory_bytes'] / 2**20:.0f} MiB")
+    lines += [f"trace written to {record}"] if record is not None else []
+    lines += [f"written to {output}"] if output is not None else []
+    return lines

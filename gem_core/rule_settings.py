@@ -1,0 +1,26 @@
+"""A rule's settings as people write them: NAME=VALUE,NAME=VALUE."""
+
+import math
+
+__all__ = ["parse_settings"]
+
+
+def parse_settings(text: str) -> dict[str, float]:
+    """`"alpha=0.1, period=5"` -> `{"alpha": 0.1, "period": 5.0}`; `create_rule` judges names and values.
+
+    Raises:
+        ValueError: it is not written so.
+    """
+    found: dict[str, float] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not equals or not name or not math.isfinite(number):
+            raise ValueError(f"{pair!r} is not NAME=VALUE with a number; write for example alpha=0.1,period=5")
+        if name in found:
+            raise ValueError(f"{name} is given twice: leave one of them out")
+        found[name] = number
+    return found

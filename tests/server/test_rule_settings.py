@@ -1,0 +1,88 @@
+"""Which rule a server is told to use, and with which settings."""
+
+from pathlib import Path
+
+import pytest
+from gem_server.errors import StartupError
+from gem_server.server import Server
+from gem_server.settings import ServerSettings
+from pydantic import ValidationError
+
+from gem_core import rule_names
+
+
+@pytest.mark.parametrize("rule", rule_names())
+def test_every_rule_of_the_core_can_be_chosen(rule: str) -> None:
+    assert ServerSettings(rule=rule).rule == rule
+
+
+def test_the_choices_that_help_shows_are_the_rules_of_gemps() -> None:
+    extra = ServerSettings.model_fields["rule"].json_schema_extra
+    assert isinstance(extra, dict)
+    assert extra["choices"] == list(rule_names())
+
+
+def test_a_rule_of_another_package_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gemps_mine-1.0.dist-info").mkdir()
+    (tmp_path / "gemps_mine-1.0.dist-info" / "METADATA").write_text("Name: gemps_mine\nVersion: 1.0\n")
+    (tmp_path / "gemps_mine-1.0.dist-info" / "entry_points.txt").write_text("[gemps.rules]\nmine = gemps_mine:Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = ServerSettings(rule="mine", rule_settings="share=0.5")
+    assert settings.settings_of_rule() == {"share": 0.5}
+    with pytest.raises(StartupError, match=r"'mine' of gemps_mine 1\.0 cannot be loaded"):
+        Server(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("alpha=0.25", {"alpha": 0.25}),
+        (" alpha = 1e-1 , period=5,", {"alpha": 0.1, "period": 5}),
+        ({"alpha": 0.25, "period": 5}, {"alpha": 0.25, "period": 5}),
+    ],
+)
+def test_settings_of_a_rule_are_pairs_or_a_table(text: object, expected: dict[str, float]) -> None:
+    assert ServerSettings(rule="easgd", rule_settings=text).settings_of_rule() == expected
+
+
+def test_settings_of_a_rule_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_RULE", "ringmaster")
+    monkeypatch.setenv("GEMPS_RULE_SETTINGS", "threshold=4")
+    assert Server(ServerSettings()).rule.settings == {"threshold": 4}
+
+
+def test_flags_of_gem_are_for_gem_alone() -> None:
+    assert ServerSettings(kappa=2).settings_of_rule()["kappa"] == 2
+    assert ServerSettings(rule="dana", momentum=0.5).settings_of_rule() == {}
+    assert ServerSettings(rule="dana", rule_settings="momentum=0.5").settings_of_rule() == {"momentum": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": "gems"}, "no update rule 'gems'; choose one of: gem, downpour"),
+        ({"rule": "easgd", "rule_settings": "alpha"}, "'alpha' is not NAME=VALUE with a number; write for example"),
+        ({"rule": "easgd", "rule_settings": "alpha=much"}, "'alpha=much' is not NAME=VALUE"),
+        ({"rule": "easgd", "rule_settings": "=1"}, "'=1' is not NAME=VALUE"),
+        ({"rule": "easgd", "rule_settings": "alpha=inf"}, "'alpha=inf' is not NAME=VALUE"),
+        ({"rule": "easgd", "rule_settings": "alpha=1,alpha=0"}, "alpha is given twice"),
+        ({"rule_settings": "pi_max=2"}, "gem's settings are flags of their own: --pi-max"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServerSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen", "message"),
+    [
+        ("easgd", "beta=1", "'easgd' has no setting 'beta'; its settings are: alpha, momentum, period"),
+        ("easgd", "alpha=2", "alpha = 2 is out of range"),
+        ("downpour", "alpha=1", "'downpour' has no setting 'alpha'; its settings are: none"),
+    ],
+)
+def test_what_the_rule_does_not_know_ends_the_server_at_its_start(rule: str, chosen: str, message: str) -> None:
+    with pytest.raises(StartupError, match=message):
+        Server(ServerSettings(rule=rule, rule_settings=chosen))

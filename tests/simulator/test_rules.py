@@ -1,0 +1,37 @@
+"""Rules that keep something of the run, and workers that go: the trace of a simulation, replayed and followed."""
+
+from pathlib import Path
+
+import pytest
+from gem_simulator import SimulationSettings, follow, read_recorded, simulate
+from gem_worker.tasks import TaskOptions, create_task
+
+from gem_trace import read_records, replay
+from gem_trace.files import map_file
+
+
+@pytest.mark.parametrize("rule", ["dana", "gap-aware", "delayed-nesterov", "ringmaster", "dc-asgd", "easgd"])
+def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, tmp_path: Path) -> None:
+    path, task = tmp_path / "simulated.trace", create_task("digits", TaskOptions())
+    settings = SimulationSettings(
+        rule=rule, workers=4, steps=12, model="mlp", compute_time="exponential:1", die="1@3,2@6.5", join="3@2"
+    )
+    simulated = simulate(settings, task=task, record=path)
+    replayed = replay(path)
+    assert replayed.compared_end
+    assert replayed.end_digest == simulated.digest
+    assert follow(read_recorded(path), task=task, model="mlp").digest == simulated.digest
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("dana", [1, 0, 2]), ("gem", [])])
+def test_a_worker_that_died_is_forgotten_where_the_rule_keeps_something_of_it(
+    rule: str, expected: list[int], tmp_path: Path
+) -> None:
+    path, task = tmp_path / "simulated.trace", create_task("digits", TaskOptions())
+    simulate(
+        SimulationSettings(rule=rule, workers=3, steps=6, model="mlp", order="round-robin", die="1@3"),
+        task=task,
+        record=path,
+    )
+    events = [record.event for record in read_records(map_file(path))]
+    assert [event["session"] - 1 for event in events if event["event"] == "forgotten"] == expected

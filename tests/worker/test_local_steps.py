@@ -1,0 +1,107 @@
+"""Steps that a worker takes by itself between two commits, against a real server whose rule asks for them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from gem_worker import ClientSettings, ParameterServer, RunFinished, StepReport
+from torch import Tensor, nn
+
+from tests.worker.serving import ServerThread
+
+IMPATIENT = ClientSettings(connect_timeout=20)
+ETA = 0.125
+START = torch.tensor([1.0, -2.0, 4.0])
+CURVATURES = torch.tensor([0.5, 1.0, 2.0])
+
+
+class Quadratic(nn.Module):
+    """A loss whose gradient at w is CURVATURES * w, so that where a gradient is taken shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(START.clone())
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self) -> Tensor:
+        self.seen.add_(1)
+        return (CURVATURES * self.w**2).sum() / 2
+
+
+def step(ps: ParameterServer, model: Quadratic, factor: float = 1.0) -> StepReport:
+    loss = factor * model()
+    loss.backward()
+    return ps.step(loss, samples=10)
+
+
+def after_local_steps(count: int) -> Tensor:
+    """The worker's parameters after so many steps of plain SGD from START."""
+    return START * (1 - ETA * CURVATURES) ** count
+
+
+@pytest.fixture(params=["stream", "shared memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Settings of a server that exchanges one way or the other."""
+    monkeypatch.setattr("gem_worker.client.session.SMALLEST_SHARED_BYTES", 1)
+    return {"shared_memory_socket": tmp_path / "memory"} if request.param == "shared memory" else {}
+
+
+def test_agn_commits_the_mean_of_its_local_steps(place: dict[str, Path]) -> None:
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA, **place) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            for done in (1, 2):
+                assert step(ps, model).local
+                assert torch.allclose(model.w, after_local_steps(done))
+            report = step(ps, model)
+            assert report.applied
+            assert not report.local
+            assert report.samples == 30
+            expected = START + (after_local_steps(3) - START) / 3
+            assert torch.allclose(model.w, expected)
+            for _ in range(3):
+                step(ps, model)
+            assert torch.allclose(model.w, expected + expected / START * (after_local_steps(3) - START) / 3)
+            assert ps.applied_steps == 2
+
+
+def test_easgd_commits_their_sum_and_gets_its_own_parameters_back(place: dict[str, Path]) -> None:
+    chosen = "period=2,alpha=0.25"
+    with ServerThread(rule="easgd", rule_settings=chosen, eta=ETA, **place) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            step(ps, model)
+            step(ps, model)
+            moved = after_local_steps(2) - START
+            assert torch.allclose(model.w, START + 0.75 * moved)
+            assert torch.allclose(torch.from_numpy(server.server.central.parameters), START + 0.25 * moved)
+
+
+def test_budgets_count_commits() -> None:
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA, steps=2) as server:
+        model = Quadratic()
+        ps = ParameterServer(server.address, model, client_settings=IMPATIENT)
+        ps.join()
+        reports = [step(ps, model) for _ in range(5)]
+        assert [report.local for report in reports] == [True, True, False, True, True]
+        with pytest.raises(RunFinished):
+            step(ps, model)
+        ps.close()
+        assert server.server.central.clock == 3
+
+
+def test_a_gradient_that_is_not_finite_takes_the_local_steps_with_it(place: dict[str, Path]) -> None:
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA, **place) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            step(ps, model)
+            step(ps, model, factor=float("inf"))
+            report = step(ps, model)
+            assert report.skipped
+            assert torch.equal(model.w, START)
+            assert model.seen == 0
+            for _ in range(3):
+                report = step(ps, model)
+            assert report.applied
+            assert torch.allclose(model.w, START + (after_local_steps(3) - START) / 3)
+            assert ps.skipped_steps == 1
