@@ -70,7 +70,9 @@ def _command(results: Mapping[str, Any]) -> str:
     scope = results["scope"]
     whole = "all" if set(results["figures"]) == set(figure_names()) else " ".join(results["figures"])
     flags = [whole, *(["--quick"] if scope["quick"] else [])]
-    flags += [f"--{name} {scope[name]}" for name, usual in (("task", "digits"), ("model", "cnn")) if scope[name] != usual]
+    flags += [
+        f"--{name} {scope[name]}" for name, usual in (("task", "digits"), ("model", "cnn")) if scope[name] != usual
+    ]
     return " ".join(flags)
 
 
@@ -86,7 +88,9 @@ def _summary(figures: Mapping[str, Any]) -> Iterator[str]:
 def _section(name: str, figure: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {figure['title']}\n"
     yield f"![{figure['title']}](images/reproduction/{figure['picture']})\n"
-    yield f"**The paper's claim.** {figure['claim']}\n" if name != "exchanges" else f"**The claim.** {figure['claim']}\n"
+    yield (
+        f"**The paper's claim.** {figure['claim']}\n" if name != "exchanges" else f"**The claim.** {figure['claim']}\n"
+    )
     yield f"**What was run.** {figure['runs']} runs: {figure['subtitle']}. {figure['about']}\n"
     if figure["remark"]:
         yield f"**What to make of it.** {figure['remark']}\n"

@@ -91,9 +91,11 @@ class Easgd(UpdateRule):
 
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
         """x_w is a copy of `parameters`, v_w is 0."""
-        if self._momentum:
-            return EamsgdState(parameters.copy(), parameters.copy(), np.zeros_like(parameters))
-        return WorkerState(parameters.copy())
+        if not self._momentum:
+            return WorkerState(parameters.copy())
+        state = EamsgdState(np.empty_like(parameters), np.empty_like(parameters), np.zeros_like(parameters))
+        self.refresh(parameters, state)
+        return state
 
     def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
         """x_w becomes a copy of `parameters`; s_w follows from it and v_w."""

@@ -86,6 +86,7 @@ def results(findings: Sequence[Finding], scope: Scope) -> dict[str, Any]:
                 "title": one.figure.title,
                 "claim": one.figure.claim,
                 "about": one.figure.about,
+                "remark": one.figure.remark,
                 "subtitle": one.figure.subtitle(scope),
                 "picture": one.picture.name,
                 "runs": one.runs,

@@ -1,36 +1,11 @@
-"""A run whose order is another run's, as a user types it."""
+"""An order that a run shall follow, as a user types it; tests/simulator/test_one_system.py has runs that do."""
 
-import json
 from pathlib import Path
 
 from gem_cli.errors import FAILED, USAGE
 
-from gem_trace import replay
 from tests.cli.processes import gemps
-from tests.trace.orders import order_of, write_order
-
-
-def train(folder: Path, *arguments: str) -> Path:
-    """Three workers on digits; returns the trace."""
-    trace = folder.with_suffix(".trace")
-    settings = ("--workers=3", "--steps=30", "--eta=0.1", "--seed=1", "--device=cpu", f"--record={trace}")
-    done = gemps("train", *settings, f"--run-dir={folder}", *arguments)
-    assert done.returncode == 0, done.stderr
-    return trace
-
-
-def test_run_in_the_order_of_another_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """The first is in the order in which commits happened to come."""
-    first = train(tmp_path / "first")
-    again = train(tmp_path / "again", "--order=trace", f"--order-trace={first}")
-    assert order_of(again) == order_of(first)
-    ends = [replay(trace) for trace in (first, again)]
-    assert [end.compared_end for end in ends] == [True, True]
-    assert ends[0].end_digest == ends[1].end_digest
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "again")]
-    assert models[0] == models[1]
-    summary = json.loads((tmp_path / "again" / "summary.json").read_text(encoding="utf-8"))
-    assert summary["settings"]["server"]["order_trace"] == str(first)
+from tests.trace.orders import write_order
 
 
 def test_order_that_cannot_be_followed_is_one_line_with_the_fix(tmp_path: Path) -> None:

@@ -388,6 +388,16 @@ def test_what_is_sent_is_theta_where_a_rule_says_so(name: str) -> None:
     assert sent == rule.sends_parameters
 
 
+@pytest.mark.parametrize("name", rule_names())
+def test_a_new_worker_is_sent_what_one_that_pulls_is_sent_down_to_the_sign_of_zero(name: str) -> None:
+    theta = np.array([-0.0, 0.0, 1.5], np.float32)
+    for rule in (create_rule(name), create_rule("easgd", momentum=0.5)):
+        state = rule.new_worker(theta)
+        sent = state.snapshot.tobytes()
+        rule.refresh(theta, state)
+        assert state.snapshot.tobytes() == sent
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_a_replay_of_the_same_commits_gives_the_same_bits_whatever_the_threads(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -62,8 +62,11 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     [
         (("3", "--task", "cifar10"), "--task cifar10: choose one of digits, digits28, mnist"),
         (("3", "--model", "alexnet"), "--model alexnet: choose one of cnn, mlp"),
-        (("3", "--rule-setting", "momentum"), "--rule-setting momentum: write NAME=NUMBER"),
-        (("3", "--rule-setting", "mu=0"), "--rule-setting: rule 'gem' has no setting 'mu'; its settings are: momentum"),
+        (("3", "--rule-settings", "momentum"), "--rule-settings: 'momentum' is not NAME=VALUE with a number"),
+        (
+            ("3", "--rule-settings", "mu=0"),
+            "--rule-settings: rule 'gem' has no setting 'mu'; its settings are: momentum",
+        ),
         (("5", "--task", "mnist", "--data", "nowhere"), "nowhere"),
     ],
 )

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE, TRACE, SERVER, WORKER, SIMULATOR, CLI = (
+CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CLI = (
     ROOT / path
     for path in (
-        "gem_core", "gem_trace", "server/gem_server", "worker/gem_worker", "simulator/gem_simulator", "cli/gem_cli",
+        "gem_core", "gem_trace", "server/gem_server", "worker/gem_worker", "simulator/gem_simulator",
+        "reproduction/gem_reproduction", "cli/gem_cli",
     )
 )  # fmt: skip
-PACKAGES = (CORE, TRACE, SERVER, WORKER, SIMULATOR, CLI)
+PACKAGES = (CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CLI)
 FRAMING = ROOT / "proto/gemps"
 
 GRPC = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "gemps")
@@ -45,11 +46,7 @@ def _absolute(path: Path, node: ast.ImportFrom) -> str:
     package = path.parent
     for _ in range(node.level - 1):
         package = package.parent
-    top = next(
-        folder.parent
-        for folder in (CORE, TRACE, SERVER, WORKER, SIMULATOR, CLI, FRAMING)
-        if path.is_relative_to(folder)
-    )
+    top = next(folder.parent for folder in (*PACKAGES, FRAMING) if path.is_relative_to(folder))
     return ".".join([*package.relative_to(top).parts, *([node.module] if node.module else [])])
 
 
@@ -63,7 +60,7 @@ def violations(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
 
 
 def test_core_imports_nothing_of_ours_no_grpc_no_protobuf_no_torch() -> None:
-    ours = ("gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_cli")
+    ours = ("gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
     assert violations(sources(CORE), (*ours, *GRPC, *PROTOBUF, "torch", "torchvision")) == []
 
 
@@ -72,20 +69,25 @@ def test_core_reads_no_clock_and_does_no_input_or_output() -> None:
 
 
 def test_trace_imports_the_core_alone_and_reads_no_clock() -> None:
-    ours = ("gem_server", "gem_worker", "gem_simulator", "gem_cli")
+    ours = ("gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
     clocks = ("time", "datetime", "socket", "asyncio", "subprocess", "logging")
     assert violations(sources(TRACE), (*ours, *GRPC, *PROTOBUF, *clocks, "torch", "torchvision")) == []
 
 
 def test_server_and_worker_do_not_know_each_other() -> None:
-    assert violations(sources(SERVER), ("gem_worker", "gem_simulator")) == []
-    assert violations(sources(WORKER), ("gem_server", "gem_simulator")) == []
+    assert violations(sources(SERVER), ("gem_worker", "gem_simulator", "gem_reproduction")) == []
+    assert violations(sources(WORKER), ("gem_server", "gem_simulator", "gem_reproduction")) == []
 
 
 def test_simulator_knows_neither_the_server_nor_the_wire_nor_a_clock() -> None:
     clocks = ("time", "datetime", "socket", "asyncio", "subprocess")
-    forbidden = ("gem_server", "gem_worker.client", "gem_worker.parameter_server", *GRPC, *PROTOBUF, *clocks)
-    assert violations(sources(SIMULATOR), forbidden) == []
+    forbidden = ("gem_server", "gem_worker.client", "gem_worker.parameter_server", *GRPC, *PROTOBUF)
+    assert violations(sources(SIMULATOR), (*forbidden, *clocks, "gem_reproduction")) == []
+
+
+def test_reproduction_knows_neither_the_server_nor_the_wire() -> None:
+    forbidden = ("gem_server", "gem_worker.client", "gem_worker.parameter_server", *GRPC, *PROTOBUF)
+    assert violations(sources(REPRODUCTION), forbidden) == []
 
 
 def test_server_does_not_import_torch() -> None:
@@ -108,7 +110,7 @@ def test_client_does_not_import_torch_or_numba() -> None:
 
 
 def test_nothing_imports_the_command_line() -> None:
-    others = [path for folder in (CORE, TRACE, SERVER, WORKER, SIMULATOR, FRAMING) for path in sources(folder)]
+    others = [path for folder in (*PACKAGES, FRAMING) if folder != CLI for path in sources(folder)]
     assert violations(others, ("gem_cli",)) == []
 
 
@@ -119,9 +121,7 @@ def test_command_line_knows_the_wire_only_through_the_client() -> None:
 def test_nothing_is_pickled() -> None:
     """Neither the product, nor what it is shown, measured and packed with."""
     beside = [ROOT / name for name in ("examples", "benchmarks", "docs", "docker")]
-    code = [
-        path for folder in (CORE, TRACE, SERVER, WORKER, SIMULATOR, CLI, FRAMING, *beside) for path in sources(folder)
-    ]
+    code = [path for folder in (*PACKAGES, FRAMING, *beside) for path in sources(folder)]
     modules = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
     assert violations(code, modules) == []
     assert [f"{path.relative_to(ROOT)}:{line}: {call}" for path in code for line, call in unpickling(path)] == []
@@ -169,6 +169,7 @@ def test_the_walk_sees_lazy_relative_and_dynamic_imports(tmp_path: Path) -> None
         ("import gem_worker.client", ("torch", "numba")),
         ("import gem_cli.main", ("torch", "numba", "grpc", "matplotlib", "numpy")),
         ("import gem_server.settings", ("torch", "numba", "grpc")),
+        ("import gem_reproduction.reproduction", ("torch", "numba", "grpc", "matplotlib")),
     ],
 )
 def test_an_import_is_light(statement: str, unwanted: tuple[str, ...]) -> None:

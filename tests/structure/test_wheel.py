@@ -16,6 +16,7 @@ PACKAGES = {
     "gem_server": "server",
     "gem_worker": "worker",
     "gem_simulator": "simulator",
+    "gem_reproduction": "reproduction",
     "gem_cli": "cli",
     "gemps": "proto",
 }

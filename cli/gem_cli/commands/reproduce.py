@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
+from gem_core.rule_settings import parse_settings
 
 if TYPE_CHECKING:
     from gem_reproduction.reproduction import Finding
@@ -58,12 +59,13 @@ def reproduce(
     steps: Annotated[
         int | None, typer.Option(min=1, metavar="<integer>", help="Steps of each worker, instead of 937 or 200.")
     ] = None,
-    rule_setting: Annotated[
-        list[str] | None,
+    rule_settings: Annotated[
+        str,
         typer.Option(
-            metavar="NAME=NUMBER", help="A setting of GEM in all runs, such as momentum=0: see which claims fail then."
+            metavar="<text>",
+            help="Settings of GEM in all runs, as NAME=VALUE,NAME=VALUE: momentum=0, to see which claims fail then.",
         ),
-    ] = None,
+    ] = "",
 ) -> None:
     """Do the paper's figures again: runs, pictures, and a verdict on each claim.
 
@@ -81,7 +83,10 @@ def reproduce(
         raise CommandError(f"--task {task}: choose one of {', '.join(TASKS)}", USAGE)
     if model not in MODELS:
         raise CommandError(f"--model {model}: choose one of {', '.join(MODELS)}", USAGE)
-    settings = _rule_settings(rule_setting or [])
+    try:
+        settings = parse_settings(rule_settings)
+    except ValueError as error:
+        raise CommandError(f"--rule-settings: {error}", USAGE) from None
     try:
         from gem_reproduction.errors import ReproductionError
         from gem_reproduction.figures import choose
@@ -104,7 +109,7 @@ def reproduce(
         with choose_view(runs_of(chosen, scope)) as view:
             findings = reproduce(chosen, scope, output, jobs or _cores(), view.done)
     except RuleError as error:
-        raise CommandError(f"--rule-setting: {error}", USAGE) from None
+        raise CommandError(f"--rule-settings: {error}", USAGE) from None
     except (ReproductionError, TaskError) as error:
         raise CommandError(str(error)) from None
     except ImportError as error:
@@ -113,17 +118,6 @@ def reproduce(
     print(f"written to {output}: {RESULTS}, and a picture of each figure")
     if any(verdict.must_hold and not verdict.met for one in findings for verdict in one.verdicts):
         raise SystemExit(FAILED)
-
-
-def _rule_settings(texts: Sequence[str]) -> dict[str, float]:
-    found = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            raise CommandError(f"--rule-setting {text}: write NAME=NUMBER, such as momentum=0", USAGE) from None
-    return found
 
 
 def _cores() -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gem_worker.tasks import TaskOptions, create_task, steps_per_epoch
 
 from gem_reproduction import drawing
 from gem_reproduction.figures.common import named
@@ -83,6 +82,8 @@ class Figure5(Figure):
 @cache
 def _epoch(task: str, dataset_dir: Path) -> int:
     """Steps of an epoch. Raises TaskError when the task's files are missing."""
+    from gem_worker.tasks import TaskOptions, create_task, steps_per_epoch  # torch: figures can be named without it
+
     return steps_per_epoch(len(create_task(task, TaskOptions(dataset_dir=dataset_dir)).train), _BATCH)
 
 

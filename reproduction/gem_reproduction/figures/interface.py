@@ -88,6 +88,7 @@ class Figure(ABC):
         name: what `gemps reproduce` calls it. title: what it shows.
         claim: the paper's, in our words.
         about: what is run, and where that differs from the paper.
+        remark: what to make of the verdicts, where they do not speak for themselves.
         size: of the picture, in inches.
     """
 
@@ -95,6 +96,7 @@ class Figure(ABC):
     title: ClassVar[str]
     claim: ClassVar[str]
     about: ClassVar[str]
+    remark: ClassVar[str] = ""
     size: ClassVar[tuple[float, float]] = (7.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
