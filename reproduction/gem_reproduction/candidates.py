@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 
 from gem_core import RuleError, UpdateRule, WorkerState
 from gem_core.rules import Setting, Statistics
-from gem_core.rules.gem import GemState
 
 _MU = Setting("momentum", 0.9, 0.0, 0.9999, "mu of each worker's moment")
 _KAPPA = Setting("kappa", 1.0, 0.0, 1e6, "amplification of the energy proxy")
@@ -47,14 +46,24 @@ _FIRST_MU, _MOST_MU = 0.9, 0.999
 _EPSILON = 1e-15
 
 
+class CandidateState(WorkerState):
+    """A worker's snapshot and its moment m_w (float32, shape (n,); 0 at first)."""
+
+    __slots__ = ("moment",)
+
+    def __init__(self, snapshot: NDArray[np.float32], moment: NDArray[np.float32]) -> None:
+        super().__init__(snapshot)
+        self.moment = moment
+
+
 class _Moments(UpdateRule):
     """Each worker has a snapshot and a moment; a subclass says what is added."""
 
     vectors_per_worker = 2
 
-    def new_worker(self, parameters: NDArray[np.float32]) -> GemState:
+    def new_worker(self, parameters: NDArray[np.float32]) -> CandidateState:
         """A copy of the parameters; the moment is 0."""
-        return GemState(parameters.copy(), np.zeros_like(parameters))
+        return CandidateState(parameters.copy(), np.zeros_like(parameters))
 
     def _commit(
         self,
@@ -64,7 +73,7 @@ class _Moments(UpdateRule):
         staleness: int,
         parallel: bool,
     ) -> Statistics:
-        if not isinstance(state, GemState):
+        if not isinstance(state, CandidateState):
             raise RuleError(f"rule {self.name!r} needs states of its own new_worker")
         with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
             state.moment *= np.float32(self.momentum(delta))
@@ -141,7 +150,7 @@ class TunedMomentum(_Moments):
         """GEM's, pi from 0 on."""
         left = np.float32(self.settings["kappa"]) * np.abs(moment) - np.abs(drift)
         pi = np.clip(left / (np.abs(delta) + np.float32(1e-12)), np.float32(0), np.float32(self.settings["pi_max"]))
-        wanted: NDArray[np.float32] = pi * delta
+        wanted: NDArray[np.float32] = np.multiply(pi, delta, dtype=np.float32)
         return wanted
 
 

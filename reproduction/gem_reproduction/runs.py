@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -30,6 +31,12 @@ PAPER_STEPS = 937
 # The least that its claims are judged on.
 QUICK_STEPS = 200
 PAPER_SEEDS = 3
+
+
+@cache
+def _version(package: str) -> str:
+    """Looked up once: a reproduction has thousands of runs, and every look reads files."""
+    return version(package)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class Run:
 
     def key(self) -> str:
         """16 hexadecimal digits of SHA-256 over what decides its result: description, gemps, torch."""
-        decisive = self.describe() | {"format": FORMAT, "gemps": version("gemps"), "torch": version("torch")}
+        decisive = self.describe() | {"format": FORMAT, "gemps": _version("gemps"), "torch": _version("torch")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gem_reproduction import drawing
 from gem_reproduction.figures.arrivals import failed, shorter, words
@@ -46,7 +46,7 @@ class Heterogeneity(Figure):
         short = shorter(scope)
         half = f"{_WORKERS // 2}-{_WORKERS - 1}"
         middle = f"{half}@{short.steps / 2:g}"
-        changes: Mapping[str, dict[str, str]] = dict(
+        changes: Mapping[str, dict[str, Any]] = dict(
             zip(_CASES, ({}, {"slow": f"{half}x4"}, {"die": middle}, {"join": middle}), strict=True)
         )
         return {

@@ -90,7 +90,7 @@ class WireTypes(Figure):
         values = np.array([[found[_named(delta, one)].loss for one in _TYPES] for delta in _TYPES])
         image = axes.imshow(values, cmap="Blues")
         for (row, column), value in np.ndenumerate(values):
-            colour = "white" if image.norm(value) > 0.6 else "black"
+            colour = "white" if value > np.mean([values.min(), values.max()]) else "black"
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(len(_TYPES)), _TYPES, fontsize=8)
         axes.set_yticks(range(len(_TYPES)), _TYPES, fontsize=8)
