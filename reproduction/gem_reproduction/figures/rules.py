@@ -71,7 +71,7 @@ class Rules(Figure):
         "orders of arrival: a constant one; exponential compute times; lognormal ones (sigma 0.5), with a quarter of "
         "the workers 4 times slower. The quick form has one eta, fewer numbers of workers, one seed and half the steps."
     )
-    size = (11.0, 4.4)
+    size = (10.0, 4.2)
 
     def subtitle(self, scope: Scope) -> str:
         """Three orders."""
