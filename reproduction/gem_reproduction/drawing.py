@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
     from gem_reproduction.figures.interface import Figure, Group
     from gem_reproduction.runs import Scope
@@ -21,22 +23,29 @@ RULES: Mapping[str, str] = {"gem": "#0a63c2", "downpour": "#c2410c", "adaptive-s
 SGD = "#222222"
 NAMES: Mapping[str, str] = {"gem": "GEM", "downpour": "DOWNPOUR", "adaptive-staleness": "adaptive staleness"}
 
-_DPI = 100  # 700 x 440 pixels a picture: 20 to 60 kB
+_DPI = 100
+_COLOURS = 128
+# A logarithmic axis that spans less than so many decades has ticks at 2 and 5, too.
+_FEW_DECADES = 2.2
 
 
 def picture(figure: Figure, scope: Scope, found: Mapping[str, Group], path: Path) -> None:
     """Draw a figure to a PNG. Raises ImportError where matplotlib is not installed, OSError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
+    from PIL import Image
 
     canvas = Canvas(figsize=figure.size, layout="constrained")
     FigureCanvasAgg(canvas)
     canvas.suptitle(f"{figure.title}\n", fontsize=11, fontweight="bold", x=0.01, ha="left")
     canvas.text(0.01, 0.915, figure.subtitle(scope), fontsize=8, color="#59636e", va="bottom")
     figure.draw(found, canvas)
+    drawn = BytesIO()
+    canvas.savefig(drawn, dpi=_DPI)
+    # A palette: a third of the bytes. Without time and versions in it, the same results give the same file.
+    palette = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without the time and versions of who drew it, the same results give the same file.
-    canvas.savefig(path, dpi=_DPI, metadata={"Software": None})
+    palette.save(path, optimize=True)
 
 
 def axes_of(
@@ -47,12 +56,15 @@ def axes_of(
     x_scale: Literal["log", "linear"] = "linear",
     y_scale: Literal["log", "linear"] = "linear",
 ) -> None:
-    """Names and scales of a plot's axes."""
+    """Names and scales of a plot's axes; after its curves are drawn."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_xscale(x_scale)
     axes.set_yscale(y_scale)
     axes.tick_params(labelsize=8)
+    for axis, scale in ((axes.xaxis, x_scale), (axes.yaxis, y_scale)):
+        if scale == "log":
+            _plain_ticks(axis)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -88,6 +100,17 @@ def bars_over_seeds(axes: Axes, x: Sequence[float], y: Sequence[Sequence[float]]
 def legend(axes: Axes, **options: Any) -> None:
     """Of the curves that have a name."""
     axes.legend(frameon=False, fontsize=8, **options)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """0.1 and 1 instead of powers of ten, and some between them where there are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    least, most = axis.get_view_interval()
+    subs = (1.0, 2.0, 5.0) if most < least * 10**_FEW_DECADES else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _table(rows: Sequence[Sequence[float]], length: int) -> NDArray[np.float64]:

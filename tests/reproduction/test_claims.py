@@ -48,9 +48,9 @@ def test_1b_wants_ten_times_gems_loss_with_thirty_workers() -> None:
     assert met("1b", {GEM[30]: outcome(0.1), DOWNPOUR[30]: outcome(1.001)}, outcome())[0] is True
     assert met("1b", {GEM[30]: outcome(0.1), DOWNPOUR[30]: outcome(0.999)}, outcome())[0] is False
     assert met("1b", {GEM[30]: outcome(0.1), DOWNPOUR[30]: replace(outcome(0.01), finite=False)}, outcome())[0] is True
-    by_chance = "DOWNPOUR, 30 workers, exponential compute times"
-    assert met("1b", {GEM[30]: outcome(0.1), by_chance: outcome(1.001)}, outcome())[1] is True
-    assert met("1b", {GEM[30]: outcome(0.1), by_chance: outcome(0.999)}, outcome())[1] is False
+    by_chance = [f"{name}, 30 workers, exponential compute times" for name in ("DOWNPOUR", "GEM")]
+    assert met("1b", dict(zip(by_chance, (outcome(1.001), outcome(0.1)), strict=True)), outcome())[1] is True
+    assert met("1b", dict(zip(by_chance, (outcome(0.999), outcome(0.1)), strict=True)), outcome())[1] is False
 
 
 def test_1c_wants_four_times_gems_loss_everywhere_and_no_divergence() -> None:

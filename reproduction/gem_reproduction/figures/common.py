@@ -43,6 +43,22 @@ def losses(found: Mapping[str, Group], names: Sequence[str]) -> dict[str, dict[s
     return {name: {"L": found[name].loss, "minibatches": found[name].minibatch_loss} for name in names}
 
 
+def medians_of_pi(group: Group, workers: int) -> tuple[list[list[float]], list[list[float]]]:
+    """(worker steps, median of pi) of each seed, without each worker's first two commits.
+
+    In these a moment is as large as its one delta, and little has drifted: pi is near kappa for everybody.
+    """
+    kept = [
+        [
+            (commits / workers, median)
+            for commits, median in zip(one.commits, one.whole, strict=True)
+            if commits >= 2 * workers
+        ]
+        for one in (outcome.medians for outcome in group.outcomes)
+    ]
+    return [[step for step, _ in one] for one in kept], [[median for _, median in one] for one in kept]
+
+
 def draw_losses(axes: Axes, found: Mapping[str, Group], curves: Mapping[str, tuple[str, str]]) -> None:
     """Loss of the minibatches against worker steps, both on log axes; a label and a colour for each name."""
     for name, (label, colour) in curves.items():

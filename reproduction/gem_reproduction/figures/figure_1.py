@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gem_reproduction import drawing
 from gem_reproduction.figures.common import WORKERS, draw_losses, losses, named, never_diverges, over_workers
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 # An order that is not constant.
-_BY_CHANCE = "DOWNPOUR, 30 workers, exponential compute times"
+_EXPONENTIAL: dict[str, Any] = {"order": "fifo", "compute_time": "exponential:1"}
+_BY_CHANCE = {rule: f"{named(rule, 30)}, exponential compute times" for rule in ("downpour", "gem")}
 _EACH = "Each worker takes the same number of steps, so n workers apply n times as many updates."
 
 
@@ -27,8 +29,13 @@ class _LossOfOneRule(Figure):
         return over_workers(scope, "gem") | over_workers(scope, self.rule)
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        # The three have one scale: from what GEM comes to, to somewhat above where all begin.
+        every = [value for n in WORKERS for one in found[named("gem", n)].outcomes for value in one.curves.loss]
+        finite = [value for value in every if math.isfinite(value)]
+        axes.set_ylim(0.8 * min(finite), 2 * finite[0])
         colours = dict(zip(WORKERS, drawing.SHADES, strict=False))
-        draw_losses(canvas.add_subplot(), found, {named(self.rule, n): (f"{n} workers", colours[n]) for n in WORKERS})
+        draw_losses(axes, found, {named(self.rule, n): (f"{n} workers", colours[n]) for n in WORKERS})
 
 
 class Figure1a(_LossOfOneRule):
@@ -68,8 +75,8 @@ class Figure1b(_LossOfOneRule):
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """And another order."""
-        by_chance = scope.simulations("downpour", workers=30, order="fifo", compute_time="exponential:1")
-        return super().runs(scope) | {_BY_CHANCE: by_chance}
+        by_chance = {name: scope.simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()}
+        return super().runs(scope) | by_chance
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """Against GEM with as many."""
@@ -79,8 +86,8 @@ class Figure1b(_LossOfOneRule):
             Verdict("with 30 workers L is at least 10 times that of GEM", ours >= 10 * gem, losses(found, names)),
             Verdict(
                 "the same where compute times are exponential and commits are served as they come",
-                found[_BY_CHANCE].loss >= 10 * gem,
-                losses(found, [_BY_CHANCE, named("gem", 30)]),
+                found[_BY_CHANCE["downpour"]].loss >= 10 * found[_BY_CHANCE["gem"]].loss,
+                losses(found, list(_BY_CHANCE.values())),
                 must_hold=False,
             ),
         ]

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gem_reproduction import drawing
-from gem_reproduction.figures.common import WORKERS, named, over_workers
-from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.figures.common import WORKERS, medians_of_pi, named, over_workers
+from gem_reproduction.figures.interface import MEDIAN, Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Figure3(Figure):
             Verdict(
                 "the mean of pi falls from 5 to 10, 20 and 30 workers",
                 all(after < before for before, after in pairwise(mean.values())),
-                {name: {"mean of pi": mean[name], "median of pi": group.median_pi} for name, group in groups.items()},
+                {name: {"mean of pi": mean[name], MEDIAN: group.median_pi} for name, group in groups.items()},
             ),
             Verdict(
                 "the blocked fraction rises from 5 to 10, 20 and 30 workers",
@@ -55,12 +55,11 @@ class Figure3(Figure):
         for n, colour in zip(WORKERS, drawing.SHADES, strict=False):
             outcomes = found[named("gem", n)].outcomes
             label = f"{n} workers"
-            places = [[(commits + 1) / n for commits in one.medians.commits] for one in outcomes]
-            drawing.over_seeds(median, places, [one.medians.whole for one in outcomes], label, colour)
+            drawing.over_seeds(median, *medians_of_pi(found[named("gem", n)], n), label, colour)
             steps = [one.curves.step for one in outcomes]
             drawing.over_seeds(mean, steps, [one.curves.mean_pi for one in outcomes], label, colour)
             drawing.over_seeds(blocked, steps, [one.curves.blocked_fraction for one in outcomes], label, colour)
         drawing.axes_of(median, "worker steps", "median of pi")
         drawing.axes_of(mean, "worker steps", "mean of pi")
         drawing.axes_of(blocked, "worker steps", "blocked fraction (pi = 0)")
-        drawing.legend(blocked)
+        drawing.legend(mean)

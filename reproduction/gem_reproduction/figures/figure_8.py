@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gem_reproduction import drawing
-from gem_reproduction.figures.common import draw_losses, losses
-from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.figures.common import draw_losses, losses, medians_of_pi
+from gem_reproduction.figures.interface import MEDIAN, Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ class Figure8(Figure):
             Verdict(
                 "the mean of pi rises with kappa",
                 all(after > before for before, after in pairwise(pi.values())),
-                {
-                    _named(kappa): {"mean of pi": pi[kappa], "median of pi": group.median_pi}
-                    for kappa, group in groups.items()
-                },
+                {_named(kappa): {"mean of pi": pi[kappa], MEDIAN: group.median_pi} for kappa, group in groups.items()},
             ),
             Verdict(suffers, loss[4] > min(loss[2], loss[3]), numbers),
             Verdict(
@@ -76,9 +73,8 @@ class Figure8(Figure):
             outcomes = found[_named(kappa)].outcomes
             steps = [one.curves.step for one in outcomes]
             drawing.over_seeds(right, steps, [one.curves.mean_pi for one in outcomes], f"kappa {kappa}, mean", colour)
-            places = [[(commits + 1) / _WORKERS for commits in one.medians.commits] for one in outcomes]
-            medians = [one.medians.whole for one in outcomes]
-            drawing.over_seeds(right, places, medians, f"kappa {kappa}, median", colour, "--")
+            medians = medians_of_pi(found[_named(kappa)], _WORKERS)
+            drawing.over_seeds(right, *medians, f"kappa {kappa}, median", colour, "--")
         drawing.axes_of(right, "worker steps", "pi")
         drawing.legend(right, ncols=2)
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
+# What tables call `Group.median_pi`.
+MEDIAN = "median of pi, second half"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A claim as a stated inequality, and whether it is met.
@@ -77,8 +81,9 @@ class Group:
 
     @property
     def median_pi(self) -> float:
-        """The mean over time and seeds of the median of pi."""
-        return float(np.mean([np.mean(one.medians.whole) for one in self.outcomes]))
+        """The median of pi: the mean over the second half of the run, and over seeds."""
+        halves = [one.medians.whole[len(one.medians.whole) // 2 :] for one in self.outcomes]
+        return float(np.mean([np.mean(half) for half in halves]))
 
 
 class Figure(ABC):
