@@ -31,9 +31,14 @@ class Heterogeneity(Figure):
     claim = "GEM bears workers that are slow, die, or join late."
     about = (
         "Not a figure of the paper. Every run ends at the same virtual time, in which a worker that is not slow and "
-        "there from the start makes about as many steps as in the other figures; compute times are lognormal (median "
+        "there from the start makes nine tenths of the steps of other figures; compute times are lognormal (median "
         "1, sigma 0.5), commits are served as they arrive. Thus each of the three cases has fewer gradients than the "
         "first. The quick form has one seed."
+    )
+    remark = (
+        "GEM loses a third where half the workers are slow, and less where they die or come late, for 5/8 and 3/4 of "
+        "the gradients; nobody who joins late or is slow does harm. DANA has the lowest loss in all four cases with "
+        "these 16 workers; from 30 on it learns nothing where the order is constant or a quarter is slow (see rules)."
     )
     size = (9.0, 4.0)
 

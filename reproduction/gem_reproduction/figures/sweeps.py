@@ -29,6 +29,11 @@ class Sweeps(Figure):
         "Not a figure of the paper: its figure 8 has kappa for one number of workers, and it has no pi_max. The quick "
         "form has one seed."
     )
+    remark = (
+        "With the MLP and this order a larger kappa never hurts the training loss, not even 4 with 32 workers; the "
+        "paper says that 4 begins to suffer, and figure 8 asks that of the CNN. The accuracy does not follow: it is "
+        "within 0.6 points from kappa 1 on. pi_max 5 is as good as any, and no clamp at all is a little worse."
+    )
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:

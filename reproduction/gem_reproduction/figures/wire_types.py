@@ -31,6 +31,10 @@ class WireTypes(Figure):
         "Not a figure of the paper. The moments, the snapshots and the central variable stay float32: s is what the "
         "server sent before it was rounded. The quick form has one seed."
     )
+    remark = (
+        "Every pair of types ends within half a percent of float32 both ways, parameters in int8 included, as long as "
+        "the server keeps s unrounded."
+    )
     size = (6.4, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
