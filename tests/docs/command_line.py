@@ -46,7 +46,7 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
         return "" if name in ("--version", "--help", "-h") else f"gemps has no option {name}"
     if name not in _COMMANDS.commands:
         return f"gemps has no command {name}"
-    if "--help" in rest:
+    if "--help" in rest or not (rest or variables):  # a command's name alone is what a text calls it by
         return ""
     try:
         given: dict[str, Any] = _COMMANDS.commands[name].make_context(name, rest).params
