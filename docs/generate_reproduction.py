@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,19 @@ PAGE = DOCS / "reproduction.md"
 PICTURES = DOCS / "images" / "reproduction"
 
 INTRODUCTION = """\
-<!-- Written by docs/generate_reproduction.py from docs/reproduction.json: run `gemps reproduce`, then it. -->
+<!-- Written by docs/generate_reproduction.py from docs/reproduction.json: run `gemps reproduce all`, then it. -->
 # The paper's figures, done again
 
 Hermans and Louppe, "Gradient Energy Matching for Distributed Asynchronous Gradient Descent", 2018, arXiv 1805.08469.
-Each figure of the paper is an experiment that `gemps reproduce` runs, with the update rules that the server applies and
+Each figure of the paper is an experiment that `gemps reproduce all` runs, with the update rules that the server applies and
 the models that the workers train; only time is simulated (gem_simulator). This page was made from its results:
 
 {made_with}
 
-    gemps reproduce {command}
-    python docs/generate_reproduction.py --from runs/reproduction
+```sh show
+gemps reproduce {command}
+python docs/generate_reproduction.py --from runs/reproduction
+```
 
 ## How to read it
 
@@ -41,8 +44,8 @@ the models that the workers train; only time is simulated (gem_simulator). This 
 - Every worker takes the same number of steps, so n workers apply n times as many updates as one. The paper's curves
   are against worker steps, too.
 - Commits are applied in a constant round-robin order, unless a figure says otherwise. The order of arrival is part of
-  the experiment: DOWNPOUR fails in this one with 30 workers, and survives where compute times are exponential.
-- A claim that **must hold** and does not is a fault of gemps, and `gemps reproduce` exits with 1. Whether the others
+  the experiment: see 1b.
+- A claim that **must hold** and does not is a fault of gemps, and the command exits with 1. Whether the others
   are met depends on data and length as well.
 - One worker under GEM is not momentum SGD: its update is sign(delta) · min(|m|, 5 |delta|). Nothing here expects it.
 """
@@ -88,16 +91,18 @@ def _summary(figures: Mapping[str, Any]) -> Iterator[str]:
 def _section(name: str, figure: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {figure['title']}\n"
     yield f"![{figure['title']}](images/reproduction/{figure['picture']})\n"
-    yield (
-        f"**The paper's claim.** {figure['claim']}\n" if name != "exchanges" else f"**The claim.** {figure['claim']}\n"
-    )
-    yield f"**What was run.** {figure['runs']} runs: {figure['subtitle']}. {figure['about']}\n"
+    yield _wrapped(f"**{'The claim' if name == 'exchanges' else 'The paper claims'}:** {figure['claim']}")
+    yield _wrapped(f"**What was run:** {figure['runs']} runs: {figure['subtitle']}. {figure['about']}")
     if figure["remark"]:
-        yield f"**What to make of it.** {figure['remark']}\n"
+        yield _wrapped(f"**What to make of it:** {figure['remark']}")
     for verdict in figure["verdicts"]:
-        yield f"**{_word(verdict).capitalize()}:** {verdict['claim']}.\n"
+        yield _wrapped(f"**{_word(verdict).capitalize()}:** {verdict['claim']}.")
         yield from _table(verdict["numbers"])
         yield ""
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _table(numbers: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
