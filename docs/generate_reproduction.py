@@ -26,8 +26,8 @@ INTRODUCTION = """\
 # The paper's figures, done again
 
 Hermans and Louppe, "Gradient Energy Matching for Distributed Asynchronous Gradient Descent", 2018, arXiv 1805.08469.
-Each figure of the paper is an experiment that `gemps reproduce all` runs, with the update rules that the server applies and
-the models that the workers train; only time is simulated (gem_simulator). This page was made from its results:
+Each figure of the paper is an experiment that `gemps reproduce all` runs, with the update rules that the server applies
+and the models that the workers train; only time is simulated (gem_simulator). This page was made from its results:
 
 {made_with}
 
