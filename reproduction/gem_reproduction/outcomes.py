@@ -105,6 +105,17 @@ class Outcome:
         return self.tenths[-1] if self.tenths and self.finite else math.inf
 
     @property
+    def test_loss(self) -> float:
+        """The mean loss over the held-out samples at the end; inf when it is not finite."""
+        loss = self.evaluations[-1].test_loss
+        return loss if self.finite and math.isfinite(loss) else math.inf
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of the held-out samples that are right at the end."""
+        return self.evaluations[-1].accuracy
+
+    @property
     def has_diverged(self) -> bool:
         """A gradient, a loss or a parameter was not finite."""
         return self.gave_up or self.skipped > 0 or not math.isfinite(self.loss)

@@ -11,8 +11,9 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.models import create_model
 from gem_worker.tasks import Task, TaskOptions, create_task
 
-from gem_core import create_rule
+from gem_core import UpdateRule, create_rule
 from gem_reproduction import momentum_sgd
+from gem_reproduction.candidates import CANDIDATES
 from gem_reproduction.observing import MedianOfPi
 from gem_reproduction.outcomes import CURVES, Evaluated, Medians, Outcome, curves, tenths
 from gem_reproduction.patterns import load_patterns
@@ -25,13 +26,18 @@ def perform(run: Run) -> Outcome:
     task = _task(run.data, run.settings.task, run.settings.dataset_dir)
     if run.method == "momentum-sgd":
         return _trained(run.settings, task, began)
-    rule = create_rule(run.settings.rule, **run.settings.settings_of_rule())
+    rule = _rule(run)
     if run.large:
         return _simulated(simulate(run.settings, rule=rule, task=task), Medians(), task, began)
     model = create_model(run.settings.model or task.default_model, task.input_shape, task.classes, run.settings.seed)
     look = MedianOfPi(rule, FlatModel(model).layout, run.commits, run.settings.workers)
     result = simulate(run.settings, rule=rule, task=task, before_rule=look)
     return _simulated(result, look.found, task, began)
+
+
+def _rule(run: Run) -> UpdateRule:
+    settings = run.settings.settings_of_rule()
+    return CANDIDATES[run.candidate](settings) if run.candidate else create_rule(run.settings.rule, **settings)
 
 
 @cache

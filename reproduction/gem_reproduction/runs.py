@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -32,6 +33,12 @@ QUICK_STEPS = 200
 PAPER_SEEDS = 3
 
 
+@cache
+def _version(package: str) -> str:
+    """Looked up once: a reproduction has thousands of runs, and every look reads files."""
+    return version(package)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One training.
@@ -39,6 +46,7 @@ class Run:
     Attributes:
         settings: of it. For momentum SGD those of its one worker: eta, batch, seed, steps, task and model.
         method, data: see above.
+        candidate: a rule of candidates.py in place of that of the settings, whose settings it takes.
         large: the model has so many parameters that memory may hold one such run only, and that medians of pi take
             longer than a step: there are none.
     """
@@ -46,21 +54,24 @@ class Run:
     settings: SimulationSettings
     method: Method = "simulation"
     data: Data = "task"
+    candidate: str = ""
     large: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Plain JSON values from which the same run can be made again."""
         settings = self.settings.model_dump(mode="json")
-        return {"settings": settings, "method": self.method, "data": self.data, "large": self.large}
+        described = {"settings": settings, "method": self.method, "data": self.data, "large": self.large}
+        return described | ({"candidate": self.candidate} if self.candidate else {})
 
     @classmethod
     def from_description(cls, value: Mapping[str, Any]) -> Self:
         """What `describe` described."""
-        return cls(SimulationSettings(**value["settings"]), value["method"], value["data"], value["large"])
+        candidate = value.get("candidate", "")
+        return cls(SimulationSettings(**value["settings"]), value["method"], value["data"], candidate, value["large"])
 
     def key(self) -> str:
         """16 hexadecimal digits of SHA-256 over what decides its result: description, gemps, torch."""
-        decisive = self.describe() | {"format": FORMAT, "gemps": version("gemps"), "torch": version("torch")}
+        decisive = self.describe() | {"format": FORMAT, "gemps": _version("gemps"), "torch": _version("torch")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -77,8 +88,9 @@ class Run:
         values = "".join(f" {name} {value:g}" for name, value in settings.settings_of_rule().items())
         exchange = "" if settings.exchange == "service" else f", exchange {settings.exchange}"
         workers = f"{settings.workers} worker{'' if settings.workers == 1 else 's'}"
+        rule = self.candidate or settings.rule
         return (
-            f"{settings.rule}{values}, {workers}, eta {settings.eta:g}, batch {settings.batch_size}{exchange}, "
+            f"{rule}{values}, {workers}, eta {settings.eta:g}, batch {settings.batch_size}{exchange}, "
             f"seed {settings.seed}"
         )
 
@@ -106,14 +118,19 @@ class Scope:
     rule_settings: Mapping[str, float] = field(default_factory=dict)
 
     def simulations(
-        self, rule: str = "gem", *, data: Data = "task", large: bool = False, **settings: Any
+        self, rule: str = "gem", *, data: Data = "task", candidate: str = "", large: bool = False, **settings: Any
     ) -> tuple[Run, ...]:
         """The same run over all seeds: GEM unless told otherwise, round-robin, eta 0.05, batch 64."""
         rule_settings = settings.pop("rule_settings", {})
-        if rule == "gem":
+        if rule == "gem" and not candidate:
             rule_settings = {**rule_settings, **self.rule_settings}
         return tuple(
-            Run(self._settings(rule=rule, rule_settings=rule_settings, seed=seed, **settings), data=data, large=large)
+            Run(
+                self._settings(rule=rule, rule_settings=rule_settings, seed=seed, **settings),
+                data=data,
+                candidate=candidate,
+                large=large,
+            )
             for seed in range(self.seeds)
         )
 

@@ -25,7 +25,8 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="FIGURE...",
-            help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all. 1 means 1a to 1d.",
+            help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all of these; rules, sweeps, wire-types, "
+            "heterogeneity, better-default, or beyond for these. 1 means 1a to 1d.",
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="200 steps a worker instead of the paper's 937.")] = False,

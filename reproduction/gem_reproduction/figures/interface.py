@@ -48,12 +48,22 @@ class Group:
     @property
     def loss(self) -> float:
         """L: the geometric mean over the seeds; inf when one diverged."""
-        return _geometric_mean([one.loss for one in self.outcomes])
+        return geometric_mean([one.loss for one in self.outcomes])
 
     @property
     def minibatch_loss(self) -> float:
         """The same of the loss of the last tenth's minibatches."""
-        return _geometric_mean([one.minibatch_loss for one in self.outcomes])
+        return geometric_mean([one.minibatch_loss for one in self.outcomes])
+
+    @property
+    def test_loss(self) -> float:
+        """The same of the loss over the held-out samples."""
+        return geometric_mean([one.test_loss for one in self.outcomes])
+
+    @property
+    def accuracy(self) -> float:
+        """On the held-out samples: the mean over the seeds."""
+        return self.mean("accuracy")
 
     @property
     def diverged(self) -> int:
@@ -111,7 +121,8 @@ class Figure(ABC):
         """Draw it; the canvas has the figure's size, and a heading already."""
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of numbers that are not negative; inf when one of them is not finite."""
     if not all(math.isfinite(one) for one in values):
         return math.inf
     return math.exp(sum(math.log(max(one, 1e-300)) for one in values) / len(values))

@@ -1,0 +1,107 @@
+"""What it costs to send fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+from gem_worker.settings import WireName
+
+from gem_reproduction.figures.arrivals import failed, shorter, words
+from gem_reproduction.figures.interface import Figure, Group, Verdict
+from gem_reproduction.runs import Run, Scope
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_WORKERS = 8
+_TYPES: tuple[WireName, ...] = get_args(WireName)
+# Of L, against float32 both ways. Seeds alone move it by a few hundredths.
+_DELTAS, _BOTH = 1.1, 1.25
+
+
+class WireTypes(Figure):
+    """Every type of deltas with every type of parameters."""
+
+    name = "wire-types"
+    title = f"wire-types · Fewer bits on the wire, {_WORKERS} workers"
+    claim = "Deltas may travel in any type at no cost; parameters may travel in 16 bits."
+    about = (
+        "Not a figure of the paper. The moments, the snapshots and the central variable stay float32: s is what the "
+        "server sent before it was rounded. The quick form has one seed."
+    )
+    remark = (
+        "Every pair of types ends within half a percent of float32 both ways, parameters in int8 included, as long as "
+        "the server keeps s unrounded."
+    )
+    size = (6.4, 4.4)
+
+    def subtitle(self, scope: Scope) -> str:
+        """Round-robin."""
+        return words(shorter(scope), "round-robin")
+
+    def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
+        """GEM."""
+        return {
+            _named(delta, parameters): shorter(scope).simulations(
+                workers=_WORKERS, delta_wire=delta, parameter_wire=parameters
+            )
+            for delta in _TYPES
+            for parameters in _TYPES
+        }
+
+    def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
+        """Deltas alone, then both."""
+        exact = found[_named("float32", "float32")].loss
+        table = {
+            f"deltas {delta}": {
+                f"L, parameters {parameters}": found[_named(delta, parameters)].loss for parameters in _TYPES
+            }
+            | {f"accuracy, parameters {parameters}": found[_named(delta, parameters)].accuracy for parameters in _TYPES}
+            | {"failed": float(sum(failed(found[_named(delta, parameters)]) for parameters in _TYPES))}
+            for delta in _TYPES
+        }
+        return [
+            Verdict(
+                f"with float32 parameters, L of every type of deltas is at most {_DELTAS} times that of float32",
+                all(found[_named(delta, "float32")].loss <= _DELTAS * exact for delta in _TYPES),
+                table,
+                must_hold=False,
+            ),
+            Verdict(
+                f"with parameters in 16 bits, L of every type of deltas is at most {_BOTH} times that of float32 both "
+                "ways",
+                all(
+                    found[_named(delta, parameters)].loss <= _BOTH * exact
+                    for delta in _TYPES
+                    for parameters in ("float16", "bfloat16")
+                ),
+                {
+                    f"deltas {delta}": {
+                        f"L / float32's, parameters {parameters}": found[_named(delta, parameters)].loss / exact
+                        for parameters in _TYPES
+                    }
+                    for delta in _TYPES
+                },
+                must_hold=False,
+            ),
+        ]
+
+    def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
+        """L by both types, as numbers on colours."""
+        axes = canvas.add_subplot()
+        values = np.array([[found[_named(delta, one)].loss for one in _TYPES] for delta in _TYPES])
+        image = axes.imshow(values, cmap="Blues")
+        for (row, column), value in np.ndenumerate(values):
+            colour = "white" if value > np.mean([values.min(), values.max()]) else "black"
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=9, color=colour)
+        axes.set_xticks(range(len(_TYPES)), _TYPES, fontsize=8)
+        axes.set_yticks(range(len(_TYPES)), _TYPES, fontsize=8)
+        axes.set_xlabel("parameters", fontsize=9)
+        axes.set_ylabel("deltas", fontsize=9)
+        canvas.colorbar(image, ax=axes, label="final training loss, L")
+
+
+def _named(delta: str, parameters: str) -> str:
+    return f"deltas {delta}, parameters {parameters}"
