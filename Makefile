@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability compare soak test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
+.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -57,6 +57,11 @@ compare: $(INSTALLED)
 # 32 workers by hand under one shared budget of 200 000 commits: fairness, exit codes, the server's memory.
 soak: $(INSTALLED)
 	$(BIN)/python benchmarks/many_workers.py $(ARGS)
+
+# The paper's figures, with verdicts: under 15 minutes on two cores (without --quick: hours), and docs/reproduction.md.
+reproduce: $(INSTALLED)
+	$(BIN)/gemps reproduce all --quick $(ARGS)
+	$(BIN)/python docs/generate_reproduction.py --from runs/reproduction
 
 # The wheel, in a virtual environment of its own without PyTorch, outside the checkout.
 test-package: $(INSTALLED)

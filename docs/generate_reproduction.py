@@ -10,6 +10,7 @@ import json
 import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +22,19 @@ DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "images" / "reproduction"
 
 INTRODUCTION = """\
-<!-- Written by docs/generate_reproduction.py from docs/reproduction.json: run `gemps reproduce`, then it. -->
+<!-- Written by docs/generate_reproduction.py from docs/reproduction.json: run `gemps reproduce all`, then it. -->
 # The paper's figures, done again
 
 Hermans and Louppe, "Gradient Energy Matching for Distributed Asynchronous Gradient Descent", 2018, arXiv 1805.08469.
-Each figure of the paper is an experiment that `gemps reproduce` runs, with the update rules that the server applies and
-the models that the workers train; only time is simulated (gem_simulator). This page was made from its results:
+Each figure of the paper is an experiment that `gemps reproduce all` runs, with the update rules that the server applies
+and the models that the workers train; only time is simulated (gem_simulator). This page was made from its results:
 
 {made_with}
 
-    gemps reproduce {command}
-    python docs/generate_reproduction.py --from runs/reproduction
+```sh show
+gemps reproduce {command}
+python docs/generate_reproduction.py --from runs/reproduction
+```
 
 ## How to read it
 
@@ -41,8 +44,8 @@ the models that the workers train; only time is simulated (gem_simulator). This 
 - Every worker takes the same number of steps, so n workers apply n times as many updates as one. The paper's curves
   are against worker steps, too.
 - Commits are applied in a constant round-robin order, unless a figure says otherwise. The order of arrival is part of
-  the experiment: DOWNPOUR fails in this one with 30 workers, and survives where compute times are exponential.
-- A claim that **must hold** and does not is a fault of gemps, and `gemps reproduce` exits with 1. Whether the others
+  the experiment: see 1b.
+- A claim that **must hold** and does not is a fault of gemps, and the command exits with 1. Whether the others
   are met depends on data and length as well.
 - One worker under GEM is not momentum SGD: its update is sign(delta) · min(|m|, 5 |delta|). Nothing here expects it.
 """
@@ -52,15 +55,17 @@ BEYOND_INTRODUCTION = """\
 # Beyond the paper
 
 What the paper has no figure of: every update rule on one server, GEM's settings, fewer bits on the wire, workers that
-are not alike, and a search for a better default. The runs are as those of the paper's figures (`gemps reproduce`), and
+are not alike, and a search for a better default. The runs are as those of [the paper's figures](reproduction.md), and
 **L** is the same: the mean cross-entropy of the central variable over the whole training set at the end. The **held-out
 loss** is over samples that nobody trains on; accuracy is theirs, too. None of this must hold: it is told as it was
 found. This page was made from its results:
 
 {made_with}
 
-    gemps reproduce {command}
-    python docs/generate_reproduction.py --beyond --from runs/reproduction
+```sh show
+gemps reproduce {command}
+python docs/generate_reproduction.py --beyond --from runs/reproduction
+```
 
 Over the seeds losses are geometric means; inf: a run diverged. A claim was written down before its runs were made.
 What was run stands with each figure. These are short runs of small models: they compare rules under equal terms, and
@@ -92,8 +97,8 @@ class Page:
         return [figure.name for figure in choose([self.group])]
 
 
-THE_PAPER = Page("reproduction", ALL, INTRODUCTION, "The paper's claim.")
-BEYOND_IT = Page("beyond", BEYOND, BEYOND_INTRODUCTION, "What was asked.")
+THE_PAPER = Page("reproduction", ALL, INTRODUCTION, "The paper claims:")
+BEYOND_IT = Page("beyond", BEYOND, BEYOND_INTRODUCTION, "What was asked:")
 
 
 def page(which: Page, results: Mapping[str, Any]) -> str:
@@ -138,14 +143,18 @@ def _summary(figures: Mapping[str, Any]) -> Iterator[str]:
 def _section(which: Page, name: str, figure: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {figure['title']}\n"
     yield f"![{figure['title']}](images/reproduction/{figure['picture']})\n"
-    yield f"**{'The claim.' if name == 'exchanges' else which.claim}** {figure['claim']}\n"
-    yield f"**What was run.** {figure['runs']} runs: {figure['subtitle']}. {figure['about']}\n"
+    yield _wrapped(f"**{'The claim:' if name == 'exchanges' else which.claim}** {figure['claim']}")
+    yield _wrapped(f"**What was run:** {figure['runs']} runs: {figure['subtitle']}. {figure['about']}")
     if figure["remark"]:
-        yield f"**What to make of it.** {figure['remark']}\n"
+        yield _wrapped(f"**What to make of it:** {figure['remark']}")
     for verdict in figure["verdicts"]:
-        yield f"**{_word(verdict).capitalize()}:** {verdict['claim']}.\n"
+        yield _wrapped(f"**{_word(verdict).capitalize()}:** {verdict['claim']}.")
         yield from _table(verdict["numbers"])
         yield ""
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _table(numbers: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:

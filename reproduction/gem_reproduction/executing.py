@@ -14,6 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from gem_reproduction import outcomes
 from gem_reproduction.errors import ReproductionError
 from gem_reproduction.outcomes import Outcome
@@ -21,6 +23,9 @@ from gem_reproduction.runs import Run
 
 # Of every library that a process loads. Sums in convolutions depend on it, and several runs share the machine.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+
+# What a process of a large run takes at most: 16 workers of AlexNet, two vectors of 57 million numbers each, 9.4e9.
+LARGE_BYTES = 10_000_000_000
 
 
 def execute(
@@ -50,10 +55,11 @@ def execute(
         else:
             found[key] = outcome
             on_done(run, outcome, False)
-    # The longest first, so that the last ones leave no core idle; those that need the memory at the end.
+    # The longest first, so that the last ones leave no core idle; at the end those of which memory holds only some.
     queue = sorted(missing.values(), key=lambda run: -run.commits)
-    together, alone = [run for run in queue if not run.large], [run for run in queue if run.large]
-    for batch, width in ((together, jobs), (alone, 1)):
+    together, large = [run for run in queue if not run.large], [run for run in queue if run.large]
+    beside = max(1, min(jobs, psutil.virtual_memory().available // LARGE_BYTES))
+    for batch, width in ((together, jobs), (large, beside)):
         for run, outcome in _in_processes(batch, folder, width):
             found[run.key()] = outcome
             on_done(run, outcome, True)

@@ -75,7 +75,7 @@ def _find(figure: Figure, scope: Scope, outcomes: Mapping[str, Outcome], folder:
 
 
 def results(findings: Sequence[Finding], scope: Scope) -> dict[str, Any]:
-    """All that was found, as plain JSON values; a number that is not finite is null."""
+    """All that was found, as plain JSON values; an infinite number is null, and what is not known is left out."""
     return {
         "gemps": version("gemps"),
         "torch": version("torch"),
@@ -96,7 +96,7 @@ def results(findings: Sequence[Finding], scope: Scope) -> dict[str, Any]:
                         "met": verdict.met,
                         "must_hold": verdict.must_hold,
                         "numbers": {
-                            row: {name: _number(value) for name, value in columns.items()}
+                            row: {name: _number(value) for name, value in columns.items() if not math.isnan(value)}
                             for row, columns in verdict.numbers.items()
                         },
                     }

@@ -47,8 +47,8 @@ class Run:
         settings: of it. For momentum SGD those of its one worker: eta, batch, seed, steps, task and model.
         method, data: see above.
         candidate: a rule of candidates.py in place of that of the settings, whose settings it takes.
-        large: the model has so many parameters that nothing should run beside it, and that medians of pi take longer
-            than a step: there are none.
+        large: the model has so many parameters that memory may hold one such run only, and that medians of pi take
+            longer than a step: there are none.
     """
 
     settings: SimulationSettings

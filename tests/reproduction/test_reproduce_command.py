@@ -67,7 +67,11 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
             ("3", "--rule-settings", "mu=0"),
             "--rule-settings: rule 'gem' has no setting 'mu'; its settings are: momentum",
         ),
-        (("5", "--task", "mnist", "--data", "nowhere"), "nowhere"),
+        (
+            ("3", "--task", "mnist", "--data", "nowhere"),
+            "--data nowhere: the task mnist expects nowhere/MNIST/raw/train-",
+        ),
+        (("7", "--images", "nowhere"), "--images nowhere: there is no folder nowhere/train with a folder a class"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_anything_is_written(

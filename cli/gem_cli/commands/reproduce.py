@@ -84,6 +84,8 @@ def reproduce(
         raise CommandError(f"--task {task}: choose one of {', '.join(TASKS)}", USAGE)
     if model not in MODELS:
         raise CommandError(f"--model {model}: choose one of {', '.join(MODELS)}", USAGE)
+    if images is not None and not (images / "train").is_dir():
+        raise CommandError(f"--images {images}: there is no folder {images / 'train'} with a folder a class", USAGE)
     try:
         settings = parse_settings(rule_settings)
     except ValueError as error:
@@ -104,6 +106,8 @@ def reproduce(
     try:
         chosen = choose(figures)
         create_rule("gem", **settings)
+        if task == "mnist":
+            _check_files(data)
         scope = Scope(
             quick, task, model, data, images, steps or (QUICK_STEPS if quick else PAPER_STEPS), seeds, settings
         )
@@ -119,6 +123,19 @@ def reproduce(
     print(f"written to {output}: {RESULTS}, and a picture of each figure")
     if any(verdict.must_hold and not verdict.met for one in findings for verdict in one.verdicts):
         raise SystemExit(FAILED)
+
+
+def _check_files(data: Path) -> None:
+    """Raise CommandError unless MNIST is there: before hours of runs, not in their midst."""
+    from gem_worker.errors import TaskError
+    from gem_worker.tasks import TaskOptions, create_task
+
+    try:
+        create_task("mnist", TaskOptions(dataset_dir=data))
+    except TaskError as error:
+        missing = str(error).partition(";")[0]
+        hint = "put the files there, or name another folder (gemps train --task mnist --download fetches them)"
+        raise CommandError(f"--data {data}: {missing}; {hint}") from None
 
 
 def _cores() -> int:

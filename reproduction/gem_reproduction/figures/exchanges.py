@@ -25,13 +25,13 @@ class Exchanges(Figure):
     name = "exchanges"
     title = "Exchanges · the service's, the paper's, and the original implementation's"
     claim = (
-        "The server rescales at the moment of applying (one round trip), and is never worse than the paper's order, in "
-        "which a worker pulls, rescales and commits."
+        "The server rescales at the moment of applying (one round trip), and is never worse than the paper's order, "
+        "in which a worker pulls, rescales and commits."
     )
     about = (
-        "Not a figure of the paper. Commits are served as they arrive; a gradient takes 1 on average (lognormal, sigma "
-        "0.25), a message 0.05 of it. In the paper's order others commit between a worker's pull and its commit; in "
-        "the original implementation the server serves nobody else meanwhile, which costs time."
+        "Not a figure of the paper. Commits are served as they arrive; a gradient takes 1 on average (lognormal, "
+        "sigma 0.25), a message 0.05 of it. In the paper's order others commit between a worker's pull and its "
+        "commit; in the original implementation the server serves nobody else meanwhile, which costs time."
     )
     size = (9.0, 4.0)
 

@@ -33,6 +33,12 @@ class Figure7(Figure):
         "parameters is served, and whom a step brings more; it says nothing about photographs. One seed."
     )
 
+    remark = (
+        "AlexNet from PyTorch's first parameters needs hundreds of updates before its loss moves at eta 0.01. The "
+        "quick form ends long before that, so its verdict says nothing but that both run; nor do images that are made "
+        "decide what holds for photographs."
+    )
+
     def subtitle(self, scope: Scope) -> str:
         """On which images."""
         images = "images of a folder" if scope.images else "images that are made (no photographs)"

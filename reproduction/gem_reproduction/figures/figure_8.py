@@ -30,6 +30,10 @@ class Figure8(Figure):
         f"{_WORKERS} workers, and {_FEWER} beside them, since what too much energy does depends on how many spend it; "
         "kappa 1 are runs of 1a."
     )
+    remark = (
+        "How much is too much depends on the number of workers: 4 times the energy is worse with 20 of them, and with "
+        "10 it is not yet."
+    )
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
