@@ -8,7 +8,12 @@ import typer
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.training.settings import TrainSettings
+from gem_server.settings import ServerSettings
+from gem_simulator.settings import SimulationSettings
+from gem_worker.settings import WorkerSettings
 from pydantic import Field
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from typer.testing import CliRunner
 
@@ -130,8 +135,8 @@ def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(config: Path) -
 
 @pytest.mark.parametrize("settings", KNOWN, ids=lambda one: one.__name__)
 def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(settings: type[BaseSettings]) -> None:
-    commands = {"ServerSettings": "serve", "WorkerSettings": "work", "TrainSettings": "train"}
-    help_text = gemps(commands[settings.__name__], "--help", env={"COLUMNS": "240"}).stdout
+    commands = {ServerSettings: "serve", WorkerSettings: "work", TrainSettings: "train", SimulationSettings: "simulate"}
+    help_text = gemps(commands[settings], "--help", env={"COLUMNS": "240"}).stdout
     for name, field in settings.model_fields.items():
         assert field.description, f"{name} has no description"
         assert f"--{name.replace('_', '-')}" in help_text
@@ -140,8 +145,16 @@ def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(set
 
 def test_no_two_settings_share_a_name_unless_they_mean_the_same() -> None:
     """One environment variable and one TOML key serve all classes, so a shared name is a trap."""
-    names: list[Any] = [name for settings in KNOWN for name in settings.model_fields]
+    real = [settings for settings in KNOWN if settings is not SimulationSettings]
+    fields: list[tuple[Any, FieldInfo]] = [named for settings in real for named in settings.model_fields.items()]
+    names = [name for name, _ in fields]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+    # A simulation has settings of servers and workers; without a word it does what they do.
+    shared = SimulationSettings.model_fields.keys() & set(names)
+    assert shared >= {"workers", "rule", "eta", "batch_size", "order", "steps"}
+    for name, field in fields:
+        if name in shared:
+            assert SimulationSettings.model_fields[name].default == field.default, name
 
 
 def test_bad_settings_exit_with_2_and_one_line() -> None:
