@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
     from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
     from gem_core.registry import is_rule, rule_names
-    from gem_core.rules import Statistics, UpdateRule, WorkerState, WorkerStep, create_rule
+    from gem_core.rules import Setting, Statistics, UpdateRule, WorkerState, WorkerStep, create_rule
     from gem_core.wire_types import WireType
 
 _HOMES = {
@@ -46,6 +46,7 @@ _HOMES = {
     "PayloadFormat": "payload",
     "RawAssembler": "chunking",
     "RuleError": "errors",
+    "Setting": "rules",
     "SizeMismatchError": "errors",
     "Splitter": "chunking",
     "Statistics": "rules",
@@ -77,6 +78,7 @@ __all__ = [
     "PayloadFormat",
     "RawAssembler",
     "RuleError",
+    "Setting",
     "SizeMismatchError",
     "Splitter",
     "Statistics",

@@ -171,4 +171,5 @@ class Scope:
     def subtitle(self) -> str:
         """What pictures say of it."""
         changed = "".join(f", {name} = {value:g}" for name, value in self.rule_settings.items())
-        return f"{self.model} on {self.task}, round-robin, {self.seeds} seed{'' if self.seeds == 1 else 's'}{changed}"
+        seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
+        return f"{self.model} on {self.task}, round-robin, {self.steps} steps, {seeds}{changed}"

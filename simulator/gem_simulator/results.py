@@ -52,7 +52,9 @@ class History:
         self._count += 1
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One value of each commit; `name` is one of `COLUMNS`. A view."""
+        """One value of each commit; `name` is one of `COLUMNS`. A view. Raises KeyError for another name."""
+        if name not in COLUMNS:
+            raise KeyError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
         values: NDArray[np.float64] = self._rows[: self._count, COLUMNS.index(name)]
         return values
 
@@ -105,10 +107,6 @@ class SimulationResult:
     def summary(self) -> dict[str, Any]:
         """The figures that fit on a page, as plain JSON values."""
         last = slice(-max(1, self.commits // 10), None)
-        means = {
-            name: float(self.history.column(name)[last].mean()) if self.commits else 0.0
-            for name in ("staleness", "loss", "mean_pi", "blocked_fraction", "clamped_fraction")
-        }
         return {
             "commits": self.commits,
             "virtual_seconds": float(self.history.column("at")[-1]) if self.commits else 0.0,
@@ -116,13 +114,19 @@ class SimulationResult:
             "training_loss": self.final.training_loss,
             "test_loss": self.final.test_loss,
             "accuracy": self.final.accuracy,
-            "last_tenth": means,
+            "mean": self._means(slice(None)),
+            "last_tenth": self._means(last),
             "skipped": int(self.history.column("skipped").sum()),
             "jain_index": self.jain_index(),
             "digest": self.digest,
             "compared_end": self.compared_end,
             "peak_memory_bytes": self.peak_memory_bytes,
         }
+
+    def _means(self, commits: slice) -> dict[str, float | None]:
+        """Over these commits; None when there are none."""
+        names = ("staleness", "loss", "mean_pi", "blocked_fraction", "clamped_fraction")
+        return {name: float(self.history.column(name)[commits].mean()) if self.commits else None for name in names}
 
 
 def peak_memory() -> int:

@@ -5,7 +5,7 @@ Where the server or a worker has the same setting, it has the same name, meaning
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from gem_worker.settings import TaskName, WireName
 from pydantic import Field, field_validator, model_validator
@@ -15,6 +15,9 @@ from gem_core.registry import BUILT_IN, is_rule, rule_names
 from gem_core.rule_settings import parse_settings
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
+
+if TYPE_CHECKING:
+    from gem_worker.tasks.options import TaskOptions
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?[@x](\d+(?:\.\d*)?(?:e[+-]?\d+)?)", re.IGNORECASE)
 
@@ -58,6 +61,18 @@ class SimulationSettings(BaseSettings):
     )
     dataset_dir: Path = Field(
         default=Path("data"), description="Folder that holds the data set's files.", json_schema_extra={"panel": "Task"}
+    )
+    download: bool = Field(
+        default=False,
+        description="Fetch a missing data set into --dataset-dir.",
+        json_schema_extra={"panel": "Task"},
+    )
+    image_size: int = Field(
+        default=224,
+        ge=1,
+        le=4096,
+        description="Side of the square images of imagefolder and generated-images, in pixels.",
+        json_schema_extra={"panel": "Task"},
     )
     batch_size: int = Field(
         default=64, ge=1, description="Training samples a step, of each worker.", json_schema_extra={"panel": "Task"}
@@ -169,6 +184,14 @@ class SimulationSettings(BaseSettings):
                 raise ValueError(
                     f"--{name} {getattr(self, name)} names worker {beyond[0]}, and there are {self.workers}, from 0 on"
                 )
+        joins, deaths = self.spans("join"), self.spans("die")
+        for rank in sorted(joins.keys() & deaths.keys()):
+            if joins[rank] >= deaths[rank]:
+                raise ValueError(
+                    f"worker {rank} would die at {deaths[rank]:g} and join at {joins[rank]:g}: change --join or --die"
+                )
+        if any(factor <= 0 for factor in self.spans("slow").values()):
+            raise ValueError(f"--slow {self.slow}: a factor must be more than 0")
         return self
 
     @property
@@ -179,6 +202,12 @@ class SimulationSettings(BaseSettings):
     def settings_of_rule(self) -> dict[str, float]:
         """For `gem_core.create_rule`, which judges them."""
         return parse_settings(self.rule_settings)
+
+    def task_options(self) -> "TaskOptions":
+        """For `gem_worker.tasks.create_task`."""
+        from gem_worker.tasks.options import TaskOptions  # with torch, which settings can do without
+
+        return TaskOptions(dataset_dir=self.dataset_dir, download=self.download, image_size=self.image_size)
 
     def spans(self, name: str) -> dict[int, float]:
         """The value of `slow`, `join` or `die` for each rank that it names."""
@@ -192,5 +221,10 @@ def _spans(text: str) -> dict[int, float]:
         if match is None:
             raise ValueError(f"{part!r} is not understood: write such as 3@10 or 0-15@10 (for --slow: 0-15x4)")
         first, last, number = match.groups()
-        found |= dict.fromkeys(range(int(first), int(last or first) + 1), float(number))
+        ranks = range(int(first), int(last or first) + 1)
+        if not ranks:
+            raise ValueError(f"{part!r} names nobody: write the smaller rank first")
+        if any(rank in found for rank in ranks):
+            raise ValueError(f"{part!r} names a worker that was named before: leave one of them out")
+        found |= dict.fromkeys(ranks, float(number))
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gem_worker.errors import Diverged
 from gem_worker.settings import WireName
-from gem_worker.tasks import Task, TaskOptions, create_task
+from gem_worker.tasks import Task, create_task
 
 from gem_core import UpdateRule, WireType, create_rule
 from gem_simulator.cluster import BeforeRule, Cluster, Commit, look_away
@@ -48,7 +48,7 @@ def simulate(
 
     Args:
         settings: of everything.
-        rule: in place of the one that the settings name.
+        rule: an object, in place of the one that the settings name; it serves one simulation.
         task: in place of the one that the settings name, so that many simulations can share it.
         record: a trace to write; the exchange must be the service's.
         on_commit: is told every commit.
@@ -72,7 +72,7 @@ def simulate(
             f"the rule {rule.name} needs the server to apply it, and with --exchange paper workers do: choose "
             "--exchange service"
         )
-    task = task or create_task(settings.task, TaskOptions(dataset_dir=settings.dataset_dir))
+    task = task or create_task(settings.task, settings.task_options())
     wires = WIRE_TYPES[settings.delta_wire], WIRE_TYPES[settings.parameter_wire]
     with torch_as_it_was():
         workload = Workload(
@@ -85,13 +85,14 @@ def simulate(
             if recorder is not None:
                 recorder.start(rule, _as_a_server_has_them(settings), cluster, workload.layout.describe(), wires)
             run = _Run(task, workload, cluster, settings.evaluate_every, recorder, on_commit)
-            run.follow(timeline(_timing(settings)))
+            run.follow(timeline(_timing(settings, rule.worker_step.local_steps)))
             if recorder is not None:
                 recorder.end(cluster)
         finally:
             if recorder is not None:
                 recorder.close()
-        return run.result(settings.model_dump(mode="json"))
+        used = settings.model_dump(mode="json")
+        return run.result(used | {"rule": rule.name, "rule_settings": dict(rule.settings)})
 
 
 def follow(
@@ -138,7 +139,9 @@ def follow(
             )
         run = _Run(task, workload, cluster, 0, None, on_commit)
         run.follow(recorded.events())
-        result = run.result({"trace": str(recorded.path)})
+        used: dict[str, Any] = {"trace": str(recorded.path), "rule": rule.name, "rule_settings": dict(rule.settings)}
+        used |= {"eta": recorded.eta, "seed": recorded.seed, "model": model or task.default_model}
+        result = run.result(used | {"task": task.name, "batch_size": recorded.batch_size})
     if recorded.digest is not None and result.digest != recorded.digest:
         raise SimulationError(
             f"{recorded.path} ended with other parameters: SHA-256 {recorded.digest}, and the simulation has "
@@ -241,11 +244,12 @@ def _ignore(rank: int, delta: Delta) -> None:
     """Nobody looks at deltas."""
 
 
-def _timing(settings: SimulationSettings) -> Timing:
+def _timing(settings: SimulationSettings, gradients: int) -> Timing:
     exchange = EXCHANGES[settings.exchange]
     return Timing(
         workers=settings.workers,
         compute=Durations(settings.compute_time),
+        gradients=gradients,
         slower=settings.spans("slow"),
         network=settings.network_time,
         service=settings.service_time,

@@ -22,7 +22,8 @@ class Timing:
     Attributes:
         workers: their number; they have ranks from 0.
         compute: seconds that a gradient takes.
-        slower: how many times longer it takes a worker, by rank.
+        gradients: of a step; more than one where a worker takes local steps.
+        slower: how many times longer a gradient takes a worker, by rank.
         network: seconds of a message's way, each.
         service: seconds that the server is busy with a request.
         joins, deaths: when a worker joins (0: at the start) and dies, by rank. A death is noticed at once; what has
@@ -38,6 +39,7 @@ class Timing:
 
     workers: int
     compute: Durations
+    gradients: int = 1
     slower: Mapping[int, float] = field(default_factory=dict)
     network: float = 0.0
     service: float = 0.0
@@ -149,8 +151,8 @@ def _go_on(worker: _Worker, timing: Timing, served_at: float) -> None:
         worker.next, worker.arrives = Kind.COMMITTED, answered + timing.network
         return
     worker.next = timing.requests[0]
-    computed = answered + next(worker.compute) * timing.slower.get(worker.rank, 1.0)
-    worker.arrives = computed + timing.network
+    seconds = sum(next(worker.compute) for _ in range(timing.gradients))
+    worker.arrives = answered + seconds * timing.slower.get(worker.rank, 1.0) + timing.network
 
 
 class _Fifo:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gem_trace import read_records
+from gem_trace.files import map_file
 from tests.cli.processes import gemps
 
 MODEL = ("--model", "cnn", "--batch-size", "16")
@@ -41,7 +43,7 @@ def test_what_a_following_computes_otherwise_is_named(recorded: Path, tmp_path: 
     assert done.returncode == 1
     assert "is of another model" in done.stderr
     done = gemps("simulate", "--follow", str(recorded), "--steps", "3")
-    assert (done.returncode, "--follow takes --steps from the trace" in done.stderr) == (2, True)
+    assert (done.returncode, "--follow takes --steps from the trace: leave that out" in done.stderr) == (2, True)
     damaged = bytearray(recorded.read_bytes())
     seed = damaged.index(b'"seed":0')
     damaged[seed : seed + 8] = b'"seed":1'  # the checksum of that record is not looked at here
@@ -49,6 +51,16 @@ def test_what_a_following_computes_otherwise_is_named(recorded: Path, tmp_path: 
     done = gemps("simulate", "--follow", str(tmp_path / "other.trace"), "--model", "cnn")
     assert done.returncode == 1
     assert "begins with other parameters than the model has at seed 1" in done.stderr
+
+
+def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tmp_path: Path) -> None:
+    records = list(read_records(map_file(recorded)))
+    assert records[-1].event["event"] == "ended"
+    (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[: records[-1].offset])
+    done = gemps("simulate", "--follow", str(tmp_path / "cut.trace"), "--model", "cnn")
+    assert done.returncode == 1
+    assert "the same deltas, bit for bit" in done.stdout
+    assert "the trace has no end to compare the parameters with" in done.stderr
 
 
 def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(tmp_path: Path) -> None:

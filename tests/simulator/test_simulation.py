@@ -146,6 +146,10 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     for values, why in (
         ({"slow": "3x2"}, "names worker 3, and there are 3"),
         ({"die": "1"}, "is not understood"),
+        ({"slow": "2-1x2"}, "names nobody"),
+        ({"slow": "0x4,0x2"}, "was named before"),
+        ({"slow": "0x0"}, "must be more than 0"),
+        ({"join": "1@5", "die": "1@5"}, "worker 1 would die at 5 and join at 5"),
         ({"compute_time": "constant:0"}, "must be finite and more than 0"),
         ({"compute_time": "gauss:1"}, "is not known"),
         ({"rule": "gme"}, "there is no update rule 'gme'"),
@@ -171,8 +175,22 @@ def test_a_trace_that_is_there_is_not_written_over(digits: Task, tmp_path: Path)
     assert not (tmp_path / "b.trace").exists()
 
 
-def test_rules_can_be_given_as_objects(digits: Task) -> None:
-    assert (
-        simulate(settings(), task=digits, rule=create_rule("gem", kappa=2.0)).digest
-        == simulate(settings(rule_settings="kappa=2"), task=digits).digest
-    )
+def test_rules_can_be_given_as_objects_and_are_what_the_result_names(digits: Task) -> None:
+    given = simulate(settings(), task=digits, rule=create_rule("gem", kappa=2.0))
+    named = simulate(settings(rule_settings="kappa=2"), task=digits)
+    assert given.digest == named.digest
+    assert given.settings == named.settings
+    assert given.settings["rule_settings"]["kappa"] == 2.0
+    downpour = simulate(settings(), task=digits, rule=create_rule("downpour"))
+    assert downpour.settings["rule"] == "downpour"
+
+
+def test_local_steps_take_their_time(digits: Task) -> None:
+    result = simulate(settings(rule="agn", rule_settings="local_steps=4", steps=0, seconds=20), task=digits)
+    assert result.commits == 3 * 5
+    assert set(result.history.column("sequence")) == {1, 2, 3, 4, 5}
+
+
+def test_a_column_that_is_not_there_is_told_with_those_that_are(digits: Task) -> None:
+    with pytest.raises(KeyError, match="no column 'stale'; there are at, waited, rank"):
+        simulate(settings(steps=1), task=digits).history.column("stale")

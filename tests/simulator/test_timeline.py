@@ -120,3 +120,9 @@ def test_compute_times_follow_from_seed_and_rank() -> None:
     assert sorted(some(1, 0))[1000] == pytest.approx(2.0, rel=0.1)
     exponential = Durations("exponential:3").of(0, 0)
     assert sum(next(exponential) for _ in range(5000)) / 5000 == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_step_of_several_gradients_takes_their_time() -> None:
+    assert of_kind(run(gradients=3, compute=Durations("speeds:1,2"), seconds=9)) == [
+        (0, 3.0), (1, 6.0), (0, 6.0), (0, 9.0),
+    ]  # fmt: skip

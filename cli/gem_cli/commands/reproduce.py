@@ -105,6 +105,9 @@ def reproduce(
 
     try:
         chosen = choose(figures)
+    except ReproductionError as error:
+        raise CommandError(str(error), USAGE) from None
+    try:
         create_rule("gem", **settings)
         if task == "mnist":
             _check_files(data)

@@ -14,14 +14,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from gem_cli.commands.checks import check_model
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, missing_worker_extra
-from gem_cli.options import Given, OptionGroup, with_options
+from gem_cli.options import Given, OptionGroup, flag, with_options
 
 if TYPE_CHECKING:
     from gem_simulator import Commit, SimulationResult
 
 _OPTIONS = OptionGroup(SimulationSettings, "Simulation")
 # What of the settings `--follow` heeds: all else is in the trace.
-_OF_FOLLOWING = frozenset({"task", "model", "dataset_dir"})
+_OF_FOLLOWING = frozenset({"task", "model", "dataset_dir", "download", "image_size"})
 
 
 @with_options(_OPTIONS, known=KNOWN)
@@ -40,7 +40,7 @@ def simulate(
         typer.Option(
             metavar="TRACE",
             help="Do a recorded run again: compute its workers' gradients anew, apply them in the recorded order, and "
-            "compare each with what was recorded, bit for bit. Only --task, --model and --dataset-dir are heeded.",
+            "compare each with what was recorded, bit for bit. All but task, model and data is in the trace.",
         ),
     ] = None,
     output: Annotated[
@@ -87,21 +87,28 @@ def simulate(
         result = _followed(follow, settings) if follow is not None else _simulated(settings, record)
     except ModuleNotFoundError as error:
         raise missing_worker_extra(error) from None
-    except (SimulationError, RuleError, TaskError) as error:
+    except RuleError as error:
+        raise CommandError(str(error), USAGE) from None
+    except (SimulationError, TaskError) as error:
         raise CommandError(str(error)) from None
     if output is not None:
         _write(result, output)
     if as_json:
-        print(json.dumps(result.summary()))
+        print(json.dumps(result.summary() | {"evaluations": [asdict(one) for one in result.evaluations]}))
     else:
         print("\n".join(_summary(result, follow, record, output)))
+    if follow is not None and not result.compared_end:
+        raise CommandError(
+            "the trace has no end to compare the parameters with: the server was killed, or the file was cut off"
+        )
 
 
 def _refuse_beside_follow(given: Given) -> None:
     others = set(SimulationSettings.model_fields) - _OF_FOLLOWING
     named = [name for name in sorted(others) if given.has_flag(SimulationSettings, name)]
     if named:
-        raise CommandError(f"--follow takes --{named[0].replace('_', '-')} from the trace; leave it out", USAGE)
+        flags = ", ".join(flag(name) for name in named)
+        raise CommandError(f"--follow takes {flags} from the trace: leave that out", USAGE)
 
 
 def _simulated(settings: SimulationSettings, record: Path | None) -> "SimulationResult":
@@ -115,10 +122,10 @@ def _simulated(settings: SimulationSettings, record: Path | None) -> "Simulation
 def _followed(trace: Path, settings: SimulationSettings) -> "SimulationResult":
     from gem_simulator import follow as run
     from gem_simulator import read_recorded
-    from gem_worker.tasks import TaskOptions, create_task
+    from gem_worker.tasks import create_task
 
     recorded = read_recorded(trace)
-    task = create_task(settings.task, TaskOptions(dataset_dir=settings.dataset_dir))
+    task = create_task(settings.task, settings.task_options())
     with _Shown(recorded.commits) as shown:
         return run(recorded, task=task, model=settings.model, on_commit=shown.commit)
 
@@ -165,25 +172,30 @@ def _write(result: "SimulationResult", folder: Path) -> None:
 
 def _summary(result: "SimulationResult", follow: Path | None, record: Path | None, output: Path | None) -> list[str]:
     found = result.summary()
-    last = found["last_tenth"]
+    mean, last = found["mean"], found["last_tenth"]
     lines = [
+        f"after {one.commits} commits, {one.at:.6g} virtual seconds: loss {one.training_loss:.4f}, held out "
+        f"{one.test_loss:.4f}, accuracy {one.accuracy:.4f}"
+        for one in result.evaluations[:-1]
+    ]
+    lines += [
         f"{found['commits']} commits in {found['virtual_seconds']:.6g} virtual seconds, fairness "
-        f"{found['jain_index']:.4f}, staleness at the end {last['staleness']:.1f}",
+        f"{found['jain_index']:.4f}",
         f"loss over all training samples {found['training_loss']:.4f}; held out: loss {found['test_loss']:.4f}, "
         f"accuracy {found['accuracy']:.4f}",
-        f"over the last tenth: loss of the batches {last['loss']:.4f}, pi {last['mean_pi']:.3f}, blocked "
-        f"{100 * last['blocked_fraction']:.1f} %",
     ]
+    if result.commits:
+        lines.append(
+            f"staleness {mean['staleness']:.1f}, pi {mean['mean_pi']:.3f}, blocked "
+            f"{100 * mean['blocked_fraction']:.1f} %; in the last tenth of the commits {last['staleness']:.1f}, "
+            f"{last['mean_pi']:.3f}, {100 * last['blocked_fraction']:.1f} %, and the batches' loss {last['loss']:.4f}"
+        )
     if found["diverged"]:
         lines.insert(0, "diverged: 100 gradients of a worker in a row were not finite; choose a smaller --eta")
     lines.append(f"the last parameters: clock {result.clock}, SHA-256 {result.digest}")
     if follow is not None:
         lines.append(f"the same deltas, bit for bit, as in {follow}")
-        lines.append(
-            "the same parameters, bit for bit, as what the server ended with"
-            if result.compared_end
-            else "the trace has no end to compare with: the server was killed, or the file cut off"
-        )
+        lines += ["the same parameters, bit for bit, as what the server ended with"] if result.compared_end else []
     lines.append(f"memory of this process at its peak: {found['peak_memory_bytes'] / 2**20:.0f} MiB")
     lines += [f"trace written to {record}"] if record is not None else []
     lines += [f"written to {output}"] if output is not None else []
