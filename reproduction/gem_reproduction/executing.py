@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -71,7 +72,7 @@ def _in_processes(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[tupl
         return
     with _environment(ONE_THREAD):
         pool = ProcessPoolExecutor(
-            min(jobs, len(runs)), multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
+            min(jobs, len(runs)), multiprocessing.get_context("spawn"), initializer=_follow_the_parent
         )
         try:
             waiting: dict[Future[str | None], Run] = {
@@ -125,9 +126,17 @@ def _perform(description: str, folder: str) -> str | None:
     return None
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C goes to all processes of a terminal; the parent ends the others."""
+def _follow_the_parent() -> None:
+    """Ctrl-C goes to all processes of a terminal: the parent ends the others. If it is killed, they end themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # whatever the main thread computes: nobody waits for it
 
 
 @contextmanager

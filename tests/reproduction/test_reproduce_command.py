@@ -9,7 +9,7 @@ from gem_reproduction.figures import ALL, choose
 from gem_reproduction.reproduction import runs_of
 from gem_reproduction.runs import Scope
 
-from tests.cli.processes import PATIENCE, command, gemps, started, wait_for
+from tests.cli.processes import PATIENCE, children, command, gemps, started, wait_for, wait_until_gone
 
 # The fewest steps in which the claims of figure 3 hold; nothing else is said to hold for so few.
 SMALL = ("--model", "mlp", "--seeds", "1", "--steps", "4", "--jobs", "2")
@@ -55,6 +55,18 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     assert f"{len(kept)} of 8 runs were done before" in again.stdout
     assert {path: path.stat().st_ino for path in kept} == kept
     assert len(list(runs.glob("*.json"))) == 8
+
+
+def test_processes_of_a_killed_command_end_with_it(tmp_path: Path) -> None:
+    arguments = ("reproduce", "3", "--model", "mlp", "--seeds", "9", "--steps", "40")
+    log = tmp_path / "log"
+    with started(command(*arguments, "--jobs", "2", "--output", str(tmp_path)), log) as process:
+        wait_for(lambda: any((tmp_path / "runs").glob("*.json")), process, log)
+        others = children(process.pid)
+        assert len(others) >= 2
+        process.kill()
+        process.wait(PATIENCE)
+        wait_until_gone(others)
 
 
 @pytest.mark.parametrize(
