@@ -37,13 +37,13 @@ class Exchanges(Figure):
 
     def subtitle(self, scope: Scope) -> str:
         """Served as they arrive."""
-        return scope.subtitle().replace("round-robin", "FIFO, lognormal compute times")
+        return scope.beside().subtitle().replace("round-robin", "FIFO, lognormal compute times")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Fewer numbers of workers in the quick form."""
         times: dict[str, Any] = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
         return {
-            _named(exchange, n): scope.simulations(workers=n, exchange=exchange, **times)
+            _named(exchange, n): scope.beside().simulations(workers=n, exchange=exchange, **times)
             for exchange in _EXCHANGES
             for n in (_QUICK_WORKERS if scope.quick else _WORKERS)
         }

@@ -85,7 +85,9 @@ class Figure1b(_LossOfOneRule):
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """And another order."""
-        by_chance = {name: scope.simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()}
+        by_chance = {
+            name: scope.beside().simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()
+        }
         return super().runs(scope) | by_chance
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:

@@ -43,13 +43,19 @@ class Figure5(Figure):
     )
     size = (9.0, 4.0)
 
+    def subtitle(self, scope: Scope) -> str:
+        """Nothing here must hold."""
+        return scope.beside().subtitle()
+
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Both, evaluated each epoch."""
         epoch = _epoch(scope.task, scope.dataset_dir)
         steps = min(_EPOCHS * epoch, _QUICK_STEPS * scope.steps) if scope.quick else _EPOCHS * epoch
         return {
-            named("gem", _WORKERS): scope.simulations(workers=_WORKERS, steps=steps, evaluate_every=epoch * _WORKERS),
-            _SGD: scope.momentum_sgd(steps=steps, evaluate_every=epoch),
+            named("gem", _WORKERS): scope.beside().simulations(
+                workers=_WORKERS, steps=steps, evaluate_every=epoch * _WORKERS
+            ),
+            _SGD: scope.beside().momentum_sgd(steps=steps, evaluate_every=epoch),
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:

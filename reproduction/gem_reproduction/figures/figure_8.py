@@ -39,8 +39,8 @@ class Figure8(Figure):
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Kappa 1 without naming it: the default, and figure 1a's runs."""
         return {
-            _named(kappa, n): scope.simulations(workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)})
-            for n in (_WORKERS, _FEWER)
+            _named(kappa, n): part.simulations(workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)})
+            for n, part in ((_WORKERS, scope), (_FEWER, scope.beside()))
             for kappa in _KAPPAS
         }
 

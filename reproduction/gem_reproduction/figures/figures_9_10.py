@@ -31,8 +31,12 @@ class _HeatMap(Figure):
     claim = "The median of pi by tensor, over server updates, is smaller with 16 workers than with 8."
     size = (8.0, 4.0)
 
+    def subtitle(self, scope: Scope) -> str:
+        """Nothing here must hold."""
+        return scope.beside().subtitle()
+
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        return {named("gem", n): scope.simulations(workers=n) for n in _BOTH}
+        return {named("gem", n): scope.beside().simulations(workers=n) for n in _BOTH}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         means = {n: _mean(found[named("gem", n)]) for n in _BOTH}
