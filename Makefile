@@ -58,7 +58,7 @@ compare: $(INSTALLED)
 soak: $(INSTALLED)
 	$(BIN)/python benchmarks/many_workers.py $(ARGS)
 
-# The paper's figures, with verdicts: under 15 minutes on two cores (without --quick: hours), and docs/reproduction.md.
+# The paper's figures, with verdicts: a quarter of an hour on two slow cores (without --quick: hours), and docs/reproduction.md.
 reproduce: $(INSTALLED)
 	$(BIN)/gemps reproduce all --quick $(ARGS)
 	$(BIN)/python docs/generate_reproduction.py --from runs/reproduction

@@ -11,7 +11,9 @@ A name of gemps stands for the rule of gemps, whatever others say. No module of 
 
 from importlib import metadata
 
-__all__ = ["BUILT_IN", "ENTRY_POINTS", "foreign_rules", "is_rule", "rule_names"]
+from gem_core.errors import RuleError
+
+__all__ = ["BUILT_IN", "ENTRY_POINTS", "foreign_rules", "is_rule", "require_rule", "rule_names"]
 
 # Name -> module and class.
 BUILT_IN = {
@@ -37,6 +39,17 @@ def rule_names() -> tuple[str, ...]:
 def is_rule(name: str) -> bool:
     """Whether `create_rule` knows this name; other packages are looked at only where gemps does not."""
     return name in BUILT_IN or name in foreign_rules()
+
+
+def require_rule(name: str) -> str:
+    """`name`, if it is a rule's.
+
+    Raises:
+        RuleError: there is no such rule.
+    """
+    if not is_rule(name):
+        raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(rule_names())}")
+    return name
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:

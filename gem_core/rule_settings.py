@@ -2,7 +2,19 @@
 
 import math
 
-__all__ = ["parse_settings"]
+__all__ = ["parse_settings", "settings_text"]
+
+
+def settings_text(value: object) -> object:
+    """Settings as text: a table becomes NAME=VALUE pairs; text is looked at, and stays; other values are not ours.
+
+    Raises:
+        ValueError: the text is not written so.
+    """
+    text = ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
+    if isinstance(text, str):
+        parse_settings(text)
+    return text
 
 
 def parse_settings(text: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from gem_core.errors import RuleError
-from gem_core.registry import BUILT_IN, ENTRY_POINTS, foreign_rules, rule_names
+from gem_core.registry import BUILT_IN, ENTRY_POINTS, foreign_rules, require_rule, rule_names
 from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState, WorkerStep
 
 __all__ = [
@@ -47,9 +47,7 @@ def _rule(name: str) -> type[UpdateRule]:
         module, _, class_name = BUILT_IN[name].partition(":")
         built_in: type[UpdateRule] = getattr(importlib.import_module(module), class_name)
         return built_in
-    entry_point = foreign_rules().get(name)
-    if entry_point is None:
-        raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(rule_names())}")
+    entry_point = foreign_rules()[require_rule(name)]
     origin = f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist is not None else "a package"
     try:
         rule = entry_point.load()

@@ -1,7 +1,7 @@
 """DC-ASGD, adaptive form (DC-ASGD-a): a stale gradient is corrected by what others have moved since it was computed.
 
-Zheng et al., 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv 1609.08326, section 5 and
-the adaptive form of section 6. With g the gradient and w_bak the parameters that it was computed at, the paper has
+Zheng et al., 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv 1609.08326, the
+adaptive form. With g the gradient and w_bak the parameters that it was computed at, the authors' implementation has
 
     MeanSquare <- m * MeanSquare + (1 - m) * g^2
     w          <- w - eta * (g + lambda / sqrt(MeanSquare + 1e-7) * g * g * (w - w_bak))

@@ -1,7 +1,7 @@
 """Ringmaster ASGD: a delta that is too old is dropped, and its worker goes on from theta as it is.
 
 Maranjyan, Tyurin and Richtarik, 2025, "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity", arXiv
-2501.16168, algorithm 4 (without calculation stops; stopping a computation is not the server's to do):
+2501.16168, without its calculation stops (stopping a computation is not the server's to do):
 
     theta <- theta + delta    if delay < R
     s_w   <- theta

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, is_rule, rule_names
-from gem_core.rule_settings import parse_settings
+from gem_core.registry import BUILT_IN, require_rule
+from gem_core.rule_settings import parse_settings, settings_text
 
 MIB = 1024 * 1024
 # Of sockaddr_un, without the zero at its end.
@@ -97,12 +97,12 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
-    rule: str = Field(
+    rule: Annotated[str, AfterValidator(require_rule)] = Field(
         "gem",
         description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
         json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
     )
-    rule_settings: str = Field(
+    rule_settings: Annotated[str, BeforeValidator(settings_text)] = Field(
         "",
         description="Settings of another rule than gem, as NAME=VALUE,NAME=VALUE: strength=1,decay=0.9 for dc-asgd. In "
         "a TOML file it may be a table. Each rule's names and defaults are in docs/rules.md; a name that the rule does "
@@ -351,24 +351,6 @@ class ServerSettings(BaseSettings):
         folder = Path(values["credentials"])
         optional = {name: folder / file for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
         return {name: folder / file for name, file in _FILES.items()} | optional | values
-
-    @field_validator("rule")
-    @classmethod
-    def _rule_is_known(cls, value: str) -> str:
-        if not is_rule(value):
-            raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(rule_names())}")
-        return value
-
-    @field_validator("rule_settings", mode="before")
-    @classmethod
-    def _table_as_text(cls, value: Any) -> Any:
-        return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
-
-    @field_validator("rule_settings")
-    @classmethod
-    def _rule_settings_are_pairs(cls, value: str) -> str:
-        parse_settings(value)
-        return value
 
     @field_validator("shared_memory_socket", mode="before")
     @classmethod

@@ -5,14 +5,14 @@ Where the server or a worker has the same setting, it has the same name, meaning
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from gem_worker.settings import TaskName, WireName
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, is_rule, rule_names
-from gem_core.rule_settings import parse_settings
+from gem_core.registry import BUILT_IN, require_rule
+from gem_core.rule_settings import parse_settings, settings_text
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 
@@ -33,12 +33,12 @@ class SimulationSettings(BaseSettings):
         le=100_000,
         description="Simulated workers. Each takes the memory of what the rule keeps of it.",
     )
-    rule: str = Field(
+    rule: Annotated[str, AfterValidator(require_rule)] = Field(
         default="gem",
         description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
         json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
     )
-    rule_settings: str = Field(
+    rule_settings: Annotated[str, BeforeValidator(settings_text)] = Field(
         default="",
         description="The rule's settings as NAME=VALUE,NAME=VALUE: kappa=2,momentum=0.8 for gem. In a TOML file and in "
         "Python it may be a table. Each rule's names and defaults are in docs/rules.md.",
@@ -142,24 +142,6 @@ class SimulationSettings(BaseSettings):
         description="Commits between two evaluations of the central variable, on all training and all held-out "
         "samples; 0: only at the end.",
     )
-
-    @field_validator("rule")
-    @classmethod
-    def _rule_is_known(cls, value: str) -> str:
-        if not is_rule(value):
-            raise ValueError(f"there is no update rule {value!r}; choose one of: {', '.join(rule_names())}")
-        return value
-
-    @field_validator("rule_settings", mode="before")
-    @classmethod
-    def _table_as_text(cls, value: object) -> object:
-        return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
-
-    @field_validator("rule_settings")
-    @classmethod
-    def _pairs(cls, value: str) -> str:
-        parse_settings(value)
-        return value
 
     @field_validator("compute_time")
     @classmethod

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from gem_worker.errors import Diverged
-from gem_worker.settings import WireName
 from gem_worker.tasks import Task, create_task
+from gem_worker.wire_names import WIRE_TYPES
 
-from gem_core import UpdateRule, WireType, create_rule
+from gem_core import UpdateRule, create_rule
 from gem_simulator.cluster import BeforeRule, Cluster, Commit, look_away
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
@@ -26,13 +26,6 @@ from gem_simulator.settings import SimulationSettings
 from gem_simulator.timeline import Timing, timeline
 from gem_simulator.workload import Delta, Workload, torch_as_it_was
 from gem_trace.format import digest
-
-WIRE_TYPES: dict[WireName, WireType] = {
-    "float32": WireType.FLOAT32,
-    "float16": WireType.FLOAT16,
-    "bfloat16": WireType.BFLOAT16,
-    "int8": WireType.INT8_BLOCK,
-}
 
 
 def simulate(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gem_worker.errors import Diverged
+from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, Diverged
 from gem_worker.flat_model import FlatModel
 from gem_worker.local_steps import LocalSteps
 from gem_worker.models import create_model
@@ -26,9 +26,6 @@ from torch.nn import functional
 from gem_core import BadValueError, Layout, PayloadFormat, WireType
 from gem_core.rules import WorkerStep
 from gem_core.wire_types import NUMPY
-
-# As of ParameterServer: a worker gives up after so many gradients in a row that are not finite.
-MOST_SKIPPED_IN_A_ROW = 100
 
 _CPU = torch.device("cpu")
 
@@ -127,7 +124,7 @@ class Workload:
         self._install(parameters, buffers)
         if not self.model.training:  # it visits every module, which takes a tenth of a small model's step
             self.model.train()
-        for skipped in range(MOST_SKIPPED_IN_A_ROW):
+        for skipped in range(MAX_SKIPPED_IN_A_ROW):
             samples, loss = self._backward(hand)
             while not self._local.take(eta):
                 more, loss = self._backward(hand)
@@ -137,7 +134,7 @@ class Workload:
             if staged.usable:
                 return Delta(self._received(), self._sent_buffers(), staged.loss, samples), skipped
             self._install(parameters, buffers)
-        raise Diverged(f"{MOST_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
+        raise Diverged(f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
 
     def _backward(self, hand: Hand) -> tuple[int, torch.Tensor]:
         """The gradient of the worker's next batch is there; gives the batch's size and its loss."""

@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 def test_the_quick_form_of_all_is_as_short_as_was_promised() -> None:
-    """Steps, not seconds: a core does some 400 steps of the CNN each second, and the limit is 15 minutes on two."""
+    """Steps, not seconds: two slow cores did 400 steps of the CNN a second, so these take under 14 minutes there."""
     runs = runs_of(choose([ALL]), Scope(quick=True, steps=200))
     small = sum(run.commits for run in runs if not run.large)
     large = sum(run.commits for run in runs if run.large)

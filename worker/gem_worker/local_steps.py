@@ -4,8 +4,8 @@
     delta = -eta * (sum of the gradients), divided by their number where the rule says so
 
 so that what is committed is what the local steps would have added to the parameters, or its mean: the sum of local
-updates of EASGD (Zhang, Choromanska and LeCun, 2015, section 2), the accumulated gradient normalization of Hermans,
-Spanakis and Moeckel (2017, equation 4).
+updates of EASGD (Zhang, Choromanska and LeCun, 2015), the accumulated gradient normalization of Hermans, Spanakis and
+Moeckel (2017).
 """
 
 import torch

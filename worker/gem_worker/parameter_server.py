@@ -28,26 +28,16 @@ from gem_worker.client import (
     Verdict,
     Version,
 )
-from gem_worker.errors import Diverged, UnsupportedModel
+from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, Diverged, UnsupportedModel
 from gem_worker.flat_model import FlatModel
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaling import LossScaling
 from gem_worker.model_tensors import inspect_model
 from gem_worker.settings import WireName
 from gem_worker.transfer import Staged, Transfer, host_view
+from gem_worker.wire_names import WIRE_TYPES
 
 _log = logging.getLogger(__name__)
-
-# So many steps in a row without a usable gradient end the training. GradScaler needs at most 16 to come down from its
-# first scale of 65 536 to 1, so it is far from that.
-MAX_SKIPPED_IN_A_ROW = 100
-
-_WIRE_TYPES: dict[str, WireType] = {
-    "float32": WireType.FLOAT32,
-    "float16": WireType.FLOAT16,
-    "bfloat16": WireType.BFLOAT16,
-    "int8": WireType.INT8_BLOCK,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,9 +520,9 @@ def default_worker_name() -> str:
 
 def _offer(name: WireName) -> tuple[WireType, ...]:
     """What the worker can speak, best first; every server speaks FLOAT32."""
-    if name not in _WIRE_TYPES:
+    if name not in WIRE_TYPES:
         raise ValueError(f"{name!r} is no wire type; use one of {', '.join(get_args(WireName))}")
-    return tuple(dict.fromkeys((_WIRE_TYPES[name], WireType.FLOAT32)))
+    return tuple(dict.fromkeys((WIRE_TYPES[name], WireType.FLOAT32)))
 
 
 def _reason(error: BaseException | None) -> str:

@@ -1,0 +1,11 @@
+"""What people call the wire types."""
+
+from gem_core.wire_types import WireType
+from gem_worker.settings import WireName
+
+WIRE_TYPES: dict[WireName, WireType] = {
+    "float32": WireType.FLOAT32,
+    "float16": WireType.FLOAT16,
+    "bfloat16": WireType.BFLOAT16,
+    "int8": WireType.INT8_BLOCK,
+}
