@@ -6,6 +6,7 @@ torch.optim.SGD with momentum, on the batches, first parameters and dropout of w
 from dataclasses import dataclass
 
 import torch
+from gem_simulator.evaluation import Evaluation
 from gem_simulator.settings import SimulationSettings
 from gem_simulator.workload import torch_as_it_was
 from gem_worker.models import create_model
@@ -14,8 +15,6 @@ from gem_worker.seeds import dropout_seed
 from gem_worker.tasks import Task, batch_numbers
 from torch import nn
 from torch.nn import functional
-
-from gem_reproduction.outcomes import Evaluated
 
 # The paper's, and GEM's default.
 MOMENTUM = 0.9
@@ -26,7 +25,7 @@ class Trained:
     """What came of it: the loss of each step's batch before the step, and evaluations; the last is of the end."""
 
     losses: list[float]
-    evaluations: list[Evaluated]
+    evaluations: list[Evaluation]
     finite: bool
 
 
@@ -42,7 +41,7 @@ def train(settings: SimulationSettings, task: Task) -> Trained:
         batches = batch_numbers(len(task.train), settings.batch_size, settings.seed, 0)
         torch.manual_seed(dropout_seed(settings.seed, 0))
         losses: list[float] = []
-        evaluations: list[Evaluated] = []
+        evaluations: list[Evaluation] = []
         finite = True
         for step in range(1, settings.steps + 1):
             _, numbers = next(batches)
@@ -64,8 +63,8 @@ def train(settings: SimulationSettings, task: Task) -> Trained:
         return Trained(losses, evaluations, finite)
 
 
-def _evaluate(model: nn.Module, task: Task, steps: int) -> Evaluated:
+def _evaluate(model: nn.Module, task: Task, steps: int) -> Evaluation:
     cpu = torch.device("cpu")
     training_loss, _ = score(model, task.train, cpu)
     test_loss, accuracy = score(model, task.test, cpu)
-    return Evaluated(steps, float(steps), training_loss, test_loss, accuracy)
+    return Evaluation(steps, float(steps), training_loss, test_loss, accuracy)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from gem_simulator.evaluation import Evaluation
 from numpy.typing import NDArray
 
 from gem_reproduction.runs import Run
@@ -18,20 +19,6 @@ POINTS = 100
 
 # What a curve has of each bin of worker steps, as means over the commits of all workers in it.
 CURVES = ("at", "loss", "mean_pi", "blocked_fraction", "staleness")
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """The central variable at one time, over all training samples and over the held-out ones; nothing is dropped out.
-
-    `commits`: applied before. `at`: virtual seconds. Losses are means of the cross-entropy; NaN or inf: not finite.
-    """
-
-    commits: int
-    at: float
-    training_loss: float
-    test_loss: float
-    accuracy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +64,7 @@ class Outcome:
         seconds: of the wall clock, that it took.
     """
 
-    evaluations: list[Evaluated]
+    evaluations: list[Evaluation]
     chance_loss: float
     commits: int = 0
     skipped: int = 0
@@ -134,7 +121,7 @@ class Outcome:
     def from_description(cls, value: Mapping[str, Any]) -> Self:
         """What `describe` described. Raises KeyError or TypeError for anything else."""
         rest = dict(value)
-        evaluations = [Evaluated(**_numbers(one)) for one in rest.pop("evaluations")]
+        evaluations = [Evaluation(**_numbers(one)) for one in rest.pop("evaluations")]
         curves = Curves(**{name: _row(one) for name, one in rest.pop("curves").items()})
         medians = dict(rest.pop("medians"))
         medians |= {"whole": _row(medians["whole"]), "by_tensor": [_row(one) for one in medians["by_tensor"]]}

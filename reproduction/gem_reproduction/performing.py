@@ -15,7 +15,7 @@ from gem_core import UpdateRule, create_rule
 from gem_reproduction import momentum_sgd
 from gem_reproduction.candidates import CANDIDATES
 from gem_reproduction.observing import MedianOfPi
-from gem_reproduction.outcomes import CURVES, Evaluated, Medians, Outcome, curves, tenths
+from gem_reproduction.outcomes import CURVES, Medians, Outcome, curves, tenths
 from gem_reproduction.patterns import load_patterns
 from gem_reproduction.runs import Data, Run
 
@@ -51,9 +51,7 @@ def _simulated(result: SimulationResult, medians: Medians, task: Task, began: fl
     by_tenth, middle = tenths(column("loss"))
     names = ("mean_pi", "blocked_fraction", "clamped_fraction", "staleness")
     return Outcome(
-        evaluations=[
-            Evaluated(one.commits, one.at, one.training_loss, one.test_loss, one.accuracy) for one in result.evaluations
-        ],
+        evaluations=result.evaluations,
         chance_loss=math.log(task.classes),
         commits=result.commits,
         skipped=int(column("skipped").sum()),

@@ -18,14 +18,15 @@ from gem_core.lazy import lazy
 if TYPE_CHECKING:
     from gem_simulator.cluster import Commit
     from gem_simulator.errors import SimulationError
+    from gem_simulator.evaluation import Evaluation
     from gem_simulator.recorded import Recorded, read_recorded
-    from gem_simulator.results import Evaluation, History, SimulationResult
+    from gem_simulator.results import History, SimulationResult
     from gem_simulator.settings import SimulationSettings
     from gem_simulator.simulation import follow, simulate
 
 _HOMES = {
     "Commit": "cluster",
-    "Evaluation": "results",
+    "Evaluation": "evaluation",
     "History": "results",
     "Recorded": "recorded",
     "SimulationError": "errors",

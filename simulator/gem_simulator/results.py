@@ -1,7 +1,6 @@
 """What came of a simulation."""
 
 import math
-import resource
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,24 +10,11 @@ from numpy.typing import NDArray
 
 from gem_core import Layout, Statistics
 from gem_simulator.cluster import Commit
+from gem_simulator.evaluation import Evaluation
 
 _STATISTICS = tuple(Statistics.__dataclass_fields__)
 # Of each commit: a column of float64 (NaN: no loss that is finite).
 COLUMNS = ("at", "waited", "rank", "sequence", "staleness", "loss", "skipped", *_STATISTICS)
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The central variable at a clock: mean loss over all training samples, and over the held-out ones; accuracy there.
-
-    `at`: virtual seconds. Loss is NaN where the parameters are not finite.
-    """
-
-    commits: int
-    at: float
-    training_loss: float
-    test_loss: float
-    accuracy: float
 
 
 class History:
@@ -131,5 +117,11 @@ class SimulationResult:
 
 def peak_memory() -> int:
     """Of this process so far, in bytes."""
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # which Windows has not
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -17,11 +17,12 @@ from gem_core import UpdateRule, create_rule
 from gem_simulator.cluster import BeforeRule, Cluster, Commit, look_away
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
+from gem_simulator.evaluation import Evaluation
 from gem_simulator.events import Event
 from gem_simulator.exchanges import EXCHANGES, ServiceExchange
 from gem_simulator.recorded import Recorded
 from gem_simulator.recording import TraceRecorder
-from gem_simulator.results import Evaluation, History, SimulationResult, peak_memory
+from gem_simulator.results import History, SimulationResult, peak_memory
 from gem_simulator.settings import SimulationSettings
 from gem_simulator.timeline import Timing, timeline
 from gem_simulator.workload import Delta, Workload, torch_as_it_was

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from gem_reproduction.figures import Group, choose
 from gem_reproduction.figures.interface import Verdict
-from gem_reproduction.outcomes import Evaluated, Medians, Outcome
+from gem_reproduction.outcomes import Medians, Outcome
 from gem_reproduction.runs import Scope
+from gem_simulator.evaluation import Evaluation
 
 CHANCE = math.log(10)
 
@@ -15,8 +16,8 @@ def outcome(
     loss: float = 0.1, *, validation: Sequence[float] = (0.1,), times: Sequence[tuple[float, float]] = ()
 ) -> Outcome:
     """A run with this loss at its end, and on the way `validation` losses or (virtual time, training loss)."""
-    way = [Evaluated(0, at, training, 0.1, 0.9) for at, training in times]
-    way += [Evaluated(0, 1000.0, loss, one, 0.9) for one in validation]
+    way = [Evaluation(0, at, training, 0.1, 0.9) for at, training in times]
+    way += [Evaluation(0, 1000.0, loss, one, 0.9) for one in validation]
     return Outcome(
         way,
         CHANCE,

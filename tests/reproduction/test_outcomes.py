@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gem_reproduction import outcomes
-from gem_reproduction.outcomes import CURVES, POINTS, Curves, Evaluated, Medians, Outcome, curves, tenths
+from gem_reproduction.outcomes import CURVES, POINTS, Curves, Medians, Outcome, curves, tenths
 from gem_reproduction.runs import Scope
+from gem_simulator.evaluation import Evaluation
 
 RUN = Scope(steps=10, seeds=1).simulations(workers=2)[0]
 
 
 def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = Outcome(
-        [Evaluated(20, 10.0, 0.1, 0.2, 0.9)], 2.3, 20, tenths=[1.0, 0.5], middle=0.7, mean_pi=1.0, blocked_fraction=0.5,
+        [Evaluation(20, 10.0, 0.1, 0.2, 0.9)], 2.3, 20, tenths=[1.0, 0.5], middle=0.7, mean_pi=1.0,
+        blocked_fraction=0.5,
         clamped_fraction=0.1, staleness=1.0, curves=Curves(*([1.0, 2.0] for _ in range(6))),
         medians=Medians(["a", "b"], [0, 7], [0.5, 0.4], [[0.5, 0.6], [0.4, 0.3]]), seconds=1.5,
     )  # fmt: skip
@@ -24,7 +26,7 @@ def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_losses_that_are_not_finite_are_kept_as_such(tmp_path: Path) -> None:
-    kept = Outcome([Evaluated(20, 10.0, math.nan, math.inf, 0.1)], 2.3, finite=False, tenths=[1.0, math.nan])
+    kept = Outcome([Evaluation(20, 10.0, math.nan, math.inf, 0.1)], 2.3, finite=False, tenths=[1.0, math.nan])
     outcomes.write(tmp_path, RUN, kept)
     text = outcomes.path(tmp_path, RUN).read_text(encoding="utf-8")
     assert "NaN" not in text
