@@ -31,8 +31,9 @@ class Figure8(Figure):
         "kappa 1 are runs of 1a."
     )
     remark = (
-        "How much is too much depends on the number of workers: 4 times the energy is worse with 20 of them, and with "
-        "10 it is not yet."
+        "Whether kappa 4 suffers depends on the number of workers, which the paper's claim does not name. That it is "
+        f"judged with {_WORKERS} was decided after a look at 5, 10 and 20: with 5 and {_FEWER} of them kappa 4 was no "
+        "worse. So this verdict says less than the others do, which were declared before their runs."
     )
     size = (9.0, 4.0)
 
