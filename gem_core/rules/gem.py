@@ -63,6 +63,7 @@ class Gem(UpdateRule):
 
     name = "gem"
     vectors_per_worker = 2
+    has_factors = True
     known_settings = (
         Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
         Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
@@ -83,6 +84,23 @@ class Gem(UpdateRule):
     def new_worker(self, parameters: NDArray[np.float32]) -> GemState:
         """A copy of `parameters`, and a moment of 0."""
         return GemState(parameters.copy(), np.zeros_like(parameters))
+
+    def factors(
+        self,
+        parameters: NDArray[np.float32],
+        state: WorkerState,
+        delta: NDArray[np.float32],
+        at: NDArray[np.int64] | slice,
+    ) -> NDArray[np.float32]:
+        """Pi of the elements `at`, equation 27 with the clamp; where delta is 0 it means nothing."""
+        assert isinstance(state, GemState)
+        mu, kappa, least, most, epsilon = self._scalars
+        deltas = delta[at]
+        with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
+            moments = mu * state.moment[at] + deltas
+            drifts = parameters[at] - state.snapshot[at]
+            pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
+            return np.clip(pi, least, most, out=pi)
 
     def _commit(
         self,

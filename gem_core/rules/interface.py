@@ -98,6 +98,7 @@ class UpdateRule(ABC):
         name: what `create_rule` and `--rule` call it.
         vectors_per_worker: float32 vectors of the model's size that one worker's state takes.
         vectors_per_run: those that the rule itself keeps, however many workers there are.
+        has_factors: whether it scales each element of a delta by a factor of its own, which `factors` tells.
         sends_parameters: whether a snapshot is a copy of theta. Where it is not, what a worker holds cannot be told
             from its version alone, and nobody may take it for theta.
         known_settings: what can be set.
@@ -110,6 +111,7 @@ class UpdateRule(ABC):
     name: ClassVar[str]
     vectors_per_worker: int
     vectors_per_run: int = 0
+    has_factors: ClassVar[bool] = False
     sends_parameters: ClassVar[bool] = True
     known_settings: ClassVar[tuple[Setting, ...]] = ()
 
@@ -191,6 +193,20 @@ class UpdateRule(ABC):
         if parallel:
             apply_thread_count()
         return self._commit(parameters, state, delta, staleness, parallel)
+
+    def factors(
+        self,
+        parameters: NDArray[np.float32],
+        state: WorkerState,
+        delta: NDArray[np.float32],
+        at: NDArray[np.int64] | slice,
+    ) -> NDArray[np.float32] | None:
+        """What `commit` would scale the elements `at` of `delta` by (pi of `gem`), were it called with these now.
+
+        Changes nothing, and is not what commits are computed with: it is for whoever watches some of the elements.
+        None: the rule has no factor by element (`has_factors`).
+        """
+        return None
 
     def is_parallel(self, elements: int) -> bool:
         """Whether a commit of so many elements runs on several threads.

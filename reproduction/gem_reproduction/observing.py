@@ -1,8 +1,7 @@
 """The median of pi, over a model and over each of its tensors: an observer for figures 3, 9 and 10.
 
-The rule `gem` reports the mean of pi and not its median, which no single pass over memory gives. So pi is computed
-here again, from what the rule is about to be given, by equation 27 with the clamp of gem_core's rule. It is only
-looked at: what is applied is the rule's own.
+The rule `gem` reports the mean of pi and not its median, which no single pass over memory gives. So it is asked for pi
+of every element beforehand.
 """
 
 import math
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout, UpdateRule, WorkerState
-from gem_core.rules.gem import Gem, GemState
 from gem_reproduction.outcomes import Medians
 
 # Commits that are looked at: as many as a picture of a heat map can show.
@@ -22,7 +20,7 @@ class MedianOfPi:
     """Looks at every so many commits of a run.
 
     Args:
-        rule: of the run; only `gem` has a pi by element, and for others nothing is seen.
+        rule: of the run; where it has no factor by element, nothing is seen.
         layout: of the model.
         commits: how many the run will have; 0: unknown, and every tenth is looked at.
         workers: of the run. The stride and their number have no common divisor: in a round-robin order each is seen.
@@ -35,12 +33,14 @@ class MedianOfPi:
         while math.gcd(self._stride, workers) > 1:
             self._stride += 1
         self._seen = 0
-        self.found = Medians([tensor.name for tensor in layout.parameters] if isinstance(rule, Gem) else [])
+        self.found = Medians([tensor.name for tensor in layout.parameters] if rule.has_factors else [])
 
     def __call__(self, parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
         """A commit is about to be applied."""
-        if isinstance(state, GemState) and self._seen % self._stride == 0:
-            factors = pi(self._rule, parameters, state, delta)
+        factors = None
+        if self._seen % self._stride == 0:
+            factors = self._rule.factors(parameters, state, delta, slice(None))
+        if factors is not None:
             self.found.commits.append(self._seen)
             self.found.whole.append(_median(factors, delta))
             self.found.by_tensor.append(self._by_tensor(factors, delta))
@@ -50,20 +50,6 @@ class MedianOfPi:
         ends = np.cumsum([tensor.elements for tensor in self._layout.parameters])[:-1]
         parts = zip(np.split(factors, ends), np.split(delta, ends), strict=True)
         return [_median(some, deltas) for some, deltas in parts]
-
-
-def pi(
-    rule: UpdateRule, parameters: NDArray[np.float32], state: GemState, delta: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Pi of each element, as `gem` will compute it from these (gem_core/rules/gem.py), which stay as they are."""
-    mu, kappa, least, most, epsilon = (
-        np.float32(rule.settings[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
-    )
-    moment = mu * state.moment + delta
-    with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
-        factors = (kappa * np.abs(moment) - np.abs(parameters - state.snapshot)) / (np.abs(delta) + epsilon)
-        clamped: NDArray[np.float32] = np.clip(factors, least, most)
-    return clamped
 
 
 def _median(factors: NDArray[np.float32], delta: NDArray[np.float32]) -> float:

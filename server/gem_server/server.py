@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from gem_core import RuleError, ThreadingError, UpdateRule, checked_copy, create_rule, wire_kernels
 from gem_core.threads import configure_threads
@@ -24,7 +24,7 @@ from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns, TraceTurns, Turns
 from gem_server.persistence import Persistence
-from gem_server.process_memory import default_limit
+from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
 from gem_server.security import protection
@@ -32,6 +32,7 @@ from gem_server.service import handlers, messages
 from gem_server.service.answering import Answering, Gate
 from gem_server.service.commit_port import SPARE_CONNECTIONS, CommitPort
 from gem_server.service.commit_stream import CommitStream
+from gem_server.service.history import History
 from gem_server.service.initialize_stream import InitializeStream
 from gem_server.service.listener import Listener
 from gem_server.service.membership import Membership, Ports
@@ -49,7 +50,12 @@ from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers
 from gem_server.sweeping import Sweeper
+from gem_server.telemetry.history import Interval
+from gem_server.telemetry.telemetry import Telemetry
 from gem_trace import OrderError, read_order
+
+if TYPE_CHECKING:
+    from gem_server.web.web_server import WebServer
 
 # Entries and names that outlive their sessions: a few generations of the largest run.
 REMEMBERED_FACTOR = 4
@@ -119,6 +125,9 @@ class Server:
         # Half of the cores: the other half is for the kernels.
         copies = min(settings.staging_buffers, max(1, len(os.sched_getaffinity(0)) // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
+        self.telemetry = Telemetry(
+            self.rule, monotonic, self.course.run_seconds, self._measure, is_wanted=settings.telemetry
+        )
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -128,6 +137,7 @@ class Server:
             queue=self.queue,
             kernel_thread=self._kernel_thread,
             clock=monotonic,
+            telemetry=self.telemetry,
             log=self.persistence.log,
             recorder=self._recorder,
         )
@@ -154,7 +164,9 @@ class Server:
         )
         self._run_settings = messages.run_settings_to(settings, self.rule)
         self._status = self._make_status()
+        self._history = History(self._answering, self.telemetry, self.evaluations, lambda: self.central.incarnation)
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
+        self._web: WebServer | None = None
         self._breakdown = Breakdown()
         self._desertion = Desertion()
         self._tasks: list[asyncio.Task[None]] = []
@@ -185,6 +197,7 @@ class Server:
                 await self._recorder.start(self.rule, self.central, self.run.identity)
             if self._memory_socket is not None:
                 self._memory_socket.open()
+            await self._open_web()
         except BaseException:
             await self._commit_port.close(None)
             await self._listener.close(None)
@@ -245,6 +258,8 @@ class Server:
         was_broken = bool(self._breakdown)
         if self._applying is not None:
             await asyncio.wait([self._applying])
+        if self._web is not None:
+            await self._web.close()
         await self.persistence.end_log()
         broken = bool(self._breakdown)
         if self._recorder is not None:
@@ -275,6 +290,12 @@ class Server:
             return StrictQueue(self._turns, started, lambda: self.run.unreserved)
         return StrictQueue(self._turns, started)
 
+    async def _open_web(self) -> None:
+        if self.settings.dashboard or self.settings.metrics:
+            from gem_server.web.opening import open_web  # and aiohttp with it: only where somebody looks
+
+            self._web = await open_web(self.settings, self._status)
+
     async def _compile(self) -> None:
         """Compile the kernels on the thread that will launch them."""
 
@@ -298,7 +319,7 @@ class Server:
             self.staging,
             self.queue,
             self.evaluations,
-            self.applier.rate,
+            self.telemetry,
             self.persistence.checkpointer,
             self.settings.durability_level,
             self._run_settings,
@@ -347,6 +368,7 @@ class Server:
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),
             self._commits,
             self._status,
+            self._history,
             Operations(
                 answering,
                 self.run,
@@ -391,7 +413,16 @@ class Server:
         self.sessions.on_end.append(self.applier.session_ended)
         self.run.on_change.append(run_changed)
 
+    def _measure(self, interval: Interval) -> None:
+        """What is so at the end of an interval of the run's curves."""
+        interval.clock = self.central.clock
+        interval.jain_index = self.sessions.fairness.index(self.sessions.live_workers())
+        interval.workers = len(self.sessions)
+        interval.queued = len(self.queue)
+        interval.memory = anonymous_bytes()
+
     def _run_finished(self) -> None:
+        self.telemetry.run_finished()
         self.persistence.run_finished()
         stays = "; serving pulls until it is stopped"
         if self.settings.exit_when_finished:
@@ -408,6 +439,7 @@ class Server:
         tick = min(MAX_TICK_SECONDS, self.settings.stall_timeout / 4, self.settings.session_timeout / 4)
         while True:
             await asyncio.sleep(tick)
+            self.telemetry.tick()
             for session in self.sessions.expire(monotonic()):
                 logger.warning("worker %s expired: not heard of for %g s", session.worker.name, self.sessions.timeout)
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):

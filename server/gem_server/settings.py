@@ -88,6 +88,26 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
+    dashboard: str = Field(
+        "",
+        description="Address and port of a web page that shows the run live, for a browser; 8080 alone means "
+        "127.0.0.1:8080, and port 0 takes a free one. It can only be looked at, without encryption and without "
+        "tokens: beyond loopback whoever reaches it sees it. It has /metrics, too. Empty: none.",
+        json_schema_extra={"panel": "Watching"},
+    )
+    dashboard_hosts: str = Field(
+        "",
+        description="Names, with commas between them, by which browsers may come to --dashboard and --metrics beside "
+        "localhost, this machine's name and addresses in figures: that of a proxy before it. Requests for other names "
+        "are refused, because a page elsewhere could have made them (DNS rebinding).",
+        json_schema_extra={"panel": "Watching"},
+    )
+    metrics: str = Field(
+        "",
+        description="Address and port at which Prometheus finds /metrics, and nothing else is; as --dashboard.",
+        json_schema_extra={"panel": "Watching"},
+    )
+
     shared_memory_socket: Path | None = Field(
         None,
         description=f"Path of a Unix socket to make (at most {MAX_SOCKET_PATH_BYTES} bytes), at which workers on this "
@@ -290,6 +310,13 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Durability"},
     )
 
+    telemetry: bool = Field(
+        True,
+        description="Keep histograms of staleness and waiting, the curves of the run, and pi by tensor from a sample, "
+        "all in bounded memory. Without it there are counts and means only, for about one percent less processor time.",
+        json_schema_extra={"panel": "Watching"},
+    )
+
     staging_buffers: int = Field(
         4,
         ge=1,
@@ -364,6 +391,14 @@ class ServerSettings(BaseSettings):
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"{value!r} is not HOST:PORT; write for example 127.0.0.1:50051 or [::1]:50051")
         return value
+
+    @field_validator("dashboard", "metrics")
+    @classmethod
+    def _page_has_host_and_port(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and (not port.isdigit() or int(port) > 65535):
+            raise ValueError(f"{value!r} is not HOST:PORT; write for example 8080, 127.0.0.1:8080 or [::1]:8080")
+        return f"{host or '127.0.0.1'}:{port}" if value else value
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:

@@ -17,7 +17,7 @@ from gem_worker.client import (
     ServerUnavailable,
     Version,
 )
-from gem_worker.client.status_report import to_dict
+from gemps.plain_values import to_dict
 from gemps.v1 import status_pb2
 from google.protobuf.json_format import MessageToDict
 

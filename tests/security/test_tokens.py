@@ -29,7 +29,7 @@ METHODS = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerServi
 # SECURITY.md's table; an operator may make every call.
 MAY = {
     "worker": {"Join", "Initialize", "Pull", "Commit", "Heartbeat", "Leave"},
-    "observer": {"Pull", "GetStatus", "WatchStatus", "ReportEvaluation"},
+    "observer": {"Pull", "GetStatus", "WatchStatus", "GetHistory", "ReportEvaluation"},
     "operator": set(METHODS),
 }
 OF_ROLE = {"worker": WORKER, "observer": OBSERVER, "operator": OPERATOR}

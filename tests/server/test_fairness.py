@@ -1,6 +1,7 @@
 import pytest
 from gem_server.state.fairness import FairnessWindow, jain_index
-from gem_server.state.workers import RateMeter, Worker
+from gem_server.state.workers import Worker
+from gem_server.telemetry.rate_meter import RateMeter
 
 
 @pytest.mark.parametrize(

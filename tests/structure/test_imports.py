@@ -94,8 +94,11 @@ def test_server_does_not_import_torch() -> None:
     assert violations(sources(SERVER), ("torch", "torchvision")) == []
 
 
-def test_server_knows_the_wire_only_in_its_service() -> None:
-    outside = [path for path in sources(SERVER) if not path.is_relative_to(SERVER / "service")]
+def test_server_knows_the_wire_only_in_its_service_and_its_pages() -> None:
+    """The pages show what the service tells, so they read its messages; they call nobody."""
+    pages = sources(SERVER / "web")
+    assert violations(pages, ("grpc", "grpc_health", "grpc_reflection", "grpc_status")) == []
+    outside = [path for path in sources(SERVER) if path not in pages and not path.is_relative_to(SERVER / "service")]
     assert {path.stem for path in outside} >= {"central_variable", "ledger", "request_queue", "checkpoint", "server"}
     assert violations(outside, (*GRPC, *PROTOBUF)) == []
 

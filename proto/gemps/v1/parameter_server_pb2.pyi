@@ -1,4 +1,5 @@
 from gemps.v1 import commit_pb2 as _commit_pb2
+from gemps.v1 import history_pb2 as _history_pb2
 from gemps.v1 import operations_pb2 as _operations_pb2
 from gemps.v1 import parameters_pb2 as _parameters_pb2
 from gemps.v1 import session_pb2 as _session_pb2

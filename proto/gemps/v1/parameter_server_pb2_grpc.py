@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from gemps.v1 import commit_pb2 as gemps_dot_v1_dot_commit__pb2
+from gemps.v1 import history_pb2 as gemps_dot_v1_dot_history__pb2
 from gemps.v1 import operations_pb2 as gemps_dot_v1_dot_operations__pb2
 from gemps.v1 import parameters_pb2 as gemps_dot_v1_dot_parameters__pb2
 from gemps.v1 import session_pb2 as gemps_dot_v1_dot_session__pb2
@@ -78,6 +79,11 @@ class ParameterServerServiceStub(object):
                 request_serializer=gemps_dot_v1_dot_status__pb2.WatchStatusRequest.SerializeToString,
                 response_deserializer=gemps_dot_v1_dot_status__pb2.WatchStatusResponse.FromString,
                 _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/gemps.v1.ParameterServerService/GetHistory',
+                request_serializer=gemps_dot_v1_dot_history__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=gemps_dot_v1_dot_history__pb2.GetHistoryResponse.FromString,
+                _registered_method=True)
         self.ReportEvaluation = channel.unary_unary(
                 '/gemps.v1.ParameterServerService/ReportEvaluation',
                 request_serializer=gemps_dot_v1_dot_operations__pb2.ReportEvaluationRequest.SerializeToString,
@@ -148,6 +154,13 @@ class ParameterServerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHistory(self, request, context):
+        """The curves of the run so far.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportEvaluation(self, request, context):
         """An evaluator's result for a version.
         """
@@ -204,6 +217,11 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     servicer.WatchStatus,
                     request_deserializer=gemps_dot_v1_dot_status__pb2.WatchStatusRequest.FromString,
                     response_serializer=gemps_dot_v1_dot_status__pb2.WatchStatusResponse.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=gemps_dot_v1_dot_history__pb2.GetHistoryRequest.FromString,
+                    response_serializer=gemps_dot_v1_dot_history__pb2.GetHistoryResponse.SerializeToString,
             ),
             'ReportEvaluation': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportEvaluation,
@@ -432,6 +450,33 @@ class ParameterServerService(object):
             '/gemps.v1.ParameterServerService/WatchStatus',
             gemps_dot_v1_dot_status__pb2.WatchStatusRequest.SerializeToString,
             gemps_dot_v1_dot_status__pb2.WatchStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gemps.v1.ParameterServerService/GetHistory',
+            gemps_dot_v1_dot_history__pb2.GetHistoryRequest.SerializeToString,
+            gemps_dot_v1_dot_history__pb2.GetHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

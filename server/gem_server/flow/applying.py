@@ -37,11 +37,12 @@ from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging import StagingPool
 from gem_server.recorder import Recorder
 from gem_server.state.central_variable import CentralVariable, Snapshot, Version
-from gem_server.state.held import Held
+from gem_server.state.held import Held, Look
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
-from gem_server.state.workers import RateMeter, WorkerState
+from gem_server.state.workers import WorkerState
+from gem_server.telemetry.telemetry import Telemetry
 
 # Smaller copies (1 MiB: some 0.1 ms) take less time than the way to another thread and back.
 COPY_ELSEWHERE_ELEMENTS = 1 << 18
@@ -64,6 +65,7 @@ class Applier:
         queue: RequestQueue,
         kernel_thread: Executor,
         clock: Callable[[], float],
+        telemetry: Telemetry,
         log: Log | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -75,10 +77,10 @@ class Applier:
         self._queue = queue
         self._kernel_thread = kernel_thread
         self._clock = clock
+        self._telemetry = telemetry
         self._log = log
         self._recorder = recorder
         self._shared = SharedSnapshots(central)
-        self.rate = RateMeter()
         self.on_commit: list[Callable[[], None]] = []
 
     def submit(self, request: AnyRequest) -> None:
@@ -148,7 +150,9 @@ class Applier:
         staleness = self._central.clock - request.base.clock
         waited = self._clock() - request.enqueued_at
         held.next.will_change()
-        statistics = await self._apply(held, request.base, buffer.parameters, staleness)
+        layout = self._central.layout
+        sample = self._telemetry.sample(layout) if layout is not None else None
+        statistics = await self._apply(held, request.base, buffer.parameters, staleness, sample)
         if self._recorder is not None:
             await self._recorder.committed(session, request, self._central.clock + 1, staleness, statistics)
         held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
@@ -156,7 +160,18 @@ class Applier:
         session.queued_commit = None
         self._staging.release(request.hold)
         self._run.applied(worker)
-        self._note(session, request, statistics, staleness, waited)
+        if worker.state is WorkerState.JOINED:
+            worker.state = WorkerState.TRAINING
+        self._telemetry.committed(
+            worker.telemetry,
+            statistics,
+            staleness=staleness,
+            waited=waited,
+            samples=request.samples,
+            loss=request.loss,
+            sample=sample,
+            clock=self._central.clock,
+        )
         verdict = Verdict(
             request.sequence,
             held.newest.version,
@@ -200,29 +215,12 @@ class Applier:
         if self._recorder is not None:
             self._recorder.forgotten(session)
 
-    async def _apply(self, held: Held, base: Version, delta: NDArray[np.float32], staleness: int) -> Statistics:
+    async def _apply(
+        self, held: Held, base: Version, delta: NDArray[np.float32], staleness: int, look: Look | None
+    ) -> Statistics:
         if self._rule.is_parallel(delta.size):
-            return await self._elsewhere(lambda: held.commit(self._central, self._rule, base, delta, staleness))
-        return held.commit(self._central, self._rule, base, delta, staleness)
-
-    def _note(
-        self, session: Session, request: CommitRequest, statistics: Statistics, staleness: int, waited: float
-    ) -> None:
-        worker = session.worker
-        if worker.state is WorkerState.JOINED:
-            worker.state = WorkerState.TRAINING
-        seen = worker.telemetry
-        self.rate.add(self._clock())
-        seen.rate.add(self._clock())
-        seen.measured += 1
-        seen.staleness_last = staleness
-        seen.staleness_sum += staleness
-        seen.statistics = statistics
-        seen.wait_sum += waited
-        seen.wait_max = max(seen.wait_max, waited)
-        seen.samples += request.samples
-        if request.loss is not None:
-            seen.loss = request.loss
+            return await self._elsewhere(lambda: held.commit(self._central, self._rule, base, delta, staleness, look))
+        return held.commit(self._central, self._rule, base, delta, staleness, look)
 
     async def _pull(self, request: PullRequest) -> None:
         session = request.session

@@ -22,6 +22,7 @@ _MAY: Mapping[str, frozenset[Role]] = MappingProxyType(
         "Leave": _WORKER,
         "GetStatus": _OBSERVER,
         "WatchStatus": _OBSERVER,
+        "GetHistory": _OBSERVER,
         "ReportEvaluation": _OBSERVER,
     }
 )

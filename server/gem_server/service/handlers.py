@@ -8,6 +8,7 @@ import grpc
 from gemps.v1 import parameter_server_pb2
 
 from gem_server.service.commit_stream import CommitStream
+from gem_server.service.history import History
 from gem_server.service.initialize_stream import InitializeStream
 from gem_server.service.membership import Membership
 from gem_server.service.operations import Operations
@@ -25,6 +26,7 @@ def handlers(
     pull: PullStream,
     commit: CommitStream,
     status: Status,
+    history: History,
     operations: Operations,
 ) -> Service:
     """The service."""
@@ -37,6 +39,7 @@ def handlers(
         "Leave": grpc.unary_unary_rpc_method_handler(_let_go(membership.leave)),
         "GetStatus": grpc.unary_unary_rpc_method_handler(_let_go(status.get)),
         "WatchStatus": grpc.unary_stream_rpc_method_handler(_let_go(status.watch)),
+        "GetHistory": grpc.unary_unary_rpc_method_handler(_let_go(history.get)),
         "ReportEvaluation": grpc.unary_unary_rpc_method_handler(_let_go(operations.report_evaluation)),
         "Control": grpc.unary_unary_rpc_method_handler(_let_go(operations.control)),
     }

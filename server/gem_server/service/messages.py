@@ -4,7 +4,7 @@ import math
 import unicodedata
 from typing import TypeVar
 
-from gemps.v1 import commit_pb2, layout_pb2, run_pb2, transfer_pb2
+from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
@@ -12,6 +12,7 @@ from gem_server.errors import Reason, Refusal
 from gem_server.flow import committing
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import Handle, Version
+from gem_server.state.evaluations import Evaluation
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import RunState
 
@@ -218,4 +219,16 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         seed=settings.seed,
         local_steps=rule.worker_step.local_steps,
         normalise_local_steps=rule.worker_step.normalise,
+    )
+
+
+def evaluation_to(evaluation: Evaluation) -> status_pb2.Evaluation:
+    """An evaluator's result as a message."""
+    return status_pb2.Evaluation(
+        version=version_to(evaluation.version),
+        loss=evaluation.loss,
+        accuracy=evaluation.accuracy,
+        samples=evaluation.samples,
+        evaluator=evaluation.evaluator,
+        run_seconds=evaluation.run_seconds,
     )

@@ -1,7 +1,7 @@
 """The calls GetStatus and WatchStatus: everything a dashboard shows, and no session ids."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gemps.v1 import run_pb2, status_pb2
@@ -15,10 +15,14 @@ from gem_server.process_memory import anonymous_bytes
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
 from gem_server.state.central_variable import CentralVariable
-from gem_server.state.evaluations import Evaluation, Evaluations
+from gem_server.state.evaluations import Evaluations
 from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions
-from gem_server.state.workers import RateMeter, Worker, WorkerState
+from gem_server.state.workers import Worker, WorkerState
+from gem_server.telemetry.condition import Condition, condition, median_rate
+from gem_server.telemetry.histogram import Histogram
+from gem_server.telemetry.telemetry import Telemetry
+from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 MIN_INTERVAL_SECONDS = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
@@ -33,6 +37,13 @@ _WORKER_STATES = {
     WorkerState.EXPIRED: status_pb2.WORKER_STATE_EXPIRED,
     WorkerState.SUPERSEDED: status_pb2.WORKER_STATE_SUPERSEDED,
 }
+_CONDITIONS = {
+    Condition.WELL: status_pb2.WORKER_CONDITION_WELL,
+    Condition.SILENT: status_pb2.WORKER_CONDITION_SILENT,
+    Condition.SLOW: status_pb2.WORKER_CONDITION_SLOW,
+    Condition.MUTED: status_pb2.WORKER_CONDITION_MUTED,
+    Condition.GONE: status_pb2.WORKER_CONDITION_GONE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ class Observed:
     staging: StagingPool
     queue: RequestQueue
     evaluations: Evaluations
-    rate: RateMeter
+    telemetry: Telemetry
     checkpointer: Checkpointer | None
     durability: str
     run_settings: run_pb2.RunSettings
@@ -81,8 +92,7 @@ class Status:
             self.watchers += 1
             try:
                 while True:
-                    report = self.report()
-                    await self._answering.may_be_shown()
+                    report = await self.shown()
                     await context.write(status_pb2.WatchStatusResponse(status=report).SerializeToString())
                     if report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions):
                         return
@@ -95,6 +105,12 @@ class Status:
         messages.parse(status_pb2.GetStatusRequest, raw)
         return status_pb2.GetStatusResponse(status=self.report())
 
+    async def shown(self) -> status_pb2.RunStatus:
+        """The status, once all that it tells of is as durable as was promised."""
+        report = self.report()
+        await self._answering.may_be_shown()
+        return report
+
     def report(self) -> status_pb2.RunStatus:
         """The whole status as a message."""
         seen, now = self._observed, self._clock()
@@ -105,6 +121,7 @@ class Status:
         training = [worker for worker in measured if worker.name in live] or measured
         statistics = [worker.telemetry.statistics for worker in training if worker.telemetry.statistics]
         losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
+        usual = median_rate(worker.telemetry.rate.rate(now) for worker in measured if _trains(worker, live))
         layout = seen.central.layout
         report = status_pb2.RunStatus(
             server_version=__version__,
@@ -121,7 +138,7 @@ class Status:
             mean_pi=_mean([one.mean_pi for one in statistics]),
             blocked_fraction=_mean([one.blocked_fraction for one in statistics]),
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
-            workers=[_worker(worker, live.get(worker.name), now) for worker in workers],
+            workers=[_worker(worker, live.get(worker.name), now, usual) for worker in workers],
             queue=status_pb2.QueueStatus(
                 length=len(seen.queue),
                 staging_buffers=seen.staging.capacity,
@@ -136,7 +153,11 @@ class Status:
                 anonymous_bytes=anonymous_bytes(),
             ),
             checkpoint=self._checkpoint(now),
+            keeps_telemetry=seen.telemetry.is_wanted,
         )
+        if seen.telemetry.is_wanted:
+            _put_histogram(seen.telemetry.staleness, report.staleness)
+            _put_histogram(seen.telemetry.wait, report.wait)
         if losses:
             report.loss = _mean(losses)
         if layout is not None:
@@ -144,9 +165,9 @@ class Status:
             report.tensor_count = len(layout.tensors)
             report.layout_digest = layout.digest
         if seen.evaluations.newest is not None:
-            report.last_evaluation.CopyFrom(_evaluation(seen.evaluations.newest))
+            report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
         if seen.evaluations.best is not None:
-            report.best_evaluation.CopyFrom(_evaluation(seen.evaluations.best))
+            report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
         return report
 
     def _rate(self, now: float) -> float:
@@ -154,7 +175,7 @@ class Status:
         seconds = self._observed.run_seconds()
         if self._observed.run.state is RunState.FINISHED and seconds > 0:
             return self._observed.run.commits_of_process / seconds
-        return self._observed.rate.rate(now)
+        return self._observed.telemetry.rate.rate(now)
 
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
         writer = self._observed.checkpointer
@@ -173,9 +194,23 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.WorkerStatus:
+def _trains(worker: Worker, live: Mapping[str, Session]) -> bool:
+    return worker.state is WorkerState.TRAINING and worker.name in live
+
+
+def _worker(worker: Worker, session: Session | None, now: float, usual: float | None) -> status_pb2.WorkerStatus:
     seen = worker.telemetry
     is_busy = session is not None and session.open_calls > session.idle_calls
+    silent_for = 0.0 if is_busy else max(0.0, now - worker.last_call)
+    rate = seen.rate.rate(now)
+    found = condition(
+        has_expired=worker.state is WorkerState.EXPIRED,
+        trains=session is not None and worker.state is not WorkerState.FINISHED,
+        silent_for=silent_for,
+        seen=seen,
+        rate=rate,
+        median_rate=usual,
+    )
     status = status_pb2.WorkerStatus(
         name=worker.name,
         host_id=worker.host_id,
@@ -188,7 +223,7 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
         refused=seen.refused,
         duplicates=seen.duplicates,
         sessions=worker.sessions,
-        commits_per_second=seen.rate.rate(now),
+        commits_per_second=rate,
         staleness_last=seen.staleness_last,
         staleness_mean=seen.staleness_sum / max(1, seen.measured),
         samples=seen.samples,
@@ -196,10 +231,12 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
         wait_max_seconds=seen.wait_max,
         bytes_received=seen.bytes_received,
         bytes_sent=seen.bytes_sent,
-        seconds_since_last_call=0.0 if is_busy else max(0.0, now - worker.last_call),
+        seconds_since_last_call=silent_for,
         overlap=session is not None and session.joining.overlap,
         shares_memory=session is not None and session.shares_memory,
+        condition=_CONDITIONS[found],
     )
+    _put_distributions(seen, status)
     if seen.loss is not None:
         status.loss = seen.loss
     if seen.statistics is not None:
@@ -209,12 +246,21 @@ def _worker(worker: Worker, session: Session | None, now: float) -> status_pb2.W
     return status
 
 
-def _evaluation(evaluation: Evaluation) -> status_pb2.Evaluation:
-    return status_pb2.Evaluation(
-        version=messages.version_to(evaluation.version),
-        loss=evaluation.loss,
-        accuracy=evaluation.accuracy,
-        samples=evaluation.samples,
-        evaluator=evaluation.evaluator,
-        run_seconds=evaluation.run_seconds,
-    )
+def _put_distributions(seen: WorkerTelemetry, status: status_pb2.WorkerStatus) -> None:
+    kept = seen.distributions
+    if kept is None:
+        return
+    status.recent_mean_pi = kept.mean_pi
+    status.recent_blocked_fraction = kept.blocked
+    status.recent_clamped_fraction = kept.clamped
+    status.recent_update_norm = kept.update_norm
+    _put_histogram(kept.staleness, status.staleness)
+    _put_histogram(kept.wait, status.wait)
+    status.wait_p50_seconds = kept.wait.quantile(0.5)
+    status.wait_p99_seconds = kept.wait.quantile(0.99)
+
+
+def _put_histogram(histogram: Histogram, message: status_pb2.Histogram) -> None:
+    message.bounds.extend(histogram.bounds)
+    message.counts.extend(histogram.counts)
+    message.sum = histogram.total

@@ -1,8 +1,10 @@
-"""Evaluators' results: the newest, and the best by accuracy."""
+"""Evaluators' results: the newest, the best by accuracy, and their curve, in bounded memory."""
 
 from dataclasses import dataclass
 
 from gem_server.state.central_variable import Version
+
+MAX_CURVE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,15 @@ class Evaluations:
     def __init__(self) -> None:
         self.newest: Evaluation | None = None
         self.best: Evaluation | None = None
+        self.curve: list[Evaluation] = []
 
     def report(self, evaluation: Evaluation) -> bool:
         """Note one; whether it is the best so far."""
         self.newest = evaluation
-        if self.best is None or evaluation.accuracy > self.best.accuracy:
+        is_best = self.best is None or evaluation.accuracy > self.best.accuracy
+        if is_best:
             self.best = evaluation
-            return True
-        return False
+        self.curve.append(evaluation)
+        if len(self.curve) > MAX_CURVE:
+            self.curve = [one for at, one in enumerate(self.curve) if not at % 2 or one is self.best]
+        return is_best

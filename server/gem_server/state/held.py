@@ -8,7 +8,8 @@ Knows arrays and versions. Refuses to know sessions, queues and the wire. The ap
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from gem_core import Statistics, UpdateRule, WorkerState
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot, Version
 
+# Looks at what the rule is about to be given (theta, the worker's state, delta), and changes nothing.
+Look: TypeAlias = Callable[[NDArray[np.float32], WorkerState, NDArray[np.float32]], None]
 # Of a snapshot that no gradient can be of; incarnations begin at 1.
 NO_VERSION = Version(0, 0)
 
@@ -50,7 +53,13 @@ class Held:
         return tuple(one.version for one in self._snapshots if one.version != NO_VERSION)
 
     def commit(
-        self, central: CentralVariable, rule: UpdateRule, base: Version, delta: NDArray[np.float32], staleness: int
+        self,
+        central: CentralVariable,
+        rule: UpdateRule,
+        base: Version,
+        delta: NDArray[np.float32],
+        staleness: int,
+        look: Look | None = None,
     ) -> Statistics:
         """Run the rule with s = the snapshot of version `base`; what the worker gets is then in `next`.
 
@@ -65,6 +74,8 @@ class Held:
                 raise AssertionError(f"{base} is not held")
             np.copyto(target.parameters, self.newest.parameters)
         self._state.snapshot = target.parameters
+        if look is not None:
+            look(central.parameters, self._state, delta)
         return central.apply(rule, self._state, delta, staleness)
 
     def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:

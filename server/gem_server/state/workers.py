@@ -8,9 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gem_core import Statistics
-
-RATE_WINDOW_SECONDS = 10
+from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 
 class WorkerState(Enum):
@@ -22,58 +20,6 @@ class WorkerState(Enum):
     LEFT = "left"
     EXPIRED = "expired"
     SUPERSEDED = "superseded"
-
-
-@dataclass(slots=True)
-class RateMeter:
-    """Events a second over the last ten whole seconds, in constant memory."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * RATE_WINDOW_SECONDS)
-    second: int = 0
-    first: float | None = None
-
-    def add(self, now: float) -> None:
-        """Count one event."""
-        if self.first is None:
-            self.first = now
-            self.second = int(now)
-        self._advance(now)
-        self.buckets[self.second % RATE_WINDOW_SECONDS] += 1
-
-    def rate(self, now: float) -> float:
-        """Events a second, over the window, or since the first event (which only starts the count) if that is later."""
-        if self.first is None or now <= self.first:
-            return 0.0
-        self._advance(now)
-        window = RATE_WINDOW_SECONDS - 1 + now % 1
-        if now - self.first < window:
-            return (sum(self.buckets) - 1) / (now - self.first)
-        return sum(self.buckets) / window
-
-    def _advance(self, now: float) -> None:
-        second = int(now)
-        for passed in range(self.second + 1, min(second, self.second + RATE_WINDOW_SECONDS) + 1):
-            self.buckets[passed % RATE_WINDOW_SECONDS] = 0
-        self.second = max(self.second, second)
-
-
-@dataclass(slots=True)
-class Telemetry:
-    """What one worker's commits did; written by the applying task and the service."""
-
-    rate: RateMeter = field(default_factory=RateMeter)
-    refused: int = 0
-    duplicates: int = 0
-    staleness_last: int = 0
-    staleness_sum: int = 0
-    statistics: Statistics | None = None
-    loss: float | None = None
-    samples: int = 0
-    wait_sum: float = 0.0
-    wait_max: float = 0.0
-    measured: int = 0
-    bytes_received: int = 0
-    bytes_sent: int = 0
 
 
 @dataclass(slots=True)
@@ -93,7 +39,7 @@ class Worker:
     limit: int | None = None
     done: bool = False
     last_call: float = 0.0
-    telemetry: Telemetry = field(default_factory=Telemetry)
+    telemetry: WorkerTelemetry = field(default_factory=WorkerTelemetry)
 
 
 class Workers:

@@ -7,7 +7,7 @@ import socket
 import threading
 
 import grpc
-from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
+from gemps.v1 import history_pb2, operations_pb2, parameters_pb2, session_pb2, status_pb2
 
 from gem_worker.client.commit_call import CommitCall, GrpcCall
 from gem_worker.client.credentials import ChannelWithToken, Credentials
@@ -228,6 +228,13 @@ class Calls:
             f"{_SERVICE}WatchStatus",
             request_serializer=status_pb2.WatchStatusRequest.SerializeToString,
             response_deserializer=status_pb2.WatchStatusResponse.FromString,
+        )
+        self.get_history: grpc.UnaryUnaryMultiCallable[
+            history_pb2.GetHistoryRequest, history_pb2.GetHistoryResponse
+        ] = channel.unary_unary(
+            f"{_SERVICE}GetHistory",
+            request_serializer=history_pb2.GetHistoryRequest.SerializeToString,
+            response_deserializer=history_pb2.GetHistoryResponse.FromString,
         )
         self.report_evaluation: grpc.UnaryUnaryMultiCallable[
             operations_pb2.ReportEvaluationRequest, operations_pb2.ReportEvaluationResponse

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import grpc
-from gemps.v1 import operations_pb2, parameters_pb2, status_pb2, transfer_pb2
+from gemps.plain_values import to_dict
+from gemps.v1 import history_pb2, operations_pb2, parameters_pb2, status_pb2, transfer_pb2
 
 from gem_core.errors import LayoutError
 from gem_core.layout import Layout
@@ -25,7 +26,6 @@ from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
-from gem_worker.client.status_report import to_dict
 from gem_worker.client.watchdog import PROBE_TIMEOUT, Watchdog
 
 _Result = TypeVar("_Result")
@@ -127,6 +127,15 @@ class Observer:
             finally:
                 with interrupts_wait():
                     call.cancel()
+
+    def get_history(self, after: float = 0.0) -> dict[str, Any]:
+        """The run's curves, evaluations and pi by tensor: history.proto's GetHistoryResponse, as `get_status` has it.
+
+        What ends by `after` seconds of training is left out.
+        """
+        request = history_pb2.GetHistoryRequest(after_seconds=after)
+        timeout = self._settings.progress_timeout
+        return to_dict(self._persist(lambda: self._calls.get_history(request, timeout=timeout)))
 
     def pull(
         self,

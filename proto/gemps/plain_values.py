@@ -1,4 +1,4 @@
-"""A status message as plain values, for `--json` and for whoever draws it."""
+"""A message as plain values: of a status or a history, for `--json` and for whoever draws it."""
 
 from typing import Any
 

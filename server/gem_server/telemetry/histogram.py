@@ -1,0 +1,50 @@
+"""How often which values came: counts in fixed buckets, in constant memory."""
+
+from bisect import bisect_left
+
+# In commits. Staleness is about the number of workers, so the buckets go on to a thousand of them.
+STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
+# In seconds.
+WAIT_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Histogram:
+    """Counts of values, none of them negative.
+
+    Attributes:
+        bounds: the largest value of each bucket but the last, ascending; the last bucket has what is larger.
+        counts: values a bucket, one more than there are bounds.
+        total: the sum of all values.
+        most: the largest value; 0 when there is none.
+    """
+
+    __slots__ = ("bounds", "counts", "most", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.most = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        if value > self.most:
+            self.most = value
+
+    def quantile(self, fraction: float) -> float:
+        """The value that this fraction (0 to 1) of all values does not exceed, as near as the buckets tell.
+
+        Within a bucket values count as evenly spread (as in Prometheus); in the last one, up to the largest. 0 when
+        there is none.
+        """
+        wanted = fraction * sum(self.counts)
+        lower = 0.0
+        for count, bound in zip(self.counts, (*self.bounds, self.most), strict=True):
+            upper = min(float(bound), self.most)
+            if count and wanted <= count:
+                return lower + (upper - lower) * wanted / count
+            wanted -= count
+            lower = float(bound)
+        return self.most

@@ -1,0 +1,92 @@
+"""The one object that is told what happened."""
+
+from collections.abc import Callable
+
+from gem_core import Layout, Statistics, UpdateRule
+from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
+from gem_server.telemetry.history import History, Interval
+from gem_server.telemetry.rate_meter import RateMeter
+from gem_server.telemetry.tensor_pi import Sample, TensorPi
+from gem_server.telemetry.worker_telemetry import Distributions, WorkerTelemetry
+
+
+class Telemetry:
+    """Of one run, in this server process.
+
+    Args:
+        rule: of the run.
+        clock: in seconds.
+        run_seconds: since training began; they stand still when the run is finished.
+        measure: writes into an interval what is so at its end.
+        is_wanted: False: count, and do nothing else.
+    """
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        clock: Callable[[], float],
+        run_seconds: Callable[[], float],
+        measure: Callable[[Interval], None],
+        *,
+        is_wanted: bool,
+    ) -> None:
+        self._clock = clock
+        self._run_seconds = run_seconds
+        self._measure = measure
+        self.is_wanted = is_wanted
+        self.rate = RateMeter()
+        self.staleness = Histogram(STALENESS_BOUNDS)
+        self.wait = Histogram(WAIT_BOUNDS)
+        self.history = History()
+        self.tensor_pi = TensorPi(rule)
+
+    def sample(self, layout: Layout) -> Sample | None:
+        """What shall look at the next commit before that is applied; None: nothing."""
+        return self.tensor_pi.due(self._run_seconds(), layout) if self.is_wanted else None
+
+    def committed(
+        self,
+        seen: WorkerTelemetry,
+        statistics: Statistics,
+        *,
+        staleness: int,
+        waited: float,
+        samples: int,
+        loss: float | None,
+        sample: Sample | None,
+        clock: int,
+    ) -> None:
+        """A commit of the worker that `seen` is of was applied and made version `clock`; it had `waited` seconds."""
+        now = self._clock()
+        self.rate.add(now)
+        seen.rate.add(now)
+        seen.last_commit = now
+        seen.measured += 1
+        seen.staleness_last = staleness
+        seen.staleness_sum += staleness
+        seen.statistics = statistics
+        seen.wait_sum += waited
+        seen.wait_max = max(seen.wait_max, waited)
+        seen.samples += samples
+        if loss is not None:
+            seen.loss = loss
+        if not self.is_wanted:
+            return
+        if seen.distributions is None:
+            seen.distributions = Distributions()
+        seen.distributions.add(statistics, staleness, waited, seen.measured == 1)
+        self.staleness.add(staleness)
+        self.wait.add(waited)
+        self.history.current.add(statistics, staleness, waited, loss)
+        if sample is not None:
+            self.tensor_pi.take(sample, self._run_seconds(), clock)
+
+    def tick(self) -> None:
+        """Some time has passed; call it a few times a second."""
+        if self.is_wanted:
+            self.history.tick(self._run_seconds(), self._measure)
+
+    def run_finished(self) -> None:
+        """No further commit will come."""
+        if self.is_wanted:
+            self.history.end(self._run_seconds(), self._measure)

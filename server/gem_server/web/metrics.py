@@ -1,0 +1,175 @@
+"""/metrics, for Prometheus: names, base units and types by its conventions, made anew from the status at each scrape.
+
+Labels are bounded: a series a worker only for those with a session, the first MAX_WORKERS by rank.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate
+
+from aiohttp import web
+from gemps.v1 import run_pb2, status_pb2
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+MAX_WORKERS = 256
+
+_LIVE = (status_pb2.WORKER_STATE_JOINED, status_pb2.WORKER_STATE_TRAINING, status_pb2.WORKER_STATE_FINISHED)
+_STATES = {
+    "waiting": run_pb2.RUN_STATE_WAITING,
+    "training": run_pb2.RUN_STATE_TRAINING,
+    "finished": run_pb2.RUN_STATE_FINISHED,
+}
+_CONDITIONS = {
+    "well": status_pb2.WORKER_CONDITION_WELL,
+    "silent": status_pb2.WORKER_CONDITION_SILENT,
+    "slow": status_pb2.WORKER_CONDITION_SLOW,
+    "muted": status_pb2.WORKER_CONDITION_MUTED,
+    "gone": status_pb2.WORKER_CONDITION_GONE,
+}
+
+
+class Metrics(Collector):
+    """Serves /metrics from `report`, the server's status at the moment."""
+
+    def __init__(self, report: Callable[[], Awaitable[status_pb2.RunStatus]]) -> None:
+        self._report = report
+        self._status = status_pb2.RunStatus()  # that of the scrape that is being answered
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Where it is."""
+        return [web.get("/metrics", self._serve)]
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        self._status = await self._report()
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    def describe(self) -> list[Metric]:
+        """No names beforehand: nothing else is in the registry that they could clash with."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family, as it is now."""
+        status = self._status
+        yield from _of_the_run(status)
+        yield from _of_the_server(status)
+        yield from _of_workers(status)
+
+
+def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
+    settings = status.settings
+    yield InfoMetricFamily(
+        "gemps",
+        "What runs here.",
+        {
+            "version": status.server_version,
+            "rule": settings.rule,
+            "order": run_pb2.ServingOrder.Name(settings.order).removeprefix("SERVING_ORDER_").lower(),
+            "durability": status.checkpoint.durability,
+        },
+    )
+    state = GaugeMetricFamily(
+        "gemps_run_state", "1 for the state that the run is in, 0 for the others.", None, ["state"]
+    )
+    for name, number in _STATES.items():
+        state.add_metric([name], float(status.run_state == number))
+    yield state
+    yield CounterMetricFamily(
+        "gemps_commits", "Commits applied by this server process.", float(status.commits_of_process)
+    )
+    yield _gauge("gemps_clock_commits", "Commits applied over the whole run: the clock of the version.", status.commits)
+    yield _gauge("gemps_run_seconds", "Seconds of training in this server process.", status.run_seconds)
+    yield _gauge("gemps_learning_rate", "Eta for the next delta.", status.next_eta)
+    yield _gauge("gemps_model_parameters", "Elements of all parameters of the model.", status.parameter_count)
+    if status.HasField("loss"):
+        yield _gauge("gemps_training_loss", "Mean over the newest commit of each worker.", status.loss)
+    yield _gauge("gemps_pi_mean", "Mean factor of GEM over the newest commit of each worker.", status.mean_pi)
+    yield _gauge("gemps_blocked_ratio", "Fraction of elements that the newest commits could not move.",
+                 status.blocked_fraction)  # fmt: skip
+    yield _gauge("gemps_fairness_ratio", "Jain's index of the live workers' commits: 1 is perfectly fair.",
+                 status.jain_index)  # fmt: skip
+    for which, name in (("last", "last_evaluation"), ("best", "best_evaluation")):
+        if status.HasField(name):
+            seen = getattr(status, name)
+            yield _gauge(f"gemps_evaluation_{which}_loss", f"Test loss of the {which} evaluation.", seen.loss)
+            yield _gauge(f"gemps_evaluation_{which}_accuracy_ratio", f"Test accuracy of the {which} evaluation.",
+                         seen.accuracy)  # fmt: skip
+    if status.keeps_telemetry:
+        yield _histogram("gemps_staleness_commits", "Commits applied since the snapshot of a commit's gradient.",
+                         status.staleness)  # fmt: skip
+        yield _histogram("gemps_queue_wait_seconds", "From complete commit to applied.", status.wait)
+
+
+def _of_the_server(status: status_pb2.RunStatus) -> Iterator[Metric]:
+    queue, memory = status.queue, status.memory
+    yield _gauge("gemps_uptime_seconds", "Since the server process started.", status.uptime_seconds)
+    yield _gauge("gemps_queue_length", "Complete requests that wait to be served.", queue.length)
+    yield _gauge("gemps_staging_buffers", "Staging buffers there are.", queue.staging_buffers)
+    yield _gauge("gemps_staging_buffers_in_use", "Staging buffers in use.", queue.staging_buffers_in_use)
+    yield _gauge("gemps_waiting_calls", "Calls that wait for a staging buffer.", queue.waiting)
+    yield _gauge("gemps_memory_limit_bytes", "What vectors may take in all.", memory.limit_bytes)
+    yield _gauge("gemps_memory_reserved_bytes", "What is promised of that.", memory.reserved_bytes)
+    yield _gauge("gemps_memory_anonymous_bytes", "Anonymous memory of the process.", memory.anonymous_bytes)
+    if status.checkpoint.path:
+        yield _gauge("gemps_checkpoint_age_seconds", "Since the newest checkpoint was written.",
+                     status.checkpoint.seconds_ago)  # fmt: skip
+
+
+def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:
+    live = [worker for worker in status.workers if worker.state in _LIVE]
+    yield _gauge("gemps_workers", "Workers with a session.", len(live))
+    conditions = GaugeMetricFamily(
+        "gemps_worker_conditions", "How many of the workers that are known are so; others than well want a look.",
+        None, ["condition"],
+    )  # fmt: skip
+    for name, number in _CONDITIONS.items():
+        conditions.add_metric([name], float(sum(worker.condition == number for worker in status.workers)))
+    yield conditions
+    shown = live[:MAX_WORKERS]
+    for field, name, text in (
+        ("commits", "commits", "Commits applied, over all its sessions."),
+        ("samples", "samples", "Training samples of its commits."),
+        ("refused", "refused_commits", "Commits refused."),
+        ("duplicates", "duplicate_commits", "Repeats that were answered from the ledger."),
+        ("bytes_received", "received_bytes", "Payload received of it."),
+        ("bytes_sent", "sent_bytes", "Payload sent to it."),
+    ):
+        counter = CounterMetricFamily(f"gemps_worker_{name}", text, None, ["worker"])
+        for worker in shown:
+            counter.add_metric([worker.name], float(getattr(worker, field)))
+        yield counter
+    for field, name, text in (
+        ("staleness_last", "staleness_commits", "Staleness of its newest commit."),
+        ("loss", "training_loss", "Loss of its newest commit."),
+        ("recent_mean_pi", "pi_mean", "Mean factor over its last 20 commits or so."),
+        ("recent_blocked_fraction", "blocked_ratio", "Fraction of elements blocked, over its last 20 commits or so."),
+        ("wait_p99_seconds", "queue_wait_p99_seconds", "99 % of its commits waited no longer."),
+        ("seconds_since_last_call", "silence_seconds", "Since it was heard of last."),
+    ):
+        gauge = GaugeMetricFamily(f"gemps_worker_{name}", text, None, ["worker"])
+        for worker in shown:
+            if not worker.DESCRIPTOR.fields_by_name[field].has_presence or worker.HasField(field):
+                gauge.add_metric([worker.name], float(getattr(worker, field)))
+        yield gauge
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, float(value))
+
+
+def _histogram(name: str, text: str, seen: status_pb2.Histogram) -> Metric:
+    bounds = [*(f"{bound:g}" for bound in seen.bounds), "+Inf"]
+    counts = [float(count) for count in accumulate(seen.counts)]
+    return HistogramMetricFamily(name, text, list(zip(bounds, counts, strict=True)), seen.sum)

@@ -1,0 +1,81 @@
+"""The HTTP listeners, with what every answer of theirs must have."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from aiohttp import web
+
+from gem_server.errors import StartupError
+from gem_server.web.hosts import Hosts
+
+# Nothing comes from elsewhere, nobody may frame the page, nothing is kept.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+# How long streams of events may take to end when the server stops.
+CLOSE_SECONDS = 1.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class WebServer:
+    """One listener a set of routes; on the event loop that `open` was called on."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self._runners: list[web.AppRunner] = []
+
+    async def open(self, setting: str, address: str, routes: Iterable[web.RouteDef]) -> str:
+        """Listen at `address` (HOST:PORT; port 0: a free one) for GET and HEAD; returns the page's URL.
+
+        Raises StartupError, naming `setting`, when the address cannot be had.
+        """
+        app = web.Application(middlewares=[self._look_at])
+        app.add_routes(list(routes))
+        app.on_response_prepare.append(_add_headers)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS)
+        await runner.setup()
+        host, _, port = address.rpartition(":")
+        site = web.TCPSite(runner, host.strip("[]"), int(port))
+        try:
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise StartupError(
+                f"{setting} {address}: cannot listen there ({error.strerror or error}): choose another address, or "
+                "port 0 for a free one"
+            ) from error
+        self._runners.append(runner)
+        return f"http://{host}:{_port(runner)}/"
+
+    async def close(self) -> None:
+        """End all listeners, and what they still send."""
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            await runner.cleanup()
+
+    @web.middleware
+    async def _look_at(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.headers.get("Host") not in self._hosts:
+            raise web.HTTPMisdirectedRequest(
+                text="this server is not known by that name: use its address in figures, or start it with "
+                "--dashboard-hosts NAME\n"
+            )
+        return await handler(request)
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.pop("Server", None)
+
+
+def _port(runner: web.AppRunner) -> int:
+    addresses: Sequence[tuple[str, int]] = runner.addresses
+    return addresses[0][1]
