@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
+.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -49,6 +49,10 @@ bench-overlap: $(INSTALLED)
 # What --durability, --record and TLS cost, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
 bench-durability: $(INSTALLED)
 	$(BIN)/python benchmarks/durability.py $(ARGS)
+
+# What --telemetry costs in processor time a commit, with 32 workers: five minutes.
+bench-telemetry: $(INSTALLED)
+	$(BIN)/python benchmarks/telemetry.py $(ARGS)
 
 # GEM against DOWNPOUR with 32 workers, in both serving orders.
 compare: $(INSTALLED)

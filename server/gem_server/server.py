@@ -177,6 +177,11 @@ class Server:
         """Where gRPC listens; 0 before `start`."""
         return self._ports.ordinary
 
+    @property
+    def web_urls(self) -> dict[str, str]:
+        """Where the pages are, by the setting that asked for them."""
+        return {} if self._web is None else dict(self._web.urls)
+
     async def start(self) -> int:
         """Bind, compile, recover, serve; returns the port. Raises StartupError with the fix in its message."""
         settings = self.settings

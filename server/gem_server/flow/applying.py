@@ -159,7 +159,6 @@ class Applier:
         session.queued_sequence = 0
         session.queued_commit = None
         self._staging.release(request.hold)
-        self._run.applied(worker)
         if worker.state is WorkerState.JOINED:
             worker.state = WorkerState.TRAINING
         self._telemetry.committed(
@@ -172,6 +171,7 @@ class Applier:
             sample=sample,
             clock=self._central.clock,
         )
+        self._run.applied(worker)  # which may finish the run
         verdict = Verdict(
             request.sequence,
             held.newest.version,

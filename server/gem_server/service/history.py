@@ -13,9 +13,6 @@ from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.tensor_pi import Column
 
-# Generations of one incarnation: joins of intervals or columns, each of which doubles what the next one waits for.
-_GENERATIONS = 1 << 16
-
 
 class History:
     """Serves GetHistory; `incarnation()` of the central variable."""
@@ -54,7 +51,7 @@ class History:
                 names=tensors.names,
                 columns=[_column(one) for one in tensors.columns if one.run_seconds > after],
             ),
-            generation=self._incarnation() * _GENERATIONS + history.joins + tensors.joins,
+            generation=(self._incarnation() + history.joins + tensors.joins) % (1 << 64),
         )
 
 

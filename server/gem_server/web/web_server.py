@@ -25,11 +25,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer:
-    """One listener a set of routes; on the event loop that `open` was called on."""
+    """One listener a set of routes; on the event loop that `open` was called on. `urls` has them by setting."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._runners: list[web.AppRunner] = []
+        self.urls: dict[str, str] = {}
 
     async def open(self, setting: str, address: str, routes: Iterable[web.RouteDef]) -> str:
         """Listen at `address` (HOST:PORT; port 0: a free one) for GET and HEAD; returns the page's URL.
@@ -52,7 +53,8 @@ class WebServer:
                 "port 0 for a free one"
             ) from error
         self._runners.append(runner)
-        return f"http://{host}:{_port(runner)}/"
+        self.urls[setting] = f"http://{host}:{_port(runner)}/"
+        return self.urls[setting]
 
     async def close(self) -> None:
         """End all listeners, and what they still send."""

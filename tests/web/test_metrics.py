@@ -1,0 +1,130 @@
+"""/metrics, as Prometheus reads it."""
+
+from collections.abc import Mapping
+
+import aiohttp
+import pytest
+from gem_server.errors import StartupError
+from gem_server.web.metrics import MAX_WORKERS
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.wire.conftest import Serve
+from tests.wire.serving import Serving
+
+
+async def get(serving: Serving, path: str = "metrics", **headers: str) -> tuple[int, str, Mapping[str, str]]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(serving.server.web_urls["--metrics"] + path, headers=headers) as response,
+    ):
+        return response.status, await response.text(), response.headers
+
+
+async def scraped(serving: Serving) -> dict[str, Metric]:
+    status, text, headers = await get(serving)
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(family: Metric, **labels: str) -> float:
+    (found,) = [sample.value for sample in family.samples if sample.labels == labels]
+    return found
+
+
+async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
+    serving = await serve(metrics="127.0.0.1:0")
+    first, second = await serving.training(2)
+    for step in range(3):
+        await first.commit(first.delta(step), loss=2.0, samples=10)
+    await second.commit(second.delta(9), loss=1.0, samples=10)
+    found = await scraped(serving)
+    assert value(found["gemps_commits"]) == 4
+    assert value(found["gemps_training_loss"]) == 1.5
+    assert value(found["gemps_run_state"], state="training") == 1
+    assert value(found["gemps_run_state"], state="waiting") == 0
+    assert value(found["gemps_workers"]) == 2
+    assert value(found["gemps_worker_conditions"], condition="well") == 2
+    names = [worker.name for worker in (await serving.status()).workers]
+    assert value(found["gemps_worker_commits"], worker=names[0]) == 3
+    assert value(found["gemps_worker_samples"], worker=names[1]) == 10
+    staleness = {sample.labels.get("le"): sample.value for sample in found["gemps_staleness_commits"].samples}
+    assert (staleness["0"], staleness["2"], staleness["3"], staleness["+Inf"]) == (3, 3, 4, 4)
+    assert value(found["gemps_memory_anonymous_bytes"]) > 1e6
+    assert "process_cpu_seconds" in found
+
+
+async def test_names_and_units_follow_prometheus_conventions(serve: Serve) -> None:
+    serving = await serve(metrics="127.0.0.1:0")
+    await serving.training(1)
+    for name, family in (await scraped(serving)).items():
+        if not name.startswith("gemps"):
+            continue
+        assert family.documentation.endswith((".", "well want a look.")), name
+        assert family.type in ("gauge", "counter", "histogram", "info"), name
+        assert not name.endswith(("_total", "_milliseconds", "_percent", "_count", "_mib")), name
+        if family.type == "counter":
+            assert all(sample.name.endswith(("_total", "_created")) for sample in family.samples), name
+
+
+async def test_before_training_nothing_is_made_up(serve: Serve) -> None:
+    found = await scraped(await serve(metrics="127.0.0.1:0"))
+    assert value(found["gemps_run_state"], state="waiting") == 1
+    assert "gemps_training_loss" not in found
+    assert "gemps_checkpoint_age_seconds" not in found
+
+
+async def test_without_telemetry_there_are_no_histograms(serve: Serve) -> None:
+    found = await scraped(await serve(metrics="127.0.0.1:0", telemetry=False))
+    assert "gemps_staleness_commits" not in found
+
+
+async def test_a_name_that_a_worker_made_up_harms_nobody(serve: Serve) -> None:
+    serving = await serve(metrics="127.0.0.1:0")
+    name = 'a"b\\c}{d'
+    await serving.joined(name=name)
+    assert value((await scraped(serving))["gemps_worker_commits"], worker=name) == 0
+
+
+async def test_series_of_workers_are_bounded(serve: Serve) -> None:
+    serving = await serve(metrics="127.0.0.1:0")
+    for index in range(MAX_WORKERS + 3):
+        await serving.joined(name=f"worker-{index}")
+    found = await scraped(serving)
+    assert value(found["gemps_workers"]) == MAX_WORKERS + 3
+    assert len(found["gemps_worker_commits"].samples) == MAX_WORKERS
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 421),
+        ("evil.example:80", 421),
+        ("localhost.evil.example", 421),
+        ("localhost", 200),
+        ("LOCALHOST.:9", 200),
+        ("[::1]:9", 200),
+        ("192.0.2.7", 200),
+        ("proxy.example:443", 200),
+    ],
+)
+async def test_who_comes_by_a_name_that_is_not_ours_is_refused(serve: Serve, host: str, status: int) -> None:
+    serving = await serve(metrics="127.0.0.1:0", dashboard_hosts="proxy.example, other.example")
+    assert (await get(serving, Host=host))[0] == status
+
+
+async def test_answers_have_headers_that_keep_pages_apart(serve: Serve) -> None:
+    serving = await serve(metrics="127.0.0.1:0")
+    for path, expected in (("metrics", 200), ("", 404), ("../etc/passwd", 404)):
+        status, _, headers = await get(serving, path)
+        assert status == expected
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_taken_address_ends_the_start_with_the_fix(serve: Serve) -> None:
+    serving = await serve(metrics="127.0.0.1:0")
+    taken = serving.server.web_urls["--metrics"].removeprefix("http://").rstrip("/")
+    with pytest.raises(StartupError, match=f"--metrics {taken}: cannot listen there .* choose another address"):
+        await serve(metrics=taken)
