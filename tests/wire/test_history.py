@@ -6,6 +6,7 @@ import math
 import pytest
 from gemps.v1 import history_pb2, operations_pb2, status_pb2
 
+from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import SMALL
 from tests.wire.refusals import PATIENCE, refused
@@ -111,3 +112,16 @@ async def test_without_telemetry_there_are_counts_and_means_alone(serve: Serve) 
     assert not status.workers[0].HasField("recent_mean_pi")
     assert not told.intervals
     assert not told.tensors.names
+
+
+async def test_a_watched_status_has_quantiles_and_no_histogram_of_each_worker(serving: Serving) -> None:
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    stream = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=0.1)))
+    message = await stream.receive()
+    assert message is not None
+    (seen,) = message.status.workers
+    assert not seen.staleness.counts
+    assert seen.HasField("recent_mean_pi")
+    assert seen.wait_p99_seconds >= seen.wait_p50_seconds >= 0
+    assert sum(message.status.staleness.counts) == 1
