@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence fuzz wheels install
+.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence test-sinks fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -105,6 +105,11 @@ test-convergence: $(INSTALLED)
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group fuzz
 	$(BIN)/python -m tests.faults.fuzz_decoder -runs=1000000 -seed=1 -max_len=4000 $(ARGS)
+
+# The sinks of W&B and MLflow, against what these keep on this machine.
+test-sinks: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks
+	$(BIN)/python -m pytest tests/cli/test_sinks.py $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)

@@ -20,6 +20,8 @@ from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.sinks.interface import RunInfo
+from gem_cli.sinks.sinks import Sinks, chosen_sinks
 from gem_cli.status_view import describe_evaluation
 from gem_cli.training.children import ONE_THREAD, gemps
 from gem_cli.training.reporters import Reporter, choose_reporter
@@ -59,6 +61,7 @@ def train(
       gemps train --workers 2 --steps 500 -- python my_script.py --hidden 128
     """
     settings = given.load(TrainSettings)
+    names = chosen_sinks(settings.sinks)
     worker = given.load(WorkerSettings)
     check_credentials(given.load(ClientSettings))  # once here: the workers have them from the same environment
     command = _script(script) if script else None
@@ -78,16 +81,17 @@ def train(
             report_interval=settings.report_interval,
         )
         started = datetime.now(UTC)
+        used = {
+            "train": settings.model_dump(mode="json"),
+            "server": server.model_dump(mode="json"),
+            "worker": None if command else worker.model_dump(mode="json"),
+            "command": command,
+        }
         with choose_reporter(as_json=as_json) as reporter:
-            outcome = Training(plan, folder, reporter).run()
-    used = {
-        "train": settings.model_dump(mode="json"),
-        "server": server.model_dump(mode="json"),
-        "worker": None if command else worker.model_dump(mode="json"),
-        "command": command,
-    }
+            sinks = Sinks(names, RunInfo(folder.path.name, folder.path, used), reporter.event)
+            outcome = Training(plan, folder, reporter, sinks).run()
     evaluation = None if command else to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
-    _finish(folder, outcome, started, used, evaluation, reporter)
+    sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
     if outcome.server_failed or outcome.failed_workers:
@@ -146,8 +150,8 @@ def _finish(
     used: dict[str, Any],
     evaluation_arguments: list[str] | None,
     reporter: Reporter,
-) -> None:
-    """Complete the run folder, and tell the results."""
+) -> dict[str, Any]:
+    """Complete the run folder, and tell the results; returns the summary."""
     from gem_cli.training import results  # plots and processes: only once there is something to show
 
     folder.ready_file.unlink(missing_ok=True)
@@ -168,3 +172,4 @@ def _finish(
     title = folder.path.name + (f" · test accuracy {accuracy:.4f}" if accuracy is not None else "")
     results.draw_plot(folder, title, reporter)
     reporter.event("finished", f"run folder {folder.path}", run_dir=str(folder.path), summary=summary)
+    return summary

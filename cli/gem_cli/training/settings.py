@@ -17,6 +17,12 @@ class TrainSettings(BaseSettings):
         None,
         description="Exactly this folder instead, new or empty; with --resume the folder of the run to go on with.",
     )
+    sinks: str = Field(
+        "tensorboard",
+        description="Where the figures go, too, with commas between: tensorboard (an event file in the run folder), "
+        "wandb, mlflow, or what other packages bring; none: to the run folder alone. One whose package is not "
+        "installed is told and left out.",
+    )
     report_interval: float = Field(
         0.25,
         ge=0.1,

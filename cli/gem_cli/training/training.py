@@ -16,6 +16,7 @@ from types import FrameType
 
 from gem_cli import status_view
 from gem_cli.errors import CommandError, last_lines
+from gem_cli.sinks.sinks import Sinks
 from gem_cli.status_view import Status
 from gem_cli.training.children import Child, end, wait
 from gem_cli.training.follower import Follower
@@ -87,8 +88,9 @@ class Interrupts:
 class Training:
     """Runs a plan in a run folder. `run` is called once."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, reporter: Reporter, sinks: Sinks) -> None:
         self._plan = plan
+        self._sinks = sinks
         self._folder = folder
         self._reporter = reporter
         self._server: Child | None = None
@@ -190,6 +192,7 @@ class Training:
             self._outcome.first_status = self._outcome.first_status or status
             self._outcome.last_status = status
             self._folder.add_metrics(status)
+            self._sinks.status(status)
             self._reporter.status(status)
 
     def _notice_ended_workers(self) -> None:

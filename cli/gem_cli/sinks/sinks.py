@@ -1,0 +1,74 @@
+"""The sinks of a run: found by name, fed when something has changed, and dropped when they fail."""
+
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any
+
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.sinks.interface import RunInfo, Sink
+from gem_cli.sinks.scalars import evaluation, scalars
+from gem_cli.status_view import Status, clock
+
+ENTRY_POINTS = "gemps.sinks"
+NONE = "none"
+
+
+def known_sinks() -> dict[str, metadata.EntryPoint]:
+    """What is installed of them, by name, whether or not what they need is. Of two with one name the first counts."""
+    found: dict[str, metadata.EntryPoint] = {}
+    for entry_point in metadata.entry_points(group=ENTRY_POINTS):
+        found.setdefault(entry_point.name, entry_point)
+    return found
+
+
+def chosen_sinks(text: str) -> tuple[str, ...]:
+    """The names in `--sinks`. Raises CommandError for one that there is not."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip() not in ("", NONE)))
+    known = known_sinks()
+    for name in names:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none is installed"
+            raise CommandError(f"--sinks {name}: there is no such sink; choose of: {listed}", USAGE)
+    return names
+
+
+class Sinks:
+    """Those of one run. `tell(name, text)` says what went wrong; nothing is raised."""
+
+    def __init__(self, names: tuple[str, ...], run: RunInfo, tell: Callable[[str, str], None]) -> None:
+        self._tell = tell
+        self._sinks: dict[str, Sink] = {}
+        self._clock = -1
+        self._evaluated = -1
+        known = known_sinks()
+        for name in names:
+            try:
+                self._sinks[name] = known[name].load()(run)
+            except ImportError as error:
+                fix = f'pip install "gemps[{name}]"' if name in ("tensorboard", "wandb", "mlflow") else "install it"
+                tell("sink_missing", f"--sinks {name}: {error.name} is not installed; {fix}, or --sinks {NONE}")
+            except Exception as error:
+                tell("sink_failed", f"--sinks {name} cannot begin: {error}")
+
+    def status(self, status: Status) -> None:
+        """Tell them what is new in a status."""
+        now, seconds = clock(status), float(status.get("run_seconds", 0))
+        if now > max(1, self._clock):
+            self._clock = now
+            self._each("write", now, seconds, scalars(status))
+        seen = evaluation(status)
+        if seen is not None and seen[0] > self._evaluated:
+            self._evaluated = seen[0]
+            self._each("write", now, seconds, seen[1])
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """The run is over."""
+        self._each("close", summary)
+
+    def _each(self, method: str, *arguments: Any) -> None:
+        for name, sink in list(self._sinks.items()):
+            try:
+                getattr(sink, method)(*arguments)
+            except Exception as error:
+                del self._sinks[name]
+                self._tell("sink_failed", f"--sinks {name} failed, and the run goes on without it: {error}")

@@ -1,0 +1,34 @@
+"""Weights & Biases. Project, entity and mode (WANDB_MODE=offline) are its own environment's to say."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import wandb
+
+from gem_cli.sinks.interface import RunInfo, Scalars, Sink
+
+PROJECT = "gemps"
+# Of the summary: figures that runs are compared by.
+_COMPARED = ("accuracy", "test_loss", "training_loss", "commits", "commits_per_second", "staleness_mean", "jain_index")
+
+
+class WandbSink(Sink):
+    """A run of W&B with the settings as its config; its step is the clock."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.name,
+            dir=str(run.folder),
+            config=dict(run.settings),
+        )
+
+    def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
+        """One row."""
+        self._run.log({**scalars, "seconds": seconds}, step=clock)
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Put the results into W&B's summary, and end."""
+        self._run.summary.update({name: summary[name] for name in _COMPARED if summary.get(name) is not None})
+        self._run.finish(exit_code=0)
