@@ -93,6 +93,15 @@ def test_metrics_are_the_reports_of_the_server(run: Run) -> None:
     assert all("time" in line for line in lines)
 
 
+def test_tensorboard_has_the_curves_and_the_accuracy(run: Run) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    assert events.Scalars("run/loss")[-1].step == 2 * 40 + 1
+    assert events.Scalars("test/accuracy")[0].value == pytest.approx(run.summary()["accuracy"])
+
+
 def test_summary_says_what_it_takes_to_repeat_the_run(run: Run) -> None:
     summary = run.summary()
     assert summary["seed"] == 1

@@ -4,6 +4,7 @@ model.safetensors   the final parameters, every name of the model's state_dict
 summary.json        seed, settings, versions, commit, hardware, results
 metrics.jsonl       one line a status report of the server
 plot.png            loss, speed, staleness and pi over time
+tensorboard/        the same figures, for TensorBoard (--sinks)
 logs/               server.log, worker-N.log, evaluate.log
 checkpoints/        the server's checkpoints; `latest` points to the newest
 """
