@@ -16,7 +16,8 @@ Status = Mapping[str, Any]
 
 _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
 LIVE = ("JOINED", "TRAINING", "FINISHED")  # of a worker: it has a session
-SILENT_AFTER = 10.0  # seconds without a word after which a live worker is shown as silent: many steps of most models
+# What the server may find wrong with a worker (status.proto, WorkerCondition), worst first, and how it is marked.
+TROUBLE = {"SILENT": "bold yellow", "GONE": "bold red", "MUTED": "bold magenta", "SLOW": "bold cyan"}
 
 
 def state(status: Status, field: str = "run_state") -> str:
@@ -34,9 +35,9 @@ def live_workers(status: Status) -> int:
     return sum(state(worker, "state") in LIVE for worker in status.get("workers", ()))
 
 
-def is_silent(worker: Status) -> bool:
-    """Return whether a worker that has a session has not been heard of for long: it computes, hangs or is cut off."""
-    return state(worker, "state") in LIVE and worker.get("seconds_since_last_call", 0) > SILENT_AFTER
+def condition(worker: Status) -> str:
+    """Return what the server makes of a worker: "WELL", or one of TROUBLE."""
+    return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -81,7 +82,7 @@ def plain_line(status: Status) -> str:
         f"loss {number(values['loss'])}",
         f"staleness {number(values['staleness'])}",
         f"pi {number(values['mean_pi'])}",
-        f"blocked {_percent(values['blocked'])}",
+        f"blocked {percent(values['blocked'])}",
         f"fairness {number(status.get('jain_index'))}",
         f"{live_workers(status)} workers",
     ]
@@ -90,7 +91,7 @@ def plain_line(status: Status) -> str:
 
 def plain_report(status: Status) -> str:
     """Return the run and each worker, a line each, for `gemps status` outside a terminal."""
-    lines = [plain_line(status), *(f"{name}: {value}" for name, value in _facts(status))]
+    lines = [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
     for worker in status.get("workers", ()):
         name, *cells = _cells(worker).items()
         lines.append(f"worker {name[1]}: " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
@@ -104,11 +105,11 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
     """Return the run's panel above the table of its workers, within `height` lines where one is given."""
-    facts = Table.grid(padding=(0, 2))
-    for name, value in _facts(status):
-        facts.add_row(Text(name, "dim"), Text(value))
-    rows = None if height is None else max(1, height - facts.row_count - 7)
-    return Group(summary_panel(status, facts), worker_table(status, width=width, rows=rows))
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts(status):
+        grid.add_row(Text(name, "dim"), Text(value))
+    rows = None if height is None else max(1, height - grid.row_count - 7)
+    return Group(summary_panel(status, grid), worker_table(status, width=width, rows=rows))
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
@@ -131,7 +132,7 @@ def run_figures(status: Status) -> Table:
         number(found["loss"]),
         number(found["staleness"]),
         number(found["mean_pi"]),
-        _percent(found["blocked"]),
+        percent(found["blocked"]),
         number(status.get("jain_index"), 4),
         number(status.get("next_eta")),
         str(live_workers(status)),
@@ -156,7 +157,7 @@ def worker_table(status: Status, *, width: int, rows: int | None = None) -> Tabl
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     for worker in shown:
         cells = _cells(worker)
-        style = "yellow" if is_silent(worker) else _STATES.get(state(worker, "state"), "red")
+        style = TROUBLE.get(condition(worker)) or _STATES.get(state(worker, "state"), "red")
         table.add_row(*(Text(cells[name], style if name == "state" else "") for name in headings))
     if len(shown) < len(workers):
         table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
@@ -164,49 +165,53 @@ def worker_table(status: Status, *, width: int, rows: int | None = None) -> Tabl
 
 
 def _cells(worker: Status) -> dict[str, str]:
-    """Return what a table shows of a worker, by heading. Names come from the workers, so they may hold anything."""
+    """Return what a table shows of a worker, by heading."""
     statistics = worker.get("statistics", {})
     return {
-        "worker": _printable(worker.get("name", "")),
+        "worker": printable(worker.get("name", "")),
         "rank": str(worker.get("rank", "")),
         "state": _worker_state(worker),
-        "device": _printable(worker.get("device", "")),
-        "exchange": _exchange(worker),
+        "device": printable(worker.get("device", "")),
+        "exchange": exchange(worker),
         "commits": str(worker.get("commits", 0)),
         "commits/s": number(worker.get("commits_per_second")),
         "loss": number(worker.get("loss")),
         "staleness": number(worker.get("staleness_mean")),
         "pi": number(statistics.get("mean_pi")),
-        "blocked": _percent(statistics.get("blocked_fraction")),
+        "blocked": percent(statistics.get("blocked_fraction")),
         "wait ms": number(1000 * float(worker.get("wait_mean_seconds", 0))),
     }
 
 
 def _worker_state(worker: Status) -> str:
-    if is_silent(worker):
+    """Return what is wrong with it, or else its state."""
+    found = condition(worker)
+    if found == "SILENT":
         return f"silent {worker['seconds_since_last_call']:.0f} s"
-    return state(worker, "state").lower()
+    return found.lower() if found in TROUBLE else state(worker, "state").lower()
 
 
-def _exchange(worker: Status) -> str:
+def exchange(worker: Status) -> str:
     """Return by which way it commits now, in the words of its own first line; `-` where it has gone or is done."""
     if worker.get("shares_memory"):
         return "shared-memory"
     return "network" if state(worker, "state") in ("JOINED", "TRAINING") else "-"
 
 
-def _printable(text: str, limit: int = 24) -> str:
+def printable(text: str, limit: int = 24) -> str:
+    """Return a name as far as it can be shown. Names come from the workers, so they may hold anything."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def _facts(status: Status) -> list[tuple[str, str]]:
+def facts(status: Status) -> list[tuple[str, str]]:
+    """Return what else there is to know of the run, as (name, value)."""
     settings, queue, memory = (status.get(name, {}) for name in ("settings", "queue", "memory"))
     rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
     budget = ", ".join(
         f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
     )
-    facts = [
+    found = [
         ("rule", f"{settings.get('rule', '-')} {rule}".strip()),
         ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
         ("budget", budget or "none"),
@@ -215,21 +220,21 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         ("commits", _commits(status)),
         ("queue", f"{queue.get('length', 0)} complete, {queue.get('waiting', 0)} waiting for a buffer"),
         ("buffers", f"{queue.get('staging_buffers_in_use', 0)} of {queue.get('staging_buffers', 0)} in use"),
-        ("memory", f"{_mib(memory, 'reserved_bytes')} promised of {_mib(memory, 'limit_bytes')}"),
+        ("memory", f"{mib(memory, 'reserved_bytes')} promised of {mib(memory, 'limit_bytes')}"),
         ("checkpoint", str(status.get("checkpoint", {}).get("path", "")) or "none"),
         ("server", f"gemps {status.get('server_version', '')}, up {number(status.get('uptime_seconds'))} s"),
     ]
     workers = [worker for worker in status.get("workers", ()) if state(worker, "state") in LIVE]
     if overlapping := sum(bool(worker.get("overlap")) for worker in workers):
-        facts.append(
+        found.append(
             ("overlap", f"{overlapping} of {len(workers)} workers: staleness counts a commit of their own, too")
         )
     if sharing := sum(bool(worker.get("shares_memory")) for worker in workers):
-        facts.append(("shared memory", f"{sharing} of {len(workers)} workers"))
+        found.append(("shared memory", f"{sharing} of {len(workers)} workers"))
     best = status.get("best_evaluation")
     if best:
-        facts.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))
-    return facts
+        found.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))
+    return found
 
 
 def _commits(status: Status) -> str:
@@ -245,9 +250,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _percent(fraction: Any) -> str:
+def percent(fraction: Any) -> str:
+    """Return `12.5 %`, or `-` for what is not known."""
     return "-" if fraction is None else f"{100 * float(fraction):.1f} %"
 
 
-def _mib(memory: Status, field: str) -> str:
+def mib(memory: Status, field: str) -> str:
+    """Return a count of bytes, by its name in MemoryStatus, in MiB."""
     return f"{number(memory.get(field, 0) / 2**20)} MiB"

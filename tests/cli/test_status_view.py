@@ -81,14 +81,28 @@ def test_tables_fit_the_terminal_and_cut_no_figure(width: int) -> None:
 @pytest.mark.parametrize("state", ["JOINED", "TRAINING"])
 def test_a_worker_that_was_not_heard_of_for_long_is_shown_as_silent(state: str) -> None:
     worker = {**WORKER, "state": f"WORKER_STATE_{state}", "seconds_since_last_call": 45.4}
-    assert "silent 45 s" in rendered(changed(workers=[worker]), 80)
-    assert "state silent 45 s" in status_view.plain_report(changed(workers=[worker]))
-    worker["seconds_since_last_call"] = 10
+    silent = {**worker, "condition": "WORKER_CONDITION_SILENT"}
+    assert "silent 45 s" in rendered(changed(workers=[silent]), 80)
+    assert "state silent 45 s" in status_view.plain_report(changed(workers=[silent]))
+    worker["condition"] = "WORKER_CONDITION_WELL"
     assert f"state {state.lower()}" in status_view.plain_report(changed(workers=[worker]))
 
 
-def test_a_worker_that_has_left_is_not_silent() -> None:
-    gone = {**WORKER, "state": "WORKER_STATE_LEFT", "seconds_since_last_call": 999.0}
+@pytest.mark.parametrize(("state", "condition"), [("TRAINING", "SLOW"), ("TRAINING", "MUTED"), ("EXPIRED", "GONE")])
+def test_what_is_wrong_with_a_worker_stands_in_place_of_its_state(state: str, condition: str) -> None:
+    worker = {**WORKER, "state": f"WORKER_STATE_{state}", "condition": f"WORKER_CONDITION_{condition}"}
+    assert condition.lower() in rendered(changed(workers=[worker]), 80)
+    report = status_view.plain_report(changed(workers=[worker]))
+    assert f"state {condition.lower()}," in report
+
+
+def test_a_worker_that_has_left_is_neither_silent_nor_well() -> None:
+    gone = {
+        **WORKER,
+        "state": "WORKER_STATE_LEFT",
+        "condition": "WORKER_CONDITION_WELL",
+        "seconds_since_last_call": 999.0,
+    }
     assert "state left" in status_view.plain_report(changed(workers=[gone]))
 
 
