@@ -16,6 +16,7 @@ from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.serve import serve
 from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
+from gem_cli.commands.top import top
 from gem_cli.commands.train import train
 from gem_cli.commands.version import version
 from gem_cli.commands.work import work
@@ -60,7 +61,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, status, checkpoint, finish, replay, simulate, reproduce, certs, version,
+    train, serve, work, evaluate, status, top, checkpoint, finish, replay, simulate, reproduce, certs, version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
 

@@ -1,5 +1,6 @@
 """What every command that talks to a server has in common: its options, where the server is, and how it is reached."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from gem_worker.client.settings import ClientSettings
 
-from gem_cli.errors import refused
+from gem_cli.errors import USAGE, CommandError, refused
 from gem_cli.options import Given, OptionGroup
 
 if TYPE_CHECKING:
@@ -22,15 +23,32 @@ Address: TypeAlias = Annotated[
     str, typer.Argument(envvar="GEMPS_SERVER", metavar="[ADDRESS]", help="HOST:PORT of the server.")
 ]
 
+Server: TypeAlias = Annotated[
+    str | None, typer.Option("--server", metavar="<address>", help="The same as ADDRESS.", show_default=False)
+]
+
+
+def one_address(address: str, server: str | None) -> str:
+    """Return the address of a command that takes it in both ways; raises CommandError where both were used."""
+    if server is None:
+        return address
+    if address not in (DEFAULT_ADDRESS, os.environ.get("GEMPS_SERVER")):
+        raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
+    return server
+
 
 @contextmanager
-def connected(address: str, given: Given) -> "Iterator[Observer]":
-    """Talk to the server at this address. What it refuses, or that it is not there, ends as CommandError."""
+def connected(address: str, given: Given, *, quiet: bool = False) -> "Iterator[Observer]":
+    """Talk to the server at this address. What it refuses, or that it is not there, ends as CommandError.
+
+    `quiet`: nothing of the connection is logged, where the command itself shows how it stands.
+    """
     settings = given.load(ClientSettings)
     from gem_worker.client import ClientError, Observer
 
     try:
-        with Observer(address, settings=settings) as observer:
+        on_event = (lambda _: None) if quiet else None
+        with Observer(address, settings=settings, on_event=on_event) as observer:
             yield observer
     except ClientError as error:
         raise refused(error) from None

@@ -1,0 +1,55 @@
+"""`gemps top`."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from gem_cli.commands.connection import CONNECTION, DEFAULT_ADDRESS, Address, Server, connected, one_address
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.options import Given, with_options
+from gem_cli.status_view import plain_line
+
+# TERM of what cannot move a cursor: editors' consoles, and where nobody knows.
+_DUMB = ("", "dumb", "unknown")
+
+
+@with_options(CONNECTION, known=KNOWN)
+def top(
+    given: Given,
+    address: Address = DEFAULT_ADDRESS,
+    server: Server = None,
+    interval: Annotated[float, typer.Option(help="Seconds between two reports.", min=0.1)] = 1.0,
+) -> None:
+    """Watch a run in this terminal: curves of loss, speed, staleness and pi, fairness, and every worker.
+
+    Workers that are silent, gone, muted or slow stand above the others. Keys: q ends it, s changes the order of the
+    workers, arrows, j and k and the page keys scroll, ? explains every quantity. It works over ssh, and from 80x24 on.
+
+    While the server does not answer it shows what it knew last, and goes on by itself when the server is back. When
+    the run is over it stays until q, and leaves the last figures behind.
+
+    [bold]Examples[/bold]
+
+      gemps top 192.168.1.5:50051
+
+      ssh -t server gemps top
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CommandError("gemps top needs a terminal; elsewhere use gemps status --watch", USAGE)
+    if os.environ.get("TERM", "") in _DUMB:
+        raise CommandError(
+            f"gemps top cannot draw on this terminal (TERM={os.environ.get('TERM', '')}); use gemps status --watch",
+            USAGE,
+        )
+    with connected(one_address(address, server), given, quiet=True) as observer:
+        first = observer.get_status()
+        try:
+            from gem_cli.top.watching import watch
+        except ModuleNotFoundError:  # termios
+            raise CommandError("gemps top needs a terminal of Unix; use gemps status --watch", USAGE) from None
+        view = watch(observer, first, interval)
+    if view.is_over:
+        print(plain_line(view.status))

@@ -1,0 +1,1 @@
+"""`gemps top`: a run's dashboard in a terminal."""

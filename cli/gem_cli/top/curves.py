@@ -1,0 +1,113 @@
+"""A run's figures over time: from the server's history at first, then from each report."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gem_cli.status_view import Status, state
+
+# The curves, by the name of the field in HistoryInterval; the rate is computed.
+RATE = "rate"
+NAMES = ("loss", RATE, "staleness_mean", "mean_pi", "blocked_fraction", "clamped_fraction")
+# Points that are kept at most: twice what the server keeps (history.py there), and more than terminals have columns.
+MAX_POINTS = 960
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Means over a stretch of time, which is in seconds of training; a figure that is not known is left out."""
+
+    begins: float
+    ends: float
+    values: Mapping[str, float]
+
+
+class Curves:
+    """Grows with each report; neighbours become one when there are too many. For one thread."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def restart(self, history: Mapping[str, Any]) -> None:
+        """Begin anew, with a GetHistoryResponse: at the start, and when the server was away (it may be another)."""
+        self.points = [
+            Point(
+                interval["begins"],
+                interval["ends"],
+                _known({name: interval.get(name) for name in NAMES} | {RATE: _rate(interval)}),
+            )
+            for interval in history.get("intervals", ())
+            if interval["ends"] > interval["begins"]
+        ]
+
+    def add(self, status: Status) -> None:
+        """Take a report; only what happens while the run trains is drawn."""
+        ends = float(status.get("run_seconds", 0.0))
+        begins = self.points[-1].ends if self.points else 0.0
+        if state(status) != "TRAINING" or not status.get("commits_of_process") or ends <= begins:
+            return
+        values = {name: status.get(name) for name in NAMES}
+        values |= {RATE: status.get("commits_per_second"), "clamped_fraction": clamped(status)}
+        self.points.append(Point(begins, ends, _known(values)))
+        if len(self.points) > MAX_POINTS:
+            self._join()
+
+    def columns(self, name: str, count: int) -> list[float | None]:
+        """Return `count` means over equal stretches of the whole time; None where nothing is known."""
+        if not self.points:
+            return [None] * count
+        width = self.points[-1].ends / count
+        sums, weights = [0.0] * count, [0.0] * count
+        for point in self.points:
+            value = point.values.get(name)
+            if value is None:
+                continue
+            for column in range(int(point.begins / width), min(count, math.ceil(point.ends / width))):
+                overlap = min(point.ends, (column + 1) * width) - max(point.begins, column * width)
+                sums[column] += max(0.0, overlap) * value
+                weights[column] += max(0.0, overlap)
+        return [total / weight if weight > 0 else None for total, weight in zip(sums, weights, strict=True)]
+
+    def _join(self) -> None:
+        """Make one of neighbours that are short together, so that all stretches are about as long."""
+        longest = 4 * self.points[-1].ends / MAX_POINTS
+        joined = self.points[:1]
+        for point in self.points[1:]:
+            if point.ends - joined[-1].begins <= longest:
+                joined[-1] = _both(joined[-1], point)
+            else:
+                joined.append(point)
+        self.points = joined
+
+
+def clamped(status: Status) -> float | None:
+    """Return the mean clamped fraction of the workers that train, or once nobody does, of all.
+
+    The run's status has only that of each worker.
+    """
+    known = [worker for worker in status.get("workers", ()) if "recent_clamped_fraction" in worker]
+    training = [worker for worker in known if state(worker, "state") == "TRAINING"] or known
+    found = [float(worker["recent_clamped_fraction"]) for worker in training]
+    return sum(found) / len(found) if found else None
+
+
+def _rate(interval: Mapping[str, Any]) -> float:
+    return float(interval["commits"] / (interval["ends"] - interval["begins"]))
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _both(earlier: Point, later: Point) -> Point:
+    return Point(
+        earlier.begins,
+        later.ends,
+        {name: _mean(name, (earlier, later)) for name in {*earlier.values, *later.values}},
+    )
+
+
+def _mean(name: str, points: Iterable[Point]) -> float:
+    known = [(point.ends - point.begins, point.values[name]) for point in points if name in point.values]
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known)

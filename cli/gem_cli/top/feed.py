@@ -1,0 +1,98 @@
+"""Reads a server's history and reports on a thread of its own, for as long as it takes."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from gem_cli.status_view import Status
+
+if TYPE_CHECKING:
+    from gem_worker.client import Observer
+
+_PAUSE_SECONDS = 1.0  # between two attempts
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The curves so far: a GetHistoryResponse."""
+
+    history: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A RunStatus."""
+
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The server does not answer, or not as it should; it is tried again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The run is finished and everybody has left: no more reports come."""
+
+
+News: TypeAlias = History | Report | Lost | Over
+
+
+class Feed:
+    """A context manager, whose thread alone uses `observer` and closes it. `take` is for one thread.
+
+    Args:
+        observer: connected once already, or its errors are not told at the start.
+        interval: seconds between reports.
+        wake: called in the feed's thread when there is something to take.
+    """
+
+    def __init__(self, observer: "Observer", interval: float, wake: Callable[[], None]) -> None:
+        self._observer = observer
+        self._interval = interval
+        self._wake = wake
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="top", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._observer.close()  # what the thread waits for ends with an error
+        self._thread.join(timeout=5)
+
+    def take(self) -> list[News]:
+        """Return what is new, oldest first."""
+        found = []
+        while True:
+            try:
+                found.append(self._news.get_nowait())
+            except queue.Empty:
+                return found
+
+    def _follow(self) -> None:
+        from gem_worker.client import ClientError
+
+        while not self._closed.is_set():
+            try:
+                self._put(History(self._observer.get_history()))
+                for status in self._observer.watch_status(self._interval):
+                    self._put(Report(status))
+                self._put(Over())
+                return
+            except ClientError as error:
+                if not self._closed.is_set():
+                    self._put(Lost(str(error)))
+                    self._closed.wait(_PAUSE_SECONDS)
+
+    def _put(self, news: News) -> None:
+        self._news.put(news)
+        self._wake()

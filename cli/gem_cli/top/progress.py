@@ -1,0 +1,43 @@
+"""How much of a run's budget is spent, and how long the rest will take."""
+
+from dataclasses import dataclass
+
+from gem_cli.status_view import LIVE, Status, state
+from gem_cli.top.figures import count
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`fraction`: 0 to 1, None where it cannot be known; `seconds_left` as the rate of now tells it, or None."""
+
+    fraction: float | None
+    seconds_left: float | None
+    text: str
+
+
+def progress(status: Status) -> Progress:
+    """Return how far the run is. Of two budgets the one that will be spent first counts.
+
+    A budget in steps is one of each worker, so it grows with every worker that joins. How many commits an epoch has
+    only the workers know.
+    """
+    budget = status.get("settings", {}).get("budget", {})
+    rate = float(status.get("commits_per_second", 0.0))
+    found = []
+    if total := int(budget.get("commits", 0)):
+        found.append(_of(int(status.get("commits", 0)), total, rate, " commits"))
+    if steps := int(budget.get("steps", 0)):
+        workers = [one for one in status.get("workers", ()) if state(one, "state") in LIVE]
+        spent = sum(min(steps, int(one.get("commits", 0))) for one in workers)
+        found.append(_of(spent, steps * len(workers), rate, f", {count(steps, 9)} a worker"))
+    if found:
+        return max(found, key=lambda one: one.fraction or 0.0)
+    if epochs := float(budget.get("epochs", 0.0)):
+        return Progress(None, None, f"{epochs:g} epochs a worker")
+    return Progress(None, None, "none: it ends when gemps finish says so")
+
+
+def _of(spent: int, total: int, rate: float, unit: str) -> Progress:
+    fraction = spent / total if total else 0.0
+    left = (total - spent) / rate if rate > 0 and total else None
+    return Progress(min(1.0, fraction), left, f"{count(spent, 7)} of {count(total, 7)}{unit}")

@@ -1,0 +1,146 @@
+"""The terminal as a screen: its other page, keys one by one, whole frames; and all as it was at the end."""
+
+import contextlib
+import os
+import select
+import signal
+import termios
+import threading
+import tty
+from types import FrameType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.text import Text
+
+from gem_cli.top.keys import Keys
+
+# xterm's control sequences, as screen, tmux and the console of Linux have them, too: the other page (1049), no cursor
+# (25), and no wrapping of what is too wide while the window becomes narrower (7).
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[J"
+# The console of Linux has one page only, so it is left empty.
+_LEAVE = b"\x1b[0m\x1b[H\x1b[J\x1b[?7h\x1b[?25h\x1b[?1049l"
+_HOME = b"\x1b[H"
+_TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
+# Seconds after which what may be the beginning of a key's sequence is the escape key: curses waits longer, vim less.
+_ESCAPE_SECONDS = 0.1
+
+
+class Terminal:
+    """A context manager for the main thread; `wake` may be called by any.
+
+    Ctrl-C raises KeyboardInterrupt as always, SIGTERM raises SystemExit, and Ctrl-Z stops the process with the terminal
+    as it was.
+    """
+
+    def __init__(self, source: int, sink: int, encoding: str) -> None:
+        self._source, self._sink, self._encoding = source, sink, encoding
+        self._console = Console(highlight=False, emoji=False)
+        self._keys = Keys()
+        self._woken, self._wake = os.pipe()
+        self._closing = threading.Lock()  # a descriptor that was closed may be somebody else's by now
+        self._is_closed = False
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._woken, False)
+        self._modes: list[Any] = []
+        self._handlers: dict[int, Any] = {}
+        self._shown = b""
+
+    def __enter__(self) -> Self:
+        try:
+            self._take()
+            for number, handler in (
+                (signal.SIGWINCH, self._resized),
+                (signal.SIGTERM, self._terminated),
+                (signal.SIGTSTP, self._stopped),
+            ):
+                self._handlers[number] = signal.signal(number, handler)
+        except BaseException:
+            self._give_back()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
+        try:
+            self._give_back()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            with self._closing:
+                self._is_closed = True
+                os.close(self._wake)
+                os.close(self._woken)
+        finally:
+            signal.signal(signal.SIGINT, interrupts)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(columns, lines), now."""
+        columns, lines = os.get_terminal_size(self._sink)
+        return columns or 80, lines or 24  # a serial line does not know
+
+    def show(self, lines: list[Text]) -> None:
+        """Put a frame that covers the whole terminal over the one before, by one write; none where it is the same."""
+        with self._console.capture() as captured:
+            self._console.print(Text("\n").join(lines), end="", soft_wrap=True)
+        frame = _HOME + captured.get().encode(self._encoding, "replace").replace(b"\n", b"\r\n")
+        if frame != self._shown:
+            self._write(frame)
+            self._shown = frame
+
+    def wait(self, seconds: float) -> list[str] | None:
+        """Return what was pressed, as `Keys.feed` does, once there is something, `wake` was called, or time is over.
+
+        None: nobody sits there any more.
+        """
+        if self._keys.waits:
+            seconds = min(seconds, _ESCAPE_SECONDS)
+        ready, _, _ = select.select([self._source, self._woken], [], [], seconds)
+        if self._woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        if self._source not in ready:
+            return self._keys.give_up() if not ready else []
+        data = os.read(self._source, 4096)
+        return self._keys.feed(data) if data else None
+
+    def wake(self) -> None:
+        """Make `wait` return."""
+        with self._closing:
+            if not self._is_closed:
+                self._poke()
+
+    def _poke(self) -> None:
+        """As `wake`, for the handlers of signals: they must not wait for a lock, and run only while it is open."""
+        with contextlib.suppress(BlockingIOError):  # it is full
+            os.write(self._wake, b"\0")
+
+    def _take(self) -> None:
+        self._modes = termios.tcgetattr(self._source)
+        tty.setcbreak(self._source)
+        self._write(_ENTER)
+        self._shown = b""
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError):  # it was closed
+            self._write(_LEAVE)
+        if self._modes:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self._source, termios.TCSADRAIN, self._modes)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._sink, data) :]
+
+    def _resized(self, _: int, __: FrameType | None) -> None:
+        self._shown = b""  # what is left of it is somewhere else now
+        self._poke()
+
+    def _terminated(self, _: int, __: FrameType | None) -> None:
+        raise SystemExit(_TERMINATED)
+
+    def _stopped(self, _: int, __: FrameType | None) -> None:
+        self._give_back()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._take()  # SIGCONT came
+        self._poke()
