@@ -40,12 +40,19 @@ def gemps(
     )
 
 
-def in_terminal(*arguments: str) -> tuple[int, str]:
-    """Run to the end on a terminal of 40 lines; returns the exit code and everything it wrote there."""
+def in_terminal(*arguments: str, at_terminal: bool = False, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Run to the end on a terminal of 40 lines; returns the exit code and everything it wrote there.
+
+    `at_terminal`: what it reads comes from there, too.
+    """
     leader, follower = pty.openpty()
     size = {"LINES": "40", "TERM": "xterm"}
     process = subprocess.Popen(
-        command(*arguments), env={**CLEAN, **size}, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower
+        command(*arguments),
+        env={**CLEAN, **size, **(env or {})},
+        stdin=follower if at_terminal else subprocess.DEVNULL,
+        stdout=follower,
+        stderr=follower,
     )
     os.close(follower)
     written = b""

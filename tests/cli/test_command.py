@@ -31,7 +31,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status", "checkpoint", "finish"])
+@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status", "top", "checkpoint", "finish"])
 def test_help_teaches_with_two_examples(command: str) -> None:
     done = gemps(command, "--help")
     assert done.returncode == 0

@@ -26,6 +26,7 @@ _CHARTS = (
     ("blocked_fraction", "blocked", "red", True),
     ("clamped_fraction", "clamped", "blue", True),
 )
+_FIGURES = ("loss", "staleness", "mean_pi", "blocked")
 _BESIDE_CHARTS = 5  # lines: title, budget, what the table shows, its heading, keys
 _TALL = 48  # lines from which a chart has three of them, and one below it
 _WIDE = 120
@@ -93,16 +94,17 @@ def _budget(status: Status, width: int, glyphs: Glyphs) -> Text:
     left = "" if found.seconds_left is None else f"{duration(found.seconds_left)} left"
     if status_view.state(status) == "FINISHED":
         left = "finished"
-    bar = max(4, width - _LABEL - 53)
+    bar = max(4, width - _LABEL - 55)
     line.append(progress_bar(found.fraction, bar, glyphs), "not dim green")
     line.append(f"{100 * found.fraction:5.0f} %  ", "not dim bold")
-    line.append(fit(left, 16, glyphs.cut) + fit(found.text, 28, glyphs.cut), "not dim")
+    line.append(fit(left, 16, glyphs.cut) + fit(found.text, 30, glyphs.cut), "not dim")
     return line
 
 
 def _charts(view: View, shown: int, rows: int, width: int, glyphs: Glyphs) -> list[Text]:
     status = view.status
-    values = status_view.figures(status)
+    # Before the first commit the report has zeros.
+    values = status_view.figures(status) if status.get("commits_of_process") else dict.fromkeys(_FIGURES)
     now = {
         "loss": compact(values["loss"]),
         RATE: compact(status.get("commits_per_second")),
@@ -189,7 +191,9 @@ def _about(view: View, workers: Sequence[Status], shown: range, width: int, glyp
 
 def _footer(view: View, width: int, glyphs: Glyphs) -> Text:
     if view.lost:
-        text = f"q quit   it is tried again and again: {view.lost}"
+        # The address stands above, and room is short.
+        why = view.lost.removeprefix(f"no answer from a gemps server at {view.address} ")
+        text = f"q quit   tried again and again: {why}"
     elif view.is_over:
         text = f"the run is over   {_KEYS}"
     else:

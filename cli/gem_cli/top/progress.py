@@ -40,4 +40,4 @@ def progress(status: Status) -> Progress:
 def _of(spent: int, total: int, rate: float, unit: str) -> Progress:
     fraction = spent / total if total else 0.0
     left = (total - spent) / rate if rate > 0 and total else None
-    return Progress(min(1.0, fraction), left, f"{count(spent, 7)} of {count(total, 7)}{unit}")
+    return Progress(min(1.0, fraction), left, f"{count(spent, 9)} of {count(total, 9)}{unit}")
