@@ -9,6 +9,7 @@ import typer
 
 from gem_cli.commands.certs import certs
 from gem_cli.commands.checkpoint import checkpoint
+from gem_cli.commands.doctor import doctor
 from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
@@ -61,7 +62,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, status, top, checkpoint, finish, replay, simulate, reproduce, certs, version,
+    train, serve, work, evaluate, status, top, checkpoint, finish, replay, simulate, reproduce, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
 

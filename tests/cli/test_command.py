@@ -31,7 +31,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status", "top", "checkpoint", "finish"])
+@pytest.mark.parametrize(
+    "command", ["train", "serve", "work", "evaluate", "status", "top", "checkpoint", "finish", "doctor"]
+)
 def test_help_teaches_with_two_examples(command: str) -> None:
     done = gemps(command, "--help")
     assert done.returncode == 0

@@ -1,0 +1,122 @@
+"""Whether PyTorch sees a GPU, and if not, why."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gem_cli.doctor.finding import Finding, ok, problem, warning
+
+# In a process of its own: a torch that is damaged may end the one that imports it.
+_PROBE = """
+import json, torch
+found = {"built_for": torch.version.cuda or torch.version.hip, "devices": [], "why": ""}
+try:
+    if torch.cuda.is_available():
+        found["devices"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    elif found["built_for"]:
+        torch.cuda.init()
+except Exception as error:
+    found["why"] = str(error).strip().splitlines()[0]
+found["mps"] = torch.backends.mps.is_available()
+import torchvision
+print(json.dumps(found))
+"""
+_PROBE_SECONDS = 120  # a cold disk has been seen to take 40
+_NVIDIA = "0x10de"  # of pci.ids
+_DISPLAY = "0x03"  # class of display controllers; data centre GPUs are "3D controllers", 0x0302
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the system has: NVIDIA's GPUs on the PCI bus, a driver in the kernel, and its devices in this container."""
+
+    cards: int
+    driver: str  # its version, or empty
+    devices: int
+    hidden: bool  # by CUDA_VISIBLE_DEVICES
+
+
+def look_at_hardware(root: Path = Path("/")) -> Hardware:
+    """Look below `root`, as Linux shows it; all 0 elsewhere."""
+    cards = sum(
+        _read(one / "vendor") == _NVIDIA and _read(one / "class").startswith(_DISPLAY)
+        for one in (root / "sys/bus/pci/devices").glob("*")
+    )
+    driver = _read(root / "proc/driver/nvidia/version")
+    words = [word for word in driver.split() if word[:1].isdigit() and "." in word]
+    devices = sum(1 for _ in (root / "dev").glob("nvidia[0-9]*"))
+    return Hardware(cards, words[0] if words else "", devices, os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"))
+
+
+def probe_torch() -> Mapping[str, Any] | str:
+    """Return what torch sees, or why it cannot be imported."""
+    try:
+        done = subprocess.run(  # noqa: S603 - this Python
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"it could not be imported within {_PROBE_SECONDS} s"
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"importing it ended the process with {done.returncode}"
+
+
+def judge(probe: Mapping[str, Any] | str, hardware: Hardware, device: str) -> Finding:
+    """Say what torch computes on here; `device` is what the worker's settings ask for."""
+    if isinstance(probe, str):
+        return problem("gpu", f"torch does not work: {probe}; pip install --force-reinstall torch torchvision")
+    devices, built_for = list(probe["devices"]), probe["built_for"]
+    if devices:
+        return ok("gpu", f"{len(devices)} for CUDA {built_for}: {', '.join(devices)}")
+    if device == "mps" or (probe.get("mps") and device == "auto"):
+        if probe.get("mps"):
+            return ok("gpu", "Apple's, with --device mps")
+        return problem("gpu", "--device mps: there is no such device here; use --device auto")
+    why = _why_none(probe, hardware)
+    if device.startswith("cuda"):
+        reason = why or "this machine has none"
+        return problem("gpu", f"--device {device}, and torch sees none: {reason}; or use --device auto or cpu")
+    if device == "cpu":
+        return ok("gpu", "none needed: --device cpu")
+    if why is None:
+        built = f"torch is built for CUDA {built_for}" if built_for else "torch is built without CUDA"
+        return ok("gpu", f"none in this machine, workers compute on its CPU ({built})")
+    return (warning if hardware.hidden else problem)("gpu", why)
+
+
+def _why_none(probe: Mapping[str, Any], hardware: Hardware) -> str | None:
+    """Return why torch sees no GPU, with the fix; None: there is none."""
+    if not (hardware.cards or hardware.driver or hardware.devices):
+        return None
+    if hardware.hidden:
+        return "CUDA_VISIBLE_DEVICES hides every GPU: unset it, or name one, as CUDA_VISIBLE_DEVICES=0"
+    built_for = probe["built_for"]
+    if built_for is None:
+        return (
+            "this machine has one, but torch was built without CUDA: pip install --force-reinstall torch torchvision "
+            "from where pytorch.org says"
+        )
+    if not hardware.driver:
+        return (
+            f"this machine has one and torch is built for CUDA {built_for}, but NVIDIA's driver is not loaded: install "
+            "it; nvidia-smi must list the GPU"
+        )
+    if not hardware.devices:
+        return "this machine has one, but this container does not: start it with GPUs (docker/compose.gpu.yml)"
+    said = probe["why"] or "it does not say why"
+    return (
+        f"torch cannot use the one that is here ({said}): is driver {hardware.driver} new enough for CUDA {built_for}?"
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

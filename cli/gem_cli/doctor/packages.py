@@ -1,0 +1,104 @@
+"""Python and the installed packages, from their metadata alone: a package that cannot be imported is found, too."""
+
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from gem_cli.doctor.finding import Finding, ok, problem, warning
+from gem_cli.training.surroundings import versions
+
+_COMPARISONS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+    ">=": lambda found, wanted: found >= wanted,
+    "<": lambda found, wanted: found < wanted,
+    "==": lambda found, wanted: found == wanted,
+    "!=": lambda found, wanted: found != wanted,
+}
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?")
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a distribution; None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def check_python() -> Finding:
+    """Say which Python this is; the installation itself has seen to it that it is new enough."""
+    return ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}")
+
+
+def check_packages(
+    requirements: Sequence[str] | None = None, version_of: Callable[[str], str | None] = installed
+) -> Iterator[Finding]:
+    """Hold what is installed to what gemps asks for; what only some need may be missing."""
+    wrong = False
+    for requirement in requirements if requirements is not None else requires("gemps") or ():
+        if (found := _judge(requirement, version_of)) is not None:
+            wrong = True
+            yield found
+    if not wrong:
+        yield ok("packages", ", ".join(f"{name} {number}" for name, number in versions().items() if name != "python"))
+
+
+def check_torch_pair(
+    version_of: Callable[[str], str | None] = installed,
+    requirements_of: Callable[[str], Sequence[str] | None] = requires,
+) -> Finding:
+    """Hold torch and torchvision to each other: each torchvision is built for exactly one torch."""
+    torch, vision = version_of("torch"), version_of("torchvision")
+    if torch is None:
+        return warning("torch", 'not installed, so this machine can serve but not train: pip install "gemps[worker]"')
+    if vision is None:
+        return warning("torch", f'{torch}, without torchvision: tasks need it: pip install "gemps[worker]"')
+    fix = "install both from one place at once: pip install --upgrade torch torchvision"
+    for requirement in requirements_of("torchvision") or ():
+        name, wanted, _ = _parts(requirement)
+        if name == "torch" and not _meets(torch, wanted):
+            return problem(
+                "torch", f"torch {torch} and torchvision {vision} do not match (it wants torch{wanted}); {fix}"
+            )
+    builds = [one.partition("+")[2] for one in (torch, vision)]
+    if all(builds) and builds[0] != builds[1]:
+        return problem("torch", f"torch {torch} and torchvision {vision} are built for different devices; {fix}")
+    return ok("torch", f"torch {torch} and torchvision {vision} match")
+
+
+def _judge(requirement: str, version_of: Callable[[str], str | None]) -> Finding | None:
+    name, wanted, marker = _parts(requirement)
+    found = version_of(name)
+    if found is None:
+        # Extras are a matter of choice, and what is for some platforms only is looked at where it is used.
+        return None if marker else problem("packages", f"{name} is not installed: pip install --upgrade gemps")
+    if _meets(found, wanted):
+        return None
+    return problem("packages", f'{name} {found} is not {wanted}: pip install --upgrade "{name}{wanted}"')
+
+
+def _parts(requirement: str) -> tuple[str, str, str]:
+    """(name, versions, marker) of a line of metadata, such as `torch>=2.11; extra == "worker"`."""
+    match = _REQUIREMENT.fullmatch(requirement)
+    name, wanted, marker = match.groups() if match else (requirement, "", "")
+    return name, wanted.replace(" ", ""), (marker or "").strip()
+
+
+def _meets(found: str, wanted: str) -> bool:
+    """Return whether a version is one of those wanted; what this does not understand is no reason to complain."""
+    number = _release(found)
+    for condition in filter(None, wanted.split(",")):
+        match = re.fullmatch(r"(>=|<|==|!=)([\d.]+)", condition)
+        if match and not _COMPARISONS[match[1]](number, _release(match[2])):
+            return False
+    return True
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """`2.11.0+cpu` -> (2, 11): without zeros at the end, since 2.11 and 2.11.0 are the same."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    numbers = [int(one) for one in match[0].split(".")] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
