@@ -18,6 +18,7 @@ from gem_cli.training.settings import TrainSettings
 from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings
 from gem_worker.client.settings import ClientSettings
+from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
@@ -68,6 +69,12 @@ GROUPS = (
     ),
     Group("Training on one machine", "Of `gemps train`, beside those above.", TrainSettings),
     Group(
+        "Evaluator",
+        "Of `gemps evaluate --follow`; and of `gemps train`, but for `--keep-best`, since it keeps the best in the run "
+        "folder.",
+        EvaluatorSettings,
+    ),
+    Group(
         "Simulation",
         "Of `gemps simulate`. Names that stand above, too, mean the same.",
         SimulationSettings,
@@ -86,6 +93,7 @@ GROUPS = (
 # Of every number. "number": it has no unit.
 UNITS = {
     "seconds": "exit_grace exit_linger checkpoint_interval session_timeout stall_timeout log_interval report_interval "
+    "evaluation_interval "
     "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",
     "virtual seconds": "seconds network_time service_time",
     "bytes": "memory_limit chunk_bytes",
@@ -99,7 +107,7 @@ UNITS = {
     "samples": "generated_samples batch_size",
     "classes": "generated_classes",
     "pixels": "image_size",
-    "number": "momentum kappa pi_min pi_max epsilon eta eta_step_factor eta_min seed",
+    "number": "momentum kappa pi_min pi_max epsilon eta eta_step_factor eta_min seed stop_at_accuracy",
 }
 _UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}
 

@@ -18,7 +18,8 @@ def reason_to_exit(
         finished_at: when the run was finished, or when serving began if it was finished before this process.
         last_join: when a worker joined last; None: none has since this process started.
         sessions: workers that are joined.
-        watchers: calls of WatchStatus, which are owed the report that says how the run ended.
+        watchers: calls of WatchStatus, which are owed the report that says how the run ended, or stay for what they
+            still have to read.
         linger: seconds after the last join in which further workers may still come.
         grace: seconds to wait for those who do not come, do not leave, or go on watching.
     """

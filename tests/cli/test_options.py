@@ -11,6 +11,7 @@ from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 from gem_cli.training.settings import TrainSettings
 from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings
+from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 from pydantic import Field
 from pydantic.fields import FieldInfo
@@ -135,7 +136,13 @@ def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(config: Path) -
 
 @pytest.mark.parametrize("settings", KNOWN, ids=lambda one: one.__name__)
 def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(settings: type[BaseSettings]) -> None:
-    commands = {ServerSettings: "serve", WorkerSettings: "work", TrainSettings: "train", SimulationSettings: "simulate"}
+    commands = {
+        ServerSettings: "serve",
+        WorkerSettings: "work",
+        EvaluatorSettings: "evaluate",
+        TrainSettings: "train",
+        SimulationSettings: "simulate",
+    }
     help_text = gemps(commands[settings], "--help", env={"COLUMNS": "240"}).stdout
     for name, field in settings.model_fields.items():
         assert field.description, f"{name} has no description"

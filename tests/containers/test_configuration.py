@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_server.settings import ServerSettings
 from gem_worker.client import ClientSettings
+from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,17 @@ def test_every_setting_that_no_image_sets_can_be_given_in_the_environment_of_com
     assert offered(services["worker"]) == (set(WorkerSettings.model_fields) | client) - SET_BY_IMAGES
 
 
+def test_the_evaluator_is_there_only_when_it_is_asked_for_and_takes_what_it_heeds() -> None:
+    assert "evaluator" not in config("docker-compose.yml")["services"]
+    services = config("docker-compose.yml", COMPOSE_PROFILES="evaluator", GEMPS_STOP_AT_ACCURACY="0.9")["services"]
+    evaluator = services["evaluator"]
+    client = {f"client_{name}" for name in ClientSettings.model_fields}
+    assert offered(evaluator) == (EVALUATION_FIELDS | set(EvaluatorSettings.model_fields) | client) - SET_BY_IMAGES
+    assert evaluator["environment"]["GEMPS_STOP_AT_ACCURACY"] == "0.9"
+    assert evaluator["environment"]["GEMPS_KEEP_BEST"] == "/data/best"
+    assert "/data" in [volume["target"] for volume in evaluator["volumes"]]
+
+
 def test_a_setting_of_the_environment_arrives() -> None:
     services = config("docker-compose.yml", GEMPS_KAPPA="2", GEMPS_COMMITS="7", GEMPS_TASK="cifar10")["services"]
     assert services["server"]["environment"]["GEMPS_KAPPA"] == "2"
@@ -118,6 +131,14 @@ def test_the_tls_override_gives_each_service_its_own_folder_read_only() -> None:
         assert mount["read_only"]
     elsewhere = config("docker-compose.yml", "docker/compose.tls.yml", CERTS="/etc/gemps")["services"]
     assert elsewhere["worker"]["volumes"][-1]["source"] == "/etc/gemps/worker"
+
+
+def test_the_tls_override_gives_the_evaluator_an_observers_folder_or_an_operators() -> None:
+    files = ("docker-compose.yml", "docker/compose.tls.yml")
+    for env, folder in (({}, "observer"), ({"EVALUATOR_ROLE": "operator"}, "operator")):
+        evaluator = config(*files, COMPOSE_PROFILES="evaluator", **env)["services"]["evaluator"]
+        (mount,) = [volume for volume in evaluator["volumes"] if volume["type"] == "bind"]
+        assert mount["source"] == str(ROOT / "certs" / folder)
 
 
 def test_the_script_override_says_what_is_missing() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
-from gemps.v1 import run_pb2
+from gemps.v1 import run_pb2, status_pb2
 
+from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE
 from tests.wire.refusals import PATIENCE, refused
@@ -39,6 +40,21 @@ async def test_run_ends_when_its_workers_have_left(serve: Serve) -> None:
     await worker.heartbeat()
     assert not ending.done()
     await worker.leave()
+    await ending
+
+
+async def test_server_that_ends_with_its_run_waits_for_who_stays_to_watch(serve: Serve) -> None:
+    serving = await serve(commits=1, exit_when_finished=True, exit_grace=1e6)
+    watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest(interval_seconds=0.1, stay=True)))
+    await watching.receive()
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    await worker.leave()
+    ending = asyncio.create_task(until_it_ends(serving))
+    for _ in range(2):  # it has looked whether to end
+        await watching.receive()
+    assert not ending.done()
+    watching.cancel()
     await ending
 
 

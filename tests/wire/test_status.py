@@ -215,6 +215,21 @@ async def test_watched_status_follows_the_run_and_ends_with_it(serve: Serve) -> 
     assert [w.state for w in last.status.workers] == [status_pb2.WORKER_STATE_FINISHED]
 
 
+async def test_who_asks_to_stay_is_told_on_after_the_end_of_the_run(serve: Serve) -> None:
+    serving = await serve(commits=1)
+    request = status_pb2.WatchStatusRequest(interval_seconds=0.1, stay=True)
+    watching = Stream(serving.stub.WatchStatus(request))
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    await worker.leave()
+    async with asyncio.timeout(PATIENCE):
+        while (await watching.receive()).status.run_state != run_pb2.RUN_STATE_FINISHED:
+            pass
+    for _ in range(2):
+        assert (await watching.receive()).status.run_state == run_pb2.RUN_STATE_FINISHED
+    watching.cancel()
+
+
 async def test_default_interval_is_taken(serving: Serving) -> None:
     watching = Stream(serving.stub.WatchStatus(status_pb2.WatchStatusRequest()))
     first, second = await watching.receive(), await watching.receive()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gem_worker.devices import device_for
     from gem_worker.errors import Diverged, TaskError, UnsupportedModel
     from gem_worker.evaluate import EvaluationResult, evaluate_checkpoint, evaluate_server
+    from gem_worker.evaluator import Followed, follow_server
+    from gem_worker.evaluator_settings import EvaluatorSettings
     from gem_worker.flat_model import FlatModel
     from gem_worker.parameter_server import ParameterServer, StepReport
     from gem_worker.settings import WorkerSettings
@@ -33,7 +35,9 @@ _HOMES = {
     "ClientSettings": "client",
     "Diverged": "errors",
     "EvaluationResult": "evaluate",
+    "EvaluatorSettings": "evaluator_settings",
     "FlatModel": "flat_model",
+    "Followed": "evaluator",
     "Membership": "client",
     "Observer": "client",
     "ParameterServer": "parameter_server",
@@ -47,6 +51,7 @@ _HOMES = {
     "device_for": "devices",
     "evaluate_checkpoint": "evaluate",
     "evaluate_server": "evaluate",
+    "follow_server": "evaluator",
     "work": "trainer",
 }
 
@@ -56,7 +61,9 @@ __all__ = [
     "ClientSettings",
     "Diverged",
     "EvaluationResult",
+    "EvaluatorSettings",
     "FlatModel",
+    "Followed",
     "Membership",
     "Observer",
     "ParameterServer",
@@ -70,6 +77,7 @@ __all__ = [
     "device_for",
     "evaluate_checkpoint",
     "evaluate_server",
+    "follow_server",
     "work",
 ]
 

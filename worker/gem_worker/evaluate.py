@@ -1,4 +1,7 @@
-"""Loss and accuracy on a task's held-out samples: of a checkpoint's file, or of a server's newest version."""
+"""Loss and accuracy on a task's held-out samples: of a checkpoint's file, or of a server's newest version.
+
+`evaluator.py` does it again and again while a run goes on.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,39 @@ class EvaluationResult:
     version: Version | None
 
 
+class HeldOut:
+    """A task's held-out samples, and a model to judge on them: made once, for any number of parameters.
+
+    Args:
+        settings: task, model, data, device and batch size; the rest is not read.
+
+    Raises TaskError naming the fix when one of these is not to be had here.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.task = create_task(settings.task, TaskOptions.of(settings))
+        self.model_name = settings.model or self.task.default_model
+        self._device = device_for(0, settings.device)
+        self._batch_size = settings.batch_size
+        model = create_model(self.model_name, self.task.input_shape, self.task.classes, seed=0)
+        self._model = model.to(self._device)
+
+    def evaluate(self, tensors: dict[str, Tensor], source: str, version: Version | None = None) -> EvaluationResult:
+        """Judge parameters, which are loaded strictly. Raises TaskError when they are of another model.
+
+        `source`: where they come from, for that message.
+        """
+        try:
+            self._model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise TaskError(
+                f"{source} does not hold the model {self.model_name} of the task {self.task.name}; name the right "
+                f"--task and --model ({error})"
+            ) from error
+        loss, accuracy = score(self._model, self.task.test, self._device, self._batch_size)
+        return EvaluationResult(loss, accuracy, len(self.task.test), version)
+
+
 def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None) -> EvaluationResult:
     """Evaluate a model.safetensors, or the one in a folder (a run's, a checkpoint's). Loads it strictly.
 
@@ -47,7 +83,7 @@ def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None
         raise TaskError(f"{file} does not exist; give a model.safetensors, or the folder that holds one") from None
     except (OSError, SafetensorError) as error:
         raise TaskError(f"{file} cannot be read as safetensors ({error})") from error
-    return _evaluate(tensors, str(file), settings or WorkerSettings(), None)
+    return HeldOut(settings or WorkerSettings()).evaluate(tensors, str(file))
 
 
 def evaluate_server(
@@ -71,7 +107,7 @@ def evaluate_server(
         pulled = observer.pull(with_constants=True)
         assert pulled is not None  # only a pull that knows a version can be told that it is current
         tensors = tensors_of_payload(pulled.layout, pulled.payload)
-        result = _evaluate(tensors, f"the server {address}", settings or WorkerSettings(), pulled.version)
+        result = HeldOut(settings or WorkerSettings()).evaluate(tensors, f"the server {address}", pulled.version)
         if report_as:
             observer.report_evaluation(
                 pulled.version,
@@ -100,21 +136,3 @@ def tensors_of_payload(layout: Layout, payload: memoryview | bytes | bytearray) 
         tensors |= dict.fromkeys((spec.name, *spec.aliases), value)
         offset += size
     return tensors
-
-
-def _evaluate(
-    tensors: dict[str, Tensor], source: str, settings: WorkerSettings, version: Version | None
-) -> EvaluationResult:
-    task = create_task(settings.task, TaskOptions.of(settings))
-    name = settings.model or task.default_model
-    model = create_model(name, task.input_shape, task.classes, seed=0)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise TaskError(
-            f"{source} does not hold the model {name} of the task {task.name}; name the right --task and --model "
-            f"({error})"
-        ) from error
-    device = device_for(0, settings.device)
-    loss, accuracy = score(model.to(device), task.test, device, settings.batch_size)
-    return EvaluationResult(loss, accuracy, len(task.test), version)

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 from gem_worker.client.settings import ClientSettings
+from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
-from gem_cli.options import Given, OptionGroup, with_options
+from gem_cli.options import Given, OptionGroup, flag, with_options
 from gem_cli.status_view import describe_evaluation
 
 # What decides about data and model, and is therefore taken from the run where its folder tells.
@@ -22,9 +23,10 @@ _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samp
 # What of a worker's settings an evaluation heeds; the rest is about training.
 EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_size", "loader_threads", "device"})
 _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
+_FOLLOWING = OptionGroup(EvaluatorSettings, "With --follow")
 
 
-@with_options(_OPTIONS, CONNECTION, known=KNOWN)
+@with_options(_OPTIONS, _FOLLOWING, CONNECTION, known=KNOWN)
 def evaluate(
     given: Given,
     model_file: Annotated[
@@ -34,30 +36,49 @@ def evaluate(
     report: Annotated[
         bool, typer.Option("--report", help="With --server: tell the server the result, so that its status shows it.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, for programs.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="With --server: evaluate new versions until the run ends, and report each to the server."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object, for programs; with --follow one a line.")
+    ] = False,
 ) -> None:
     """Measure loss and accuracy on held-out data: of a file, or of what a running server holds now.
 
     For a file in a run folder, task and model are those of the run (its summary.json), unless given here.
+
+    With --follow it goes on until the run is finished, waits for a server that is not there, and evaluates the last
+    version at the end. It can keep the best parameters, and end the run when they are good enough.
 
     [bold]Examples[/bold]
 
       gemps evaluate runs/20260101-120000-digits-gem/model.safetensors
 
       gemps evaluate --server 127.0.0.1:50051 --task digits
+
+      gemps evaluate --server 127.0.0.1:50051 --follow --keep-best best --stop-at-accuracy 0.98
     """
-    if model_file is not None and (report or given.has_flag(WorkerSettings, "server")):
-        raise CommandError("give either a MODEL_FILE or --server (with or without --report), not both", USAGE)
+    if model_file is not None and (report or follow or given.has_flag(WorkerSettings, "server")):
+        raise CommandError("give either a MODEL_FILE or --server (with --report or --follow or not), not both", USAGE)
+    for name in EvaluatorSettings.model_fields:
+        if given.has_flag(EvaluatorSettings, name) and not follow:
+            raise CommandError(f"{flag(name)} is for an evaluator that follows a run: add --follow", USAGE)
     settings = given.load(WorkerSettings, fallback={} if model_file is None else _of_the_run(model_file))
     if model_file is None and "server" not in settings.model_fields_set:
         raise CommandError(
             "nothing to evaluate: give a MODEL_FILE, as runs/FOLDER/model.safetensors, or --server HOST:PORT", USAGE
         )
-    connection = given.load(ClientSettings)
+    connection, evaluator = given.load(ClientSettings), given.load(EvaluatorSettings)
     if model_file is None:
         check_address(settings.server)
         check_credentials(connection)
     check_model(settings.model)
+    if follow:
+        _follow(settings, evaluator, connection, as_json=as_json)
+        return
     try:
         from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
     except ModuleNotFoundError as error:
@@ -72,6 +93,49 @@ def evaluate(
         raise refused(error) from None
     found = dataclasses.asdict(result)
     print(json.dumps(found) if as_json else describe_evaluation(found))
+
+
+def _follow(
+    settings: WorkerSettings, evaluator: EvaluatorSettings, connection: ClientSettings, *, as_json: bool
+) -> None:
+    """Say what the evaluator sees, a line each, until the run is over."""
+    try:
+        from gem_worker import ClientError, TaskError, follow_server
+    except ModuleNotFoundError as error:
+        raise missing_worker_extra(error) from None
+
+    def tell(event: str, text: str, **particulars: Any) -> None:
+        print(json.dumps({"event": event, "message": text, **particulars}) if as_json else text, flush=True)
+
+    best: dict[str, Any] | None = None
+    try:
+        for found in follow_server(
+            settings.server,
+            settings,
+            evaluator,
+            name=socket.gethostname(),
+            client_settings=connection,
+            on_event=lambda event: tell(event.kind.value, event.message),
+        ):
+            result = dataclasses.asdict(found.result)
+            clock = result["version"]["clock"]
+            text = f"{found.run_seconds:6.1f} s  version {clock}: {describe_evaluation(result)}"
+            text += ", the best so far" if found.is_best else ""
+            text += "" if found.is_reported else "; not reported, since its loss is not a number"
+            tell("evaluated", text, **result, run_seconds=found.run_seconds, best=found.is_best)
+            best = result if found.is_best else best
+            if found.stops_run:
+                tell("stopped", f"accuracy {result['accuracy']:.4f} is reached: the run is finished by this evaluator")
+    except (ClientError, TaskError) as error:
+        raise refused(error) from None
+    tell("ended", f"the run is finished; {_best(best, evaluator.keep_best)}", best=best)
+
+
+def _best(best: dict[str, Any] | None, kept_in: Path | None) -> str:
+    if best is None:
+        return "there was nothing to evaluate" if kept_in is None else f"what {kept_in} had before is still the best"
+    where = "" if kept_in is None else f", kept in {kept_in}"
+    return f"best: version {best['version']['clock']}, {describe_evaluation(best)}{where}"
 
 
 def _of_the_run(model_file: Path) -> dict[str, Any]:

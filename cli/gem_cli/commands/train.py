@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client.settings import ClientSettings
+from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
 from gem_cli.commands.checks import check_credentials, check_model
@@ -33,10 +34,11 @@ DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
 
 # Set by the run folder and by the processes that this command starts.
 _SERVER = OptionGroup(ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished"}))
+_EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
 
-@with_options(OptionGroup(TrainSettings, "Training"), _WORKER, _SERVER, known=KNOWN)
+@with_options(OptionGroup(TrainSettings, "Training"), _EVALUATOR, _WORKER, _SERVER, known=KNOWN)
 def train(
     given: Given,
     script: Annotated[
@@ -65,6 +67,7 @@ def train(
     worker = given.load(WorkerSettings)
     check_credentials(given.load(ClientSettings))  # once here: the workers have them from the same environment
     command = _script(script) if script else None
+    evaluator = _evaluator(given, worker, command)
     if command is None:
         check_model(worker.model)
     if command is None and find_spec("torch") is None:
@@ -79,18 +82,22 @@ def train(
             min_workers=server.min_workers,
             worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
             report_interval=settings.report_interval,
+            evaluator=None if evaluator is None else [*evaluator, f"--keep-best={folder.best}"],
         )
         started = datetime.now(UTC)
         used = {
             "train": settings.model_dump(mode="json"),
             "server": server.model_dump(mode="json"),
             "worker": None if command else worker.model_dump(mode="json"),
+            "evaluator": given.load(EvaluatorSettings).model_dump(mode="json", exclude={"keep_best"})
+            if evaluator
+            else None,
             "command": command,
         }
         with choose_reporter(as_json=as_json) as reporter:
             sinks = Sinks(names, RunInfo(folder.path.name, folder.path, used), reporter.event)
             outcome = Training(plan, folder, reporter, sinks).run()
-    evaluation = None if command else to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
+    evaluation = None if command else _evaluation_arguments(worker)
     sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
@@ -122,6 +129,26 @@ def _prepare(
         folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")
     own |= {"data_dir": folder.path, "ready_file": folder.ready_file}
     return folder, given.load(ServerSettings, **own), [*given.arguments(ServerSettings), *to_arguments(own)]
+
+
+def _evaluation_arguments(worker: WorkerSettings) -> list[str]:
+    """Return what tells an evaluation about data, model and device of these workers."""
+    return to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
+
+
+def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None) -> list[str] | None:
+    """Return the command of an evaluator beside the workers; None: none is wanted."""
+    wanted = given.load(EvaluatorSettings).model_dump(exclude={"keep_best"}, exclude_none=True)
+    if not wanted:
+        return None
+    if script is not None:
+        raise CommandError(
+            "--evaluation-interval and --stop-at-accuracy are for the built-in tasks, since only your own script knows "
+            "how to evaluate: leave them out; the script can call Observer.report_evaluation, and gemps finish ends "
+            "the run",
+            USAGE,
+        )
+    return gemps("evaluate", "--follow", *_evaluation_arguments(worker), *to_arguments(wanted))
 
 
 def _may_be_a_socket(path: Path) -> bool:

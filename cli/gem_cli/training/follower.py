@@ -2,12 +2,26 @@
 
 import queue
 import threading
+import time
+from collections.abc import Mapping
+from typing import Any
 
+from gem_cli import status_view
 from gem_cli.status_view import Status
+
+History = Mapping[str, Any]
+
+# Seconds between two looks at the history: what a run that is killed may lack of it.
+HISTORY_INTERVAL = 15.0
 
 
 class Follower:
-    """Collects the reports of WatchStatus. `take` is for one thread; the stream is read by another."""
+    """Collects the reports of WatchStatus, and the history now and then.
+
+    It stays in the stream, for which a server that ends with its run waits, until everybody has left and `may_leave` is
+    set; then it has the last report and the whole history. `take` and the like are for one thread; the stream is read
+    by another.
+    """
 
     def __init__(self, address: str, interval: float) -> None:
         """Open the stream; `interval` in seconds between reports."""
@@ -17,6 +31,9 @@ class Follower:
         self._observer = Observer(address, on_event=lambda _: None)  # what it would log, the children tell
         self._interval = interval
         self._reports: queue.SimpleQueue[Status] = queue.SimpleQueue()
+        self._histories: queue.SimpleQueue[History] = queue.SimpleQueue()
+        self._history_due = time.monotonic() + HISTORY_INTERVAL
+        self.may_leave = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
         self._thread.start()
@@ -28,12 +45,20 @@ class Follower:
         except queue.Empty:
             return None
 
+    def take_history(self) -> History | None:
+        """Return the newest history; None when there is none that was not taken."""
+        newest = None
+        while not self._histories.empty():
+            newest = self._histories.get()
+        return newest
+
     def now(self) -> Status | None:
-        """Ask for a report out of turn; None when the server does not answer."""
+        """Ask for a report, and the history, out of turn; None when the server does not answer."""
         from gem_worker.client import Observer
 
         try:
             with Observer(self._observer.address) as another:  # an observer is for one thread
+                self._histories.put(another.get_history())
                 return another.get_status()
         except self._unreachable:
             return None
@@ -47,8 +72,14 @@ class Follower:
     def _follow(self) -> None:
         while not self._closed.is_set():
             try:
-                for status in self._observer.watch_status(self._interval):
+                for status in self._observer.watch_status(self._interval, stay=True):
                     self._reports.put(status)
-                return  # the run is finished and everybody has left
+                    is_over = status_view.state(status) == "FINISHED" and not status_view.live_workers(status)
+                    leaves = is_over and self.may_leave.is_set()
+                    if leaves or time.monotonic() >= self._history_due:
+                        self._histories.put(self._observer.get_history())
+                        self._history_due = time.monotonic() + HISTORY_INTERVAL
+                    if leaves:
+                        return
             except self._unreachable:
                 self._closed.wait(0.5)  # the server is busy or gone; whether it is gone, its process tells

@@ -3,9 +3,11 @@
 model.safetensors   the final parameters, every name of the model's state_dict
 summary.json        seed, settings, versions, commit, hardware, results
 metrics.jsonl       one line a status report of the server
+history.json        the server's history of the run: curves, evaluations, pi by tensor
 plot.png            loss, speed, staleness and pi over time
 tensorboard/        the same figures, for TensorBoard (--sinks)
-logs/               server.log, worker-N.log, evaluate.log
+best/               the parameters of the best accuracy, where evaluations were asked for
+logs/               server.log, worker-N.log, evaluate.log, evaluator.log
 checkpoints/        the server's checkpoints; `latest` points to the newest
 """
 
@@ -27,7 +29,9 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.summary = path / "summary.json"
         self.metrics = path / "metrics.jsonl"
+        self.history = path / "history.json"
         self.plot = path / "plot.png"
+        self.best = path / "best"
         self.logs = path / "logs"
         self.ready_file = path / "server.json"
 
@@ -68,6 +72,12 @@ class RunFolder:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    def write_history(self, history: Mapping[str, Any]) -> None:
+        """Write history.json, in one step: a run that is killed has the one before."""
+        part = self.history.with_name(".history.json.part")
+        part.write_text(json.dumps(_without_nan(history)) + "\n", encoding="utf-8")
+        part.replace(self.history)
+
     def keep_final_model(self) -> bool:
         """Copy the newest checkpoint's parameters to model.safetensors; False when there is no checkpoint."""
         newest = self.path / "latest" / "model.safetensors"
@@ -85,3 +95,12 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with None for NaN, which JSON does not have; a tensor's pi is NaN where none of its elements moved."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and value != value else value

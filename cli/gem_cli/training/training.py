@@ -4,7 +4,8 @@
     training   the workers beside it, until the server has ended
     stopping   after Ctrl-C: workers are interrupted, then the server drains and writes its checkpoint
 
-A worker that fails is told about and the others go on; a second Ctrl-C kills everything.
+A worker that fails is told about and the others go on; a second Ctrl-C kills everything. An evaluator may run beside
+the workers; the server waits for its last evaluation, and its failure is told and fails nothing.
 """
 
 import json
@@ -19,13 +20,15 @@ from gem_cli.errors import CommandError, last_lines
 from gem_cli.sinks.sinks import Sinks
 from gem_cli.status_view import Status
 from gem_cli.training.children import Child, end, wait
-from gem_cli.training.follower import Follower
+from gem_cli.training.follower import Follower, History
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
 
+EVALUATOR = "evaluator"
 POLL = 0.1  # seconds between looks at the children
 WORKER_GRACE = 15.0  # seconds a worker gets to leave: one step of a large model on a slow machine
 SERVER_GRACE = 60.0  # seconds a server gets to drain and write its checkpoint: gigabytes on a slow disk
+EVALUATOR_GRACE = 15.0  # seconds an evaluator gets to see that the run is over
 LEAVE_GRACE = 3.0  # seconds after the last worker in which the server should end by itself
 
 
@@ -39,6 +42,7 @@ class Plan:
     min_workers: int
     worker_environment: Mapping[str, str]
     report_interval: float
+    evaluator: Sequence[str] | None = None
 
 
 @dataclass(slots=True)
@@ -60,7 +64,8 @@ class Outcome:
     @property
     def failed_workers(self) -> list[str]:
         """Names of the workers that ended badly by themselves."""
-        return [name for name, code in self.exit_codes.items() if name not in ("server", *self.stopped) and code != 0]
+        others = ("server", EVALUATOR, *self.stopped)
+        return [name for name, code in self.exit_codes.items() if name not in others and code != 0]
 
 
 class Interrupts:
@@ -95,6 +100,7 @@ class Training:
         self._reporter = reporter
         self._server: Child | None = None
         self._workers: list[Child] = []
+        self._evaluator: Child | None = None
         self._noticed: set[str] = set()
         self._quoted: list[str] = []  # the end of the log that was told last: many workers often fail alike
         self._outcome = Outcome()
@@ -107,9 +113,10 @@ class Training:
                 address = self._await_ready(server, interrupts)
                 if address is not None:
                     self._start_workers(address)
+                    self._start_evaluator(address)
                     self._follow(server, address, interrupts)
             finally:
-                children = [*([self._server] if self._server else []), *self._workers]
+                children = [*([self._server] if self._server else []), *self._workers, *self._evaluators()]
                 end(children, (signal.SIGKILL, 10.0))
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
@@ -155,19 +162,34 @@ class Training:
             }
             self._workers.append(self._start(name, self._plan.worker, environment, signal.SIGKILL))
 
+    def _start_evaluator(self, address: str) -> None:
+        if self._plan.evaluator is not None:
+            environment = {**self._plan.worker_environment, "GEMPS_SERVER": address}
+            self._evaluator = self._start(EVALUATOR, self._plan.evaluator, environment, signal.SIGKILL)
+
+    def _evaluators(self) -> list[Child]:
+        return [self._evaluator] if self._evaluator is not None else []
+
+    def _evaluates(self) -> bool:
+        return self._evaluator is not None and self._evaluator.running
+
     def _follow(self, server: Child, address: str, interrupts: Interrupts) -> None:
         follower = Follower(address, self._plan.report_interval)
         ended_at: float | None = None
         try:
             while server.running:
-                self._take(follower.take(POLL))
-                self._notice_ended_workers()
+                if not self._evaluates():
+                    follower.may_leave.set()
+                self._take(follower.take(POLL), follower.take_history())
+                self._notice_failures()
                 if interrupts.count:
                     self._stop(server, follower, interrupts)
                 elif not any(worker.running for worker in self._workers):
                     ended_at = ended_at or time.monotonic()
-                    if time.monotonic() - ended_at > LEAVE_GRACE:  # a worker died without leaving, or had no budget
-                        self._take(follower.now())
+                    is_over = time.monotonic() - ended_at > LEAVE_GRACE
+                    if is_over and not (self._evaluates() and self._is_finished()):
+                        # A worker died without leaving, or had no budget.
+                        self._take(follower.now(), follower.take_history())
                         end([server], (signal.SIGTERM, SERVER_GRACE))
                 elif self._cannot_begin(follower):
                     end(self._workers, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 5.0))
@@ -175,6 +197,7 @@ class Training:
             follower.close()
         while (status := follower.take(0)) is not None:
             self._take(status)
+        self._take(None, follower.take_history())
         if server.exit_code != 0 and not interrupts.count:
             self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
         else:
@@ -184,10 +207,19 @@ class Training:
                 self._reporter.event(
                     "worker_stopped", f"{worker.name} still runs after the end of the run: stopping it"
                 )
-        self._notice_ended_workers()
-        end(self._workers, (signal.SIGINT, WORKER_GRACE))
+        if self._is_finished():
+            wait(self._evaluators(), EVALUATOR_GRACE, unless=lambda: interrupts.count > 0)
+        self._notice_failures()
+        self._noticed.add(EVALUATOR)  # it waits for a server that will not come back
+        end([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
 
-    def _take(self, status: Status | None) -> None:
+    def _is_finished(self) -> bool:
+        seen = self._outcome.last_status
+        return seen is not None and status_view.state(seen) == "FINISHED"
+
+    def _take(self, status: Status | None, history: History | None = None) -> None:
+        if history is not None:
+            self._folder.write_history(history)
         if status is not None:
             self._outcome.first_status = self._outcome.first_status or status
             self._outcome.last_status = status
@@ -195,26 +227,25 @@ class Training:
             self._sinks.status(status)
             self._reporter.status(status)
 
-    def _notice_ended_workers(self) -> None:
-        for worker in self._workers:
-            if worker.exit_code and worker.name not in self._noticed:
-                self._noticed.add(worker.name)
-                end_of_log = last_lines(worker.log)
-                text = worker.describe_end(quote=end_of_log != self._quoted)
+    def _notice_failures(self) -> None:
+        for child in (*self._workers, *self._evaluators()):
+            if child.exit_code and child.name not in self._noticed:
+                self._noticed.add(child.name)
+                end_of_log = last_lines(child.log)
+                text = child.describe_end(quote=end_of_log != self._quoted)
                 self._quoted = end_of_log
-                self._reporter.event(
-                    "worker_failed",
-                    text,
-                    worker=worker.name,
-                    exit_code=worker.exit_code,
-                    log=str(worker.log),
-                )
+                who = {"exit_code": child.exit_code, "log": str(child.log)}
+                if child.name == EVALUATOR:
+                    self._reporter.event("evaluator_failed", text, **who)
+                else:
+                    self._reporter.event("worker_failed", text, worker=child.name, **who)
 
     def _cannot_begin(self, follower: Follower) -> bool:
         """Whether workers that failed are missing for --min-workers, so that the others would wait for ever."""
         running = sum(worker.running for worker in self._workers)
+        failed = any(worker.name in self._noticed for worker in self._workers)
         seen = self._outcome.last_status
-        if not self._noticed or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
+        if not failed or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
             return False
         status = follower.now()  # what was seen may be old
         if status is None or status_view.state(status) != "WAITING":
@@ -227,12 +258,13 @@ class Training:
 
     def _stop(self, server: Child, follower: Follower, interrupts: Interrupts) -> None:
         self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
-        for worker in self._workers:
-            self._noticed.add(worker.name)  # however it ends now is no failure
-            worker.send(signal.SIGINT)
-        wait(self._workers, WORKER_GRACE, unless=lambda: interrupts.count > 1)
-        end(self._workers, (signal.SIGKILL, 5.0))
-        self._take(follower.now())
+        children = [*self._workers, *self._evaluators()]
+        for child in children:
+            self._noticed.add(child.name)  # however it ends now is no failure
+            child.send(signal.SIGINT)
+        wait(children, WORKER_GRACE, unless=lambda: interrupts.count > 1)
+        end(children, (signal.SIGKILL, 5.0))
+        self._take(follower.now(), follower.take_history())
         server.send(signal.SIGTERM)
         wait([server], SERVER_GRACE, unless=lambda: interrupts.count > 1)
         end([server], (signal.SIGKILL, 10.0))

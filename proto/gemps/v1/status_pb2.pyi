@@ -249,10 +249,12 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[RunStatus, _Mapping]] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
-    __slots__ = ("interval_seconds",)
+    __slots__ = ("interval_seconds", "stay")
     INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
     interval_seconds: float
-    def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
+    stay: bool
+    def __init__(self, interval_seconds: _Optional[float] = ..., stay: bool = ...) -> None: ...
 
 class WatchStatusResponse(_message.Message):
     __slots__ = ("status",)

@@ -78,9 +78,10 @@ class Status:
         return await self._answering.unary(context, lambda _: self._get(raw))
 
     async def watch(self, raw: bytes, context: Context) -> None:
-        """The status, again and again, until the run is finished and nobody is left."""
+        """The status, again and again, until the run is finished and nobody is left; or the caller, who stays, goes."""
         async with self._answering.stream(context):
-            interval = messages.parse(status_pb2.WatchStatusRequest, raw).interval_seconds or DEFAULT_INTERVAL_SECONDS
+            request = messages.parse(status_pb2.WatchStatusRequest, raw)
+            interval = request.interval_seconds or DEFAULT_INTERVAL_SECONDS
             if not interval >= MIN_INTERVAL_SECONDS:
                 raise Refusal(Reason.MALFORMED, f"interval_seconds must be at least {MIN_INTERVAL_SECONDS}")
             if self.watchers >= MAX_WATCHERS:
@@ -94,7 +95,8 @@ class Status:
                 while True:
                     report = await self.shown()
                     await context.write(status_pb2.WatchStatusResponse(status=report).SerializeToString())
-                    if report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions):
+                    is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)
+                    if is_over and not request.stay:
                         return
                     await asyncio.sleep(interval)
                     self._answering.check_access(context, "WatchStatus")  # a stream may outlive its token

@@ -96,12 +96,14 @@ class Observer:
         )
         return to_dict(response.status)
 
-    def watch_status(self, interval: float = 1.0) -> Generator[dict[str, Any], None, None]:
+    def watch_status(self, interval: float = 1.0, *, stay: bool = False) -> Generator[dict[str, Any], None, None]:
         """The run's status every `interval` seconds (0.1 or more), until the run is finished and all workers are gone.
 
-        A stream that breaks is opened again, with the patience of `wait`.
+        With `stay` it goes on after that, until the generator is closed: a server that ends with its run waits for it,
+        for as long as for a worker that does not leave. A stream that breaks is opened again, with the patience of
+        `wait`.
         """
-        request = status_pb2.WatchStatusRequest(interval_seconds=interval)
+        request = status_pb2.WatchStatusRequest(interval_seconds=interval, stay=stay)
         while True:
             self._check_usable()
             self._watchdog.start()

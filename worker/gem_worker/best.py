@@ -1,0 +1,114 @@
+"""The best parameters of a run so far, in a folder: as a file that a model loads strictly, and what is known of it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gem_worker.errors import TaskError
+
+MODEL_FILE, FACTS_FILE = "model.safetensors", "best.json"
+# In the metadata of the file of parameters, so that both are replaced in one step; best.json repeats it for people.
+_METADATA = "gemps_best"
+
+
+class BestCheckpoint:
+    """The best parameters that a folder holds. Only better ones replace them, also those of an earlier process.
+
+    Each file is replaced in one step: whoever reads sees the old one or the new one, also after a crash.
+
+    Args:
+        folder: made when it is not there. Raises TaskError when it cannot be used, or holds what somebody else wrote.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._model = folder / MODEL_FILE
+        self.facts: dict[str, Any] | None = self._read()
+        if self.facts is not None:
+            self._write_facts(self.facts)  # a crash may have come between the two files
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of what is kept; None: nothing is."""
+        return None if self.facts is None else float(self.facts["accuracy"])
+
+    def offer(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> bool:
+        """Keep these parameters if they are better than what is kept; whether they are.
+
+        `facts`: at least `accuracy`, from 0 to 1, and `layout_digest`, which is the model's: a folder is for one.
+        Raises TaskError when it holds another model, or the parameters cannot be written.
+        """
+        if self.facts is not None and facts["layout_digest"] != self.facts["layout_digest"]:
+            raise TaskError(f"{self._model} is of another model: name another folder, one for each run")
+        if self.accuracy is not None and facts["accuracy"] <= self.accuracy:
+            return False
+        part = self._folder / f".{MODEL_FILE}.part"
+        try:
+            save_file(_unshared(tensors), part, {"format": "pt", _METADATA: json.dumps(facts)})
+            self._put(part, self._model)
+        except (OSError, SafetensorError) as error:
+            raise self._unusable(error) from error
+        self._write_facts(facts)
+        self.facts = facts
+        return True
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not self._model.exists():
+                return None
+            with safe_open(self._model, "np") as file:
+                metadata = file.metadata() or {}
+        except OSError as error:
+            raise self._unusable(error) from error
+        except SafetensorError as error:
+            raise TaskError(f"{self._model} is damaged ({error}): delete it, or name another folder") from error
+        if _METADATA not in metadata:
+            raise TaskError(
+                f"{self._model} was not written by an evaluator, and is left as it is: name another folder to keep the "
+                "best parameters in"
+            )
+        facts: dict[str, Any] = json.loads(metadata[_METADATA])
+        return facts
+
+    def _write_facts(self, facts: dict[str, Any]) -> None:
+        part = self._folder / f".{FACTS_FILE}.part"
+        try:
+            part.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+            self._put(part, self._folder / FACTS_FILE)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _put(self, part: Path, target: Path) -> None:
+        """Give a file that is written its name, both of them on the disk."""
+        _sync(part)
+        part.replace(target)
+        if os.name == "posix":
+            _sync(self._folder)
+
+    def _unusable(self, error: Exception) -> TaskError:
+        why = getattr(error, "strerror", None) or error
+        return TaskError(f"the best parameters cannot be kept in {self._folder}: {why}; free some room or name another")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same with a copy for each alias of a tied tensor: the format has no two names for one tensor."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        found[name] = tensor.clone() if id(tensor) in seen else tensor
+        seen.add(id(tensor))
+    return found

@@ -1,0 +1,302 @@
+"""An evaluator beside a run: evaluates new versions on held-out samples until the run is over.
+
+    waiting     no server yet, or no parameters: a server that is not there is waited for as a worker does
+    following   every `interval` seconds the newest version is pulled, evaluated, reported, and kept if it is the best
+    ending      the run is finished: its last version is evaluated, unless it was
+
+It stays in WatchStatus all the time, since a server that ends with its run waits for whoever does; a thread of its own
+reads that stream, so that an evaluation may take as long as it likes.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from gem_worker.best import BestCheckpoint
+from gem_worker.client import (
+    ClientError,
+    ClientEvent,
+    ClientSettings,
+    NotInitialized,
+    Observer,
+    PulledParameters,
+    ServerRefused,
+    ServerUnavailable,
+    Version,
+)
+from gem_worker.client.events import EventSink, log_event
+from gem_worker.evaluate import EvaluationResult, HeldOut, tensors_of_payload
+from gem_worker.evaluator_settings import EvaluatorSettings
+from gem_worker.settings import WorkerSettings
+
+# Seconds between two reports of the server, at most: so late the end of a run is noticed.
+_LOOK = 1.0
+# Seconds for which a server that has finished its run is waited for: it may be on its way out.
+_END_PATIENCE = 10.0
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One evaluation of a run. `result.version` is never None.
+
+    Attributes:
+        run_seconds: seconds of training when the version was pulled, or a little before.
+        is_best: its accuracy is better than all before, and than what `keep_best` had from an earlier process.
+        is_reported: the server knows of it; it takes no loss that is not a number.
+        stops_run: it reached `stop_at_accuracy`, and the run was finished.
+    """
+
+    result: EvaluationResult
+    run_seconds: float
+    is_best: bool
+    is_reported: bool
+    stops_run: bool
+
+
+def follow_server(
+    address: str,
+    settings: WorkerSettings | None = None,
+    evaluator: EvaluatorSettings | None = None,
+    *,
+    name: str = "",
+    client_settings: ClientSettings | None = None,
+    on_event: EventSink = log_event,
+) -> Iterator[Followed]:
+    """Evaluate the newest version of a server's run again and again, and yield what comes of it; end with the run.
+
+    Args:
+        address: HOST:PORT; beats the settings' own. A server that is not there (yet) is waited for, for
+            `client_settings.connect_timeout` seconds.
+        settings: as for `evaluate_checkpoint`.
+        evaluator: how often, where the best is kept, which accuracy ends the run. Default: EvaluatorSettings().
+        name: under which the server shows the results.
+        client_settings: TLS, token and time-outs of the connection. Default: ClientSettings().
+        on_event: is told when the server goes away and comes back; from another thread.
+
+    Raises TaskError: the server's model is another one, or the best cannot be kept; ServerUnavailable; ServerRefused,
+    also when the run shall be stopped and the token is not an operator's.
+    """
+    follower = _Follower(
+        address,
+        settings or WorkerSettings(),
+        evaluator or EvaluatorSettings(),
+        name,
+        client_settings if client_settings is not None else ClientSettings(),
+    )
+    with _Watch(address, min(_LOOK, follower.interval), follower.client_settings, on_event) as watch:
+        yield from follower.follow(watch)
+
+
+class _Follower:
+    """What an evaluator knows: what it has evaluated, what was best, and whether it has stopped the run."""
+
+    def __init__(
+        self,
+        address: str,
+        settings: WorkerSettings,
+        evaluator: EvaluatorSettings,
+        name: str,
+        client_settings: ClientSettings,
+    ) -> None:
+        self.interval = max(evaluator.interval, 0.1)  # WatchStatus tells no more often
+        self.client_settings = client_settings
+        self._address = address
+        self._name = name
+        self._held_out = HeldOut(settings)
+        self._kept = BestCheckpoint(evaluator.keep_best) if evaluator.keep_best is not None else None
+        self._target = evaluator.stop_at_accuracy
+        self._best = -math.inf
+        self._evaluated: Version | None = None
+        self._stopped = False
+
+    def follow(self, watch: "_Watch") -> Iterator[Followed]:
+        due = -math.inf
+        while True:
+            # A finished run has no more to say than that it is over; then its server may go without a word.
+            status = watch.next(_END_PATIENCE if self._has_all(watch) else None)
+            if status is None:
+                return
+            now = time.monotonic()
+            if _clock(status) and self._version(status) != self._evaluated and (now >= due or _is_finished(status)):
+                due = now + self.interval
+                pulled = self._pull(watch)
+                if pulled is not None:
+                    yield self._evaluate(pulled, float(status["run_seconds"]), watch)
+            elif self._has_all(watch) and _is_quiet(status):
+                return
+
+    def _has_all(self, watch: "_Watch") -> bool:
+        """Whether the run is finished, and what it came to is evaluated, as far as is known."""
+        status = watch.newest
+        if status is None or not _is_finished(status):
+            return False
+        return not _clock(status) or self._version(status) == self._evaluated
+
+    def _pull(self, watch: "_Watch") -> PulledParameters | None:
+        """The newest version; None when it was evaluated, or there is none (any more)."""
+        try:
+            return self._ask(watch, lambda server: server.pull(known_version=self._evaluated))
+        except NotInitialized:
+            return None  # the server was started anew since it told that it had some
+
+    def _evaluate(self, pulled: PulledParameters, run_seconds: float, watch: "_Watch") -> Followed:
+        tensors = tensors_of_payload(pulled.layout, pulled.payload)
+        result = self._held_out.evaluate(tensors, f"the server {self._address}", pulled.version)
+        is_best = self._keep(tensors, result, pulled.layout.digest.hex())
+        is_reported = not math.isnan(result.loss)
+        if is_reported:
+            self._ask(
+                watch,
+                lambda server: server.report_evaluation(
+                    pulled.version,
+                    loss=result.loss,
+                    accuracy=result.accuracy,
+                    samples=result.samples,
+                    evaluator=self._name,
+                ),
+            )
+        self._evaluated = pulled.version
+        return Followed(result, run_seconds, is_best, is_reported, self._stop_at(result, watch))
+
+    def _keep(self, tensors: dict[str, Tensor], result: EvaluationResult, layout_digest: str) -> bool:
+        """Whether it is the best so far; then it is kept, where that was asked for."""
+        if self._kept is not None:
+            of = {"task": self._held_out.task.name, "model": self._held_out.model_name, "layout_digest": layout_digest}
+            return self._kept.offer(tensors, asdict(result) | of)
+        before, self._best = self._best, max(self._best, result.accuracy)
+        return result.accuracy > before
+
+    def _stop_at(self, result: EvaluationResult, watch: "_Watch") -> bool:
+        """Finish the run if this is what it was to reach; whether it was."""
+        if self._target is None or self._stopped or result.accuracy < self._target or watch.is_finished:
+            return False
+        assert result.version is not None
+        reason = f"an evaluator saw accuracy {result.accuracy:.4f} at version {result.version.clock}"
+        try:
+            self._ask(watch, lambda server: server.control("finish", f"{reason}, and {self._target:g} was asked for"))
+        except ServerRefused as refusal:
+            raise ServerRefused(
+                refusal.reason, f"{reason}, but may not end the run: {refusal.message}", metadata=refusal.metadata
+            ) from None
+        self._stopped = True
+        return True
+
+    def _ask(self, watch: "_Watch", call: Callable[[Observer], _Answer]) -> _Answer:
+        """One call; repeated while the server is away, for as long as a worker would, or asks to come back later."""
+        wait = _END_PATIENCE if watch.is_finished else self.client_settings.connect_timeout
+        with Observer(self._address, wait=wait, settings=self.client_settings, on_event=_ignore) as server:
+            while True:
+                try:
+                    return call(server)
+                except ServerRefused as refusal:
+                    if refusal.retry_after is None:
+                        raise
+                    time.sleep(refusal.retry_after)
+                except ServerUnavailable as error:
+                    if watch.is_finished:
+                        raise ServerUnavailable(
+                            f"the run was finished, and its server ended before its last version was evaluated and "
+                            f"reported: give it a longer --exit-grace ({error})"
+                        ) from None
+                    raise
+
+    @staticmethod
+    def _version(status: dict[str, Any]) -> Version:
+        return Version(**status["version"])
+
+
+class _Watch:
+    """The newest report of WatchStatus, in which it stays, on a thread of its own; closed at the end of its block."""
+
+    def __init__(
+        self, address: str, interval: float, client_settings: ClientSettings, on_event: Callable[[ClientEvent], None]
+    ) -> None:
+        self._interval = interval
+        self._on_event = on_event
+        self._observer = Observer(
+            address, wait=client_settings.connect_timeout, settings=client_settings, on_event=self._tell
+        )
+        self._changed = threading.Condition()
+        self._is_new = False
+        self._error: ClientError | None = None
+        self._closed = threading.Event()
+        self.newest: dict[str, Any] | None = None
+        self._thread = threading.Thread(target=self._follow, name="gemps-watch", daemon=True)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is, as far as is known."""
+        return self.newest is not None and _is_finished(self.newest)
+
+    def next(self, timeout: float | None) -> dict[str, Any] | None:
+        """A report that was not returned yet, the newest; None when there was none for `timeout` seconds.
+
+        Raises what ended the stream.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_new or self._error is not None, timeout)
+            if self._error is not None:
+                raise self._error
+            if not self._is_new:
+                return None
+            self._is_new = False
+            return self.newest
+
+    def __enter__(self) -> "_Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._observer.close()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            try:
+                for status in self._observer.watch_status(self._interval, stay=True):
+                    with self._changed:
+                        self.newest, self._is_new = status, True
+                        self._changed.notify()
+                self._closed.wait(self._interval)  # a server that does not know how to let one stay
+            except ServerRefused as refusal:
+                if refusal.retry_after is None:
+                    self._fail(refusal)
+                    return
+                self._closed.wait(refusal.retry_after)  # many others watch
+            except ClientError as error:
+                self._fail(error)
+                return
+
+    def _tell(self, event: ClientEvent) -> None:
+        if not self._closed.is_set():
+            self._on_event(event)
+
+    def _fail(self, error: ClientError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify()
+
+
+def _is_finished(status: dict[str, Any]) -> bool:
+    return bool(status["run_state"] == "RUN_STATE_FINISHED")
+
+
+def _clock(status: dict[str, Any]) -> int:
+    return int(status["version"]["clock"]) if "version" in status else 0
+
+
+def _is_quiet(status: dict[str, Any]) -> bool:
+    """Whether no commit is under way: those that were complete when a run was finished are still applied."""
+    return not status["queue"]["staging_buffers_in_use"]
+
+
+def _ignore(_: ClientEvent) -> None:
+    """What it would say, the other connection says."""

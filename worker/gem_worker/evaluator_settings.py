@@ -1,0 +1,39 @@
+"""Settings of an evaluator that follows a run: validated once, then frozen, named as a worker's are."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_INTERVAL = 10.0
+
+
+class EvaluatorSettings(BaseSettings):
+    """What `gemps evaluate --follow` can be told, and what `gemps train` hands to the one that it starts."""
+
+    model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
+
+    evaluation_interval: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds from one evaluation of the newest version to the next; one that takes longer is followed "
+        "by the next at once, and a version that was evaluated is not evaluated again. Not given: 10 for gemps "
+        "evaluate --follow and with --stop-at-accuracy, else gemps train evaluates nothing before the end.",
+    )
+    stop_at_accuracy: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="End the run when an evaluation reaches this accuracy, from 0 to 1, as gemps finish does: where "
+        "the server asks for tokens it takes an operator's.",
+    )
+    keep_best: Path | None = Field(
+        default=None,
+        description="Folder in which the parameters of the best accuracy so far are kept, as model.safetensors, with "
+        "best.json that says which they are. It belongs to one run: what lies there is replaced by better ones only.",
+    )
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two evaluations."""
+        return DEFAULT_INTERVAL if self.evaluation_interval is None else self.evaluation_interval
