@@ -1,13 +1,17 @@
 """Follows a server's status on a thread of its own, so that the main thread stays free for children and signals."""
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gem_cli import status_view
 from gem_cli.status_view import Status
+
+if TYPE_CHECKING:
+    from gem_worker.client import Observer
 
 History = Mapping[str, Any]
 
@@ -18,9 +22,9 @@ HISTORY_INTERVAL = 15.0
 class Follower:
     """Collects the reports of WatchStatus, and the history now and then.
 
-    It stays in the stream, for which a server that ends with its run waits, until everybody has left and `may_leave` is
-    set; then it has the last report and the whole history. `take` and the like are for one thread; the stream is read
-    by another.
+    It stays in the stream, for which a server that ends with its run waits, until the run is finished, everybody has
+    left and `may_leave` is set; then it has the last report and the whole history. `take` and the like are for one
+    thread; the stream is read by another.
     """
 
     def __init__(self, address: str, interval: float) -> None:
@@ -54,12 +58,10 @@ class Follower:
 
     def now(self) -> Status | None:
         """Ask for a report, and the history, out of turn; None when the server does not answer."""
-        from gem_worker.client import Observer
-
         try:
-            with Observer(self._observer.address) as another:  # an observer is for one thread
-                self._histories.put(another.get_history())
-                return another.get_status()
+            with self._another() as observer:  # an observer is for one thread
+                self._keep_history(observer)
+                return observer.get_status()
         except self._unreachable:
             return None
 
@@ -74,12 +76,27 @@ class Follower:
             try:
                 for status in self._observer.watch_status(self._interval, stay=True):
                     self._reports.put(status)
-                    is_over = status_view.state(status) == "FINISHED" and not status_view.live_workers(status)
-                    leaves = is_over and self.may_leave.is_set()
-                    if leaves or time.monotonic() >= self._history_due:
-                        self._histories.put(self._observer.get_history())
-                        self._history_due = time.monotonic() + HISTORY_INTERVAL
-                    if leaves:
+                    if time.monotonic() >= self._history_due:
+                        self._keep_history(self._observer)
+                    if status_view.state(status) == "FINISHED" and self.may_leave.is_set():
+                        self._read_to_the_end()
                         return
             except self._unreachable:
                 self._closed.wait(0.5)  # the server is busy or gone; whether it is gone, its process tells
+
+    def _read_to_the_end(self) -> None:
+        """Take the reports up to the one that says that everybody has left, and then the history."""
+        with self._another() as observer:
+            for status in observer.watch_status(self._interval):
+                self._reports.put(status)
+            self._keep_history(observer)
+
+    def _keep_history(self, observer: "Observer") -> None:
+        self._history_due = time.monotonic() + HISTORY_INTERVAL
+        with contextlib.suppress(self._unreachable):  # a server that refuses it still has reports
+            self._histories.put(observer.get_history())
+
+    def _another(self) -> "Observer":
+        from gem_worker.client import Observer
+
+        return Observer(self._observer.address, on_event=lambda _: None)
