@@ -13,6 +13,7 @@ from gem_cli.commands.doctor import doctor
 from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
+from gem_cli.commands.report import report
 from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.serve import serve
 from gem_cli.commands.simulate import simulate
@@ -62,7 +63,8 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, status, top, checkpoint, finish, replay, simulate, reproduce, certs, doctor, version,
+    train, serve, work, evaluate, status, top, checkpoint, finish, report, replay, simulate, reproduce, certs, doctor,
+    version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
 

@@ -198,5 +198,7 @@ def _finish(
     accuracy = summary["accuracy"]
     title = folder.path.name + (f" · test accuracy {accuracy:.4f}" if accuracy is not None else "")
     results.draw_plot(folder, title, reporter)
-    reporter.event("finished", f"run folder {folder.path}", run_dir=str(folder.path), summary=summary)
+    has_report = results.write_report(folder)
+    text = f"run folder {folder.path}" + (f", with {folder.report.name}" if has_report else "")
+    reporter.event("finished", text, run_dir=str(folder.path), summary=summary)
     return summary

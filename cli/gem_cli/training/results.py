@@ -1,4 +1,4 @@
-"""After the training: the held-out accuracy, the plot and summary.json."""
+"""After the training: the held-out accuracy, the plot, the report and summary.json."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gem_cli import status_view
-from gem_cli.training import plot, surroundings
+from gem_cli.training import plot, report, surroundings
 from gem_cli.training.children import gemps
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
@@ -37,6 +37,14 @@ def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
         plot.draw(metrics, title, folder.plot)
     except ImportError as error:
         reporter.event("no_plot", f'no plot.png: {error.name} is not installed; pip install "gemps[worker]"')
+
+
+def write_report(folder: RunFolder) -> bool:
+    """Write report.html; False when the server never said anything to report on."""
+    if folder.last_status() is None:
+        return False
+    folder.write_report(report.page(report.Contents.of(folder)))
+    return True
 
 
 def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any]) -> dict[str, Any]:

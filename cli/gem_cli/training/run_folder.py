@@ -5,6 +5,7 @@ summary.json        seed, settings, versions, commit, hardware, results
 metrics.jsonl       one line a status report of the server
 history.json        the server's history of the run: curves, evaluations, pi by tensor
 plot.png            loss, speed, staleness and pi over time
+report.html         all of the run on one page
 tensorboard/        the same figures, for TensorBoard (--sinks)
 best/               the parameters of the best accuracy, where evaluations were asked for
 logs/               server.log, worker-N.log, evaluate.log, evaluator.log
@@ -31,6 +32,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.history = path / "history.json"
         self.plot = path / "plot.png"
+        self.report = path / "report.html"
         self.best = path / "best"
         self.logs = path / "logs"
         self.ready_file = path / "server.json"
@@ -74,9 +76,14 @@ class RunFolder:
 
     def write_history(self, history: Mapping[str, Any]) -> None:
         """Write history.json, in one step: a run that is killed has the one before."""
-        part = self.history.with_name(".history.json.part")
-        part.write_text(json.dumps(_without_nan(history)) + "\n", encoding="utf-8")
-        part.replace(self.history)
+        _replace(self.history, json.dumps(_without_nan(history)) + "\n")
+
+    def write_report(self, page: str) -> None:
+        """Write report.html. Raises CommandError where that is not possible."""
+        try:
+            _replace(self.report, page)
+        except OSError as error:
+            raise CommandError(f"{self.report} cannot be written: {error.strerror}") from None
 
     def keep_final_model(self) -> bool:
         """Copy the newest checkpoint's parameters to model.safetensors; False when there is no checkpoint."""
@@ -95,6 +102,25 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+
+    def last_status(self) -> dict[str, Any] | None:
+        """Return the last report in metrics.jsonl; None when there is none. What a kill has cut off is left out."""
+        if not self.metrics.exists():
+            return None
+        for line in reversed(self.metrics.read_text(encoding="utf-8").splitlines()):
+            try:
+                status: dict[str, Any] = json.loads(line)
+            except ValueError:
+                continue
+            return status
+        return None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step: there is the old one, or the new one."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _without_nan(value: Any) -> Any:

@@ -1,0 +1,26 @@
+"""`gemps report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gem_cli.training.report import Contents, page
+from gem_cli.training.run_folder import RunFolder
+
+
+def report(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="The folder that gemps train made.")],
+) -> None:
+    """Write report.html into a run folder again, from the files that are there: also for a run that was killed.
+
+    The page needs nothing beside itself: send it to anybody, open it anywhere. gemps train writes it by itself when a
+    run ends.
+
+    [bold]Examples[/bold]
+
+      gemps report runs/20260101-120000-digits-gem
+    """
+    folder = RunFolder(run_folder)
+    folder.write_report(page(Contents.of(folder)))
+    print(folder.report)

@@ -1,0 +1,73 @@
+"""What a report is about: the files of a run folder, as far as they are there."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files' content.
+
+    Attributes:
+        name: of the folder.
+        status: the last report of the server.
+        summary: summary.json; {} for a run that was killed.
+        history: history.json; None where there is none.
+    """
+
+    name: str
+    status: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    history: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> "Contents":
+        """Read a run folder. Raises CommandError when it is none, or a file in it is damaged."""
+        if not folder.path.is_dir():
+            raise CommandError(f"{folder.path} does not exist: give the folder of a run, as runs/FOLDER", USAGE)
+        status = folder.last_status()
+        if status is None:
+            raise CommandError(
+                f"{folder.path} has no metrics.jsonl with a report in it: give the folder of a run that has begun, as "
+                "runs/FOLDER",
+                USAGE,
+            )
+        history = _read(folder, "history")
+        return cls(folder.path.resolve().name, status, _read(folder, "summary") or {}, history)
+
+    @property
+    def intervals(self) -> Sequence[Mapping[str, Any]]:
+        """Stretches of time in which there were commits, oldest first."""
+        return [one for one in (self.history or {}).get("intervals", ()) if one.get("commits")]
+
+    @property
+    def evaluations(self) -> Sequence[Mapping[str, Any]]:
+        """What evaluators saw, oldest first."""
+        return list((self.history or {}).get("evaluations", ()))
+
+    @property
+    def missing(self) -> str:
+        """Why there are no curves, in a sentence; empty where there are some."""
+        if self.intervals:
+            return ""
+        if self.history is None:
+            return "There is no history.json: the run was killed early, or an older gemps made it."
+        if not self.status.get("keeps_telemetry", True):
+            return "The server kept no telemetry (--no-telemetry), so there is no curve and no histogram."
+        return "Nothing was committed."
+
+
+def _read(folder: RunFolder, name: str) -> dict[str, Any] | None:
+    path = getattr(folder, name)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CommandError(f"{path} is damaged ({error}): delete it to have a report without it") from None
+    return found
