@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
 
-.PHONY: train test check proto settings bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-faults test-kills test-convergence test-sinks fuzz wheels install
+.PHONY: train test check proto settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-sinks fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -29,6 +29,14 @@ proto: $(INSTALLED)
 
 settings: $(INSTALLED)
 	$(BIN)/python docs/generate_settings.py
+
+# What the dashboard has of others, anew from the npm registry: the versions of package.json, with the checksums of the lock.
+vendor:
+	cd server/gem_server/web && npm ci --ignore-scripts --no-audit --no-fund
+	cd server/gem_server/web && cp node_modules/uplot/dist/uPlot.esm.js node_modules/uplot/dist/uPlot.min.css static/vendored/
+	cd server/gem_server/web && cp node_modules/uplot/LICENSE static/vendored/uPlot.LICENSE
+	cd server/gem_server/web/node_modules/@fontsource-variable/inter && \
+	    cp files/inter-latin-wght-normal.woff2 ../../../static/vendored/inter.woff2 && cp LICENSE ../../../static/vendored/inter.LICENSE
 
 # gemps beside its peers and the limits of the machine: ten minutes, or what ARGS asks for (docs/benchmarks.md).
 bench: $(INSTALLED) $(PEERS)/.installed

@@ -38,13 +38,14 @@ class ReadyFile:
                 "exists and is this user's"
             ) from error
 
-    def announce(self, host: str, port: int) -> None:
-        """Write address, port and this process's id, in one step, and touch the file from now on.
+    def announce(self, host: str, port: int, dashboard: str = "") -> None:
+        """Write address, port, this process's id and the dashboard's URL (if any), in one step; touch the file from now on.
 
         The event loop touches it: when that hangs, the file grows old.
         """
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._content = json.dumps({"address": address, "port": port, "pid": os.getpid()})
+        content = {"address": address, "port": port, "pid": os.getpid()}
+        self._content = json.dumps(content | ({"dashboard": dashboard} if dashboard else {}))
         self._renewing = asyncio.create_task(self._write_and_renew())
 
     def withdraw(self) -> None:

@@ -219,7 +219,7 @@ class Server:
         self.gate.ready = True
         await self._listener.tell_health(serving=True)
         if self._ready_file is not None:
-            self._ready_file.announce(settings.host, self.port)
+            self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
         if (warning := protection.warning(settings)) is not None:
             logger.warning("%s", warning)
         asked = protection.describe(settings)
@@ -299,7 +299,8 @@ class Server:
         if self.settings.dashboard or self.settings.metrics:
             from gem_server.web.opening import open_web  # and aiohttp with it: only where somebody looks
 
-            self._web = await open_web(self.settings, self._status)
+            has_factors = self.rule.has_factors
+            self._web = await open_web(self.settings, self._status, self._history, has_factors=has_factors)
 
     async def _compile(self) -> None:
         """Compile the kernels on the thread that will launch them."""

@@ -363,10 +363,10 @@ class ServerSettings(BaseSettings):
     )
     ready_file: Path | None = Field(
         None,
-        description="A JSON file (address, port, pid) that is there while the server serves: removed at the start, "
-        "written when kernels are compiled and recovery is done, touched every 5 s, removed when draining begins. So a "
-        "health check opens no port: find FILE -newermt '-30 seconds' | grep -q . fails for a server that is not "
-        "ready, goes, or hangs.",
+        description="A JSON file (address, port, pid; dashboard: its URL, where there is one) that is there while the "
+        "server serves: removed at the start, written when kernels are compiled and recovery is done, touched every "
+        "5 s, removed when draining begins. So a health check opens no port: find FILE -newermt '-30 seconds' | grep "
+        "-q . fails for a server that is not ready, goes, or hangs.",
         json_schema_extra={"panel": "Network"},
     )
 

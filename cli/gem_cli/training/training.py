@@ -139,7 +139,8 @@ class Training:
                 end([server], (signal.SIGTERM, SERVER_GRACE))
                 return None
             time.sleep(0.02)
-        address = str(json.loads(self._folder.ready_file.read_text(encoding="utf-8"))["address"])
+        ready = json.loads(self._folder.ready_file.read_text(encoding="utf-8"))
+        address = str(ready["address"])
         self._outcome.address = address
         self._reporter.event(
             "started",
@@ -148,6 +149,8 @@ class Training:
             workers=self._plan.workers,
             run_dir=str(self._folder.path),
         )
+        if url := str(ready.get("dashboard", "")):
+            self._reporter.event("dashboard", f"dashboard {url}", url=url)
         return address
 
     def _start_workers(self, address: str) -> None:

@@ -2,8 +2,10 @@
 
 import logging
 
+from gem_server.service.history import History
 from gem_server.service.status import Status
 from gem_server.settings import ServerSettings
+from gem_server.web.dashboard import Dashboard
 from gem_server.web.hosts import Hosts
 from gem_server.web.metrics import Metrics
 from gem_server.web.web_server import WebServer
@@ -11,11 +13,19 @@ from gem_server.web.web_server import WebServer
 logger = logging.getLogger(__name__)
 
 
-async def open_web(settings: ServerSettings, status: Status) -> WebServer:
-    """Listen at --metrics, as far as that is given. Raises StartupError; nothing is left open then."""
+async def open_web(settings: ServerSettings, status: Status, history: History, *, has_factors: bool) -> WebServer:
+    """Listen at --dashboard and --metrics, as far as they are given.
+
+    `has_factors`: whether the run's rule has a pi for each element. Raises StartupError; nothing is left open then.
+    """
     server = WebServer(Hosts(name.strip() for name in settings.dashboard_hosts.split(",") if name.strip()))
     metrics = Metrics(status.shown)
     try:
+        if settings.dashboard:
+            dashboard = Dashboard(status.shown, history.report, has_factors=has_factors)
+            routes = [*dashboard.routes(), *metrics.routes()]
+            url = await server.open("--dashboard", settings.dashboard, routes, dashboard.close)
+            logger.info("dashboard at %s, metrics for Prometheus at %smetrics", url, url)
         if settings.metrics:
             url = await server.open("--metrics", settings.metrics, metrics.routes())
             logger.info("metrics for Prometheus at %smetrics", url)

@@ -32,13 +32,27 @@ class WebServer:
         self._runners: list[web.AppRunner] = []
         self.urls: dict[str, str] = {}
 
-    async def open(self, setting: str, address: str, routes: Iterable[web.RouteDef]) -> str:
+    async def open(
+        self,
+        setting: str,
+        address: str,
+        routes: Iterable[web.RouteDef],
+        end_streams: Callable[[], Awaitable[None]] | None = None,
+    ) -> str:
         """Listen at `address` (HOST:PORT; port 0: a free one) for GET and HEAD; returns the page's URL.
+
+        `end_streams` is called when the server stops: answers that go on and on should end then, or are cut.
 
         Raises StartupError, naming `setting`, when the address cannot be had.
         """
         app = web.Application(middlewares=[self._look_at])
         app.add_routes(list(routes))
+
+        async def on_shutdown(_: web.Application) -> None:
+            if end_streams is not None:
+                await end_streams()
+
+        app.on_shutdown.append(on_shutdown)
         app.on_response_prepare.append(_add_headers)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS)
         await runner.setup()

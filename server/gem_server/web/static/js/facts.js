@@ -1,0 +1,154 @@
+// The figures of the moment and the facts of the run, in words.
+
+import { byId, define, make, mark, say } from "./dom.js";
+import { UNKNOWN, bytes, count, duration, mean, number, percent, shortTime, word } from "./format.js";
+import { condition, isLive, quantile } from "./run.js";
+import { reason, usualRate } from "./workers.js";
+
+export function showTop(run) {
+  const { status } = run;
+  const state = byId("run-state");
+  say(state, run.state || "connecting");
+  mark(state, "data-state", run.state || "unknown");
+  showCourse(run);
+  say(byId("server"), `gemps ${status.server_version}, up ${duration(status.uptime_seconds)}`);
+  const { progress } = run;
+  const part = progress ? `${Math.floor(100 * progress.part)} % · ` : "";
+  document.title = `${part}${status.loss === undefined ? run.state : `loss ${number(status.loss)}`} · ${run.rule} · gemps`;
+}
+
+function showCourse(run) {
+  const { status, progress } = run;
+  const commits = make("b", {}, `${count(status.commits)}`);
+  const rule = make("b", {}, run.rule);
+  const live = run.workers.filter(isLive).length + status.workers_left_out;
+  const parts = [rule, ` · ${live} ${live === 1 ? "worker" : "workers"} · `, commits, ` commits in ${duration(status.run_seconds)}`];
+  if (run.state === "waiting") {
+    parts.splice(2, 2, ` · waiting: ${live} of ${status.settings.min_workers} workers have joined`);
+  } else if (progress && run.state === "training") {
+    const rest = status.commits_per_second > 0 ? ` · about ${duration(Math.ceil(progress.left / status.commits_per_second))} left` : "";
+    parts.push(` · ${Math.floor(100 * progress.part)} % of the budget${rest}`);
+  }
+  const course = byId("course");
+  const text = parts.map((one) => (typeof one === "string" ? one : one.textContent)).join("");
+  if (course.textContent !== text) course.replaceChildren(...parts);
+  const bar = byId("progress");
+  mark(bar, "hidden", progress ? null : "");
+  if (!progress) return;
+  mark(bar, "aria-valuenow", Math.floor(100 * progress.part));
+  bar.firstElementChild.style.width = `${100 * progress.part}%`;
+}
+
+export function showTiles(run) {
+  const { status } = run;
+  const tell = (name, text) => say(byId(`tile-${name}`), text);
+  const hasCommits = status.commits_of_process > 0;
+  tell("loss", number(status.loss));
+  const best = status.best_evaluation;
+  tell("accuracy", best ? percent(status.last_evaluation.accuracy) : UNKNOWN);
+  tell(
+    "accuracy-about",
+    best ? `Held-out samples classified rightly; best ${percent(best.accuracy)}.` : "No evaluator has reported yet: gemps evaluate does.",
+  );
+  tell("rate", number(status.commits_per_second));
+  tell("staleness", hasCommits ? mean(status.staleness_mean) : UNKNOWN);
+  const isGem = run.rule === "gem";
+  tell("pi-name", isGem ? "Mean pi" : "Mean factor");
+  tell("pi-about", isGem ? "Factor that GEM scales each element of a commit by." : `${run.rule} has no pi; the factor that it applies commits by.`);
+  tell("pi", hasCommits ? number(status.mean_pi) : UNKNOWN);
+  tell("blocked", hasCommits ? percent(status.blocked_fraction) : UNKNOWN);
+  tell("jain", hasCommits ? status.jain_index.toFixed(3) : UNKNOWN);
+  const live = run.workers.filter(isLive).length + status.workers_left_out;
+  const troubled = run.workers.filter(condition).length;
+  tell("workers", String(live));
+  tell("workers-about", troubled ? `Workers with a session; ${troubled} ${troubled === 1 ? "needs" : "need"} a look.` : "Workers that have a session now; all are well.");
+}
+
+export function showQueue(run) {
+  const { queue, wait } = run.status;
+  const of = (fraction) => (wait?.counts?.length ? shortTime(quantile(wait.counts, wait.bounds, fraction)) : UNKNOWN);
+  define(byId("queue-figures"), [
+    ["half waited at most", of(0.5)],
+    ["99 % at most", of(0.99)],
+    ["waiting now", count(queue.length)],
+    ["buffers in use", `${queue.staging_buffers_in_use} of ${queue.staging_buffers}`],
+  ]);
+}
+
+export function showMemory(run) {
+  const { memory } = run.status;
+  define(byId("memory-figures"), [
+    ["process", bytes(memory.anonymous_bytes)],
+    ["promised to vectors", bytes(memory.reserved_bytes)],
+    ["allowed for them", bytes(memory.limit_bytes)],
+    ["a further worker", bytes(memory.worker_bytes)],
+  ]);
+}
+
+export function showFacts(run) {
+  const { status } = run;
+  const { settings, checkpoint, version } = status;
+  const rule = Object.entries(settings.rule_settings ?? {}).sort().map(([name, value]) => `${name} ${Number(value.toPrecision(6))}`);
+  const sharing = run.workers.filter((one) => one.shares_memory).length;
+  define(byId("facts-list"), [
+    ["Update rule", `${run.rule}${rule.length ? `: ${rule.join(", ")}` : ""}`, "What the server makes of a worker’s delta, and its settings."],
+    ["Learning rate", `${number(status.next_eta)} now; ${number(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
+    ["Budget", budget(settings.budget, run), "When the run is finished."],
+    ["Version", version.clock ? `clock ${count(version.clock)}` : "no parameters yet", "The clock counts applied commits; each makes a version."],
+    ["Model", status.parameter_count ? `${count(status.parameter_count)} parameters in ${count(status.tensor_count)} tensors` : "not known yet", "What the first worker brought."],
+    ["Order", `${word(settings.order, "SERVING_ORDER_")}, from ${settings.min_workers} ${settings.min_workers === 1 ? "worker" : "workers"} on`, "In which order commits are served, and how many workers it begins with."],
+    ["Durability", checkpoint.durability, "What a crash may cost: commit: nothing acknowledged; interval: what came after the checkpoint; none: all."],
+    ["Checkpoint", checkpoint.path ? `${checkpoint.path.split("/").pop()}, ${duration(checkpoint.seconds_ago)} ago` : "none yet", "The newest that was written, and when."],
+    ["Best evaluation", evaluation(status.best_evaluation), "Accuracy on held-out samples, and the version that had it."],
+    ["Applied", applied(status), "Commits, and in how much time of training."],
+    ["Exchange", run.workers.length ? `${sharing} of ${run.workers.length} through shared memory` : "no workers yet", "How parameters travel; the others use the network."],
+    ["Seed", String(settings.seed), "First parameters and the order of data follow from it."],
+  ]);
+}
+
+function budget(seen = {}, run) {
+  const parts = [];
+  if (seen.commits > 0) parts.push(`${count(seen.commits)} commits`);
+  if (seen.steps > 0) parts.push(`${count(seen.steps)} commits a worker`);
+  if (seen.epochs > 0) parts.push(`${number(seen.epochs)} passes a worker`);
+  if (!parts.length) return "none: until somebody ends it";
+  return `${parts.join(", ")}${run.progress ? `; ${Math.floor(100 * run.progress.part)} % spent` : ""}`;
+}
+
+function evaluation(seen) {
+  return seen ? `${percent(seen.accuracy)} at clock ${count(seen.version?.clock)}, by ${seen.evaluator || "an evaluator"}` : "none yet";
+}
+
+function applied(status) {
+  const own = status.commits_of_process;
+  const rest = own === status.commits ? "" : `, ${count(own)} of them by this server process`;
+  return `${count(status.commits)} commits in ${duration(status.run_seconds)}${rest}`;
+}
+
+/** Above all: workers that need a look, and how the run ended. Renewed only when that changes: it is read aloud. */
+export function notices(run, link) {
+  const told = [];
+  if (link.text) told.push(["lost", link.text]);
+  if (!run.status) return told;
+  if (run.state === "finished") {
+    const best = run.status.best_evaluation;
+    const accuracy = best ? `; best test accuracy ${percent(best.accuracy)}` : "";
+    told.push(["finished", `The run is finished: ${applied(run.status)}${accuracy}.`]);
+  }
+  const troubled = run.workers.filter(condition);
+  const usual = usualRate(run.workers);
+  if (troubled.length > 3) {
+    told.push(["look", `${troubled.length} workers need a look: ${troubled.slice(0, 6).map((one) => `${one.name} (${condition(one)})`).join(", ")}${troubled.length > 6 ? " and others" : ""}.`]);
+  } else {
+    // Without the seconds, which would have it read aloud again and again; the table has them.
+    for (const one of troubled) told.push(["look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)] ?? reason(one, usual)}`]);
+  }
+  return told;
+}
+
+const SHORT = {
+  gone: "Its session has expired without a word of it; the others train on.",
+  silent: "Nothing was heard of it for 10 s: it computes for long, hangs, was killed or is cut off.",
+  slow: "It commits less than half as often as the median worker.",
+  muted: "Nearly all that it commits is blocked: others had moved the parameters on.",
+};

@@ -1,0 +1,106 @@
+// Commits of each worker, as bars: what fairness is made of.
+
+import { colour } from "./colours.js";
+import { count, percent } from "./format.js";
+import { condition } from "./run.js";
+import { FONT, View, fitted } from "./view.js";
+
+const HEIGHT = 150;
+const AXIS = 18;
+const TOP = 16;
+
+export class Share extends View {
+  constructor(panel) {
+    super(panel, "Point at a bar, or use the arrow keys, to read it.");
+    this.workers = [];
+  }
+
+  set(workers, missing) {
+    this.workers = workers;
+    this.most = Math.max(1, ...workers.map((one) => one.commits));
+    this.mean = workers.reduce((sum, one) => sum + one.commits, 0) / Math.max(1, workers.length);
+    this.show(missing || (workers.length ? "" : "Waiting for workers: none has joined yet."));
+  }
+
+  get rows() {
+    return this.workers.length ? 1 : 0;
+  }
+
+  get columns() {
+    return this.workers.length;
+  }
+
+  layout() {
+    return HEIGHT + AXIS;
+  }
+
+  draw(pen, width) {
+    const column = width / this.columns;
+    const gap = column > 12 ? Math.min(10, column * 0.2) : column > 4 ? 1 : 0;
+    pen.font = FONT;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    this.workers.forEach((worker, x) => {
+      const height = ((HEIGHT - TOP) * worker.commits) / this.most;
+      const isTroubled = Boolean(condition(worker));
+      pen.fillStyle = colour(isTroubled ? "orange" : "blue");
+      pen.fillRect(x * column + gap / 2, HEIGHT - height, column - gap, height);
+      if (isTroubled && column > 6) hatch(pen, x * column + gap / 2, HEIGHT - height, column - gap, height);
+      if (column >= 34) {
+        pen.fillStyle = colour("text");
+        pen.fillText(count(worker.commits), (x + 0.5) * column, Math.max(7, HEIGHT - height - 9));
+        pen.fillStyle = colour("muted");
+        pen.fillText(fitted(pen, worker.name, column - 4), (x + 0.5) * column, HEIGHT + AXIS - 7);
+      }
+    });
+    if (column < 34) {
+      pen.fillStyle = colour("muted");
+      pen.fillText(`${this.columns} workers, by rank; the most: ${count(this.most)}`, width / 2, HEIGHT + AXIS - 7);
+    }
+    pen.textAlign = "left";
+    pen.strokeStyle = colour("text");
+    pen.lineWidth = 1;
+    pen.setLineDash([5, 4]);
+    pen.beginPath();
+    const y = Math.round(HEIGHT - ((HEIGHT - TOP) * this.mean) / this.most) + 0.5;
+    pen.moveTo(0, y);
+    pen.lineTo(width, y);
+    pen.stroke();
+    pen.setLineDash([]);
+    if (this.cell) pen.strokeRect(this.cell.column * column + 0.5, 0.5, Math.max(column - 1, 2), HEIGHT - 1);
+  }
+
+  cellAt(x, y) {
+    if (y > HEIGHT) return null;
+    return { row: 0, column: Math.min(this.columns - 1, Math.floor((x / this.view.clientWidth) * this.columns)) };
+  }
+
+  describe({ column }) {
+    const worker = this.workers[column];
+    const all = this.workers.reduce((sum, one) => sum + one.commits, 0);
+    const trouble = condition(worker);
+    return `${worker.name}${trouble ? ` (${trouble})` : ""} · ${count(worker.commits)} commits, ${percent(all ? worker.commits / all : 0)} of all`;
+  }
+
+  summary() {
+    const least = Math.min(...this.workers.map((one) => one.commits));
+    return `from ${count(least)} to ${count(this.most)} commits, mean ${count(this.mean)}.`;
+  }
+}
+
+// So that a worker in trouble is told by more than its colour.
+function hatch(pen, x, y, width, height) {
+  pen.save();
+  pen.beginPath();
+  pen.rect(x, y, width, height);
+  pen.clip();
+  pen.strokeStyle = colour("panel");
+  pen.lineWidth = 2;
+  pen.beginPath();
+  for (let at = x - height; at < x + width; at += 8) {
+    pen.moveTo(at, y + height);
+    pen.lineTo(at + height, y);
+  }
+  pen.stroke();
+  pen.restore();
+}

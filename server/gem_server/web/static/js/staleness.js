@@ -1,0 +1,131 @@
+// Staleness of each worker: a row a worker, a bar for each bucket of its histogram, with last, mean and p99.
+
+import { colour, heat } from "./colours.js";
+import { make } from "./dom.js";
+import { count, mean, percent } from "./format.js";
+import { quantile } from "./run.js";
+import { FONT, View, fitted } from "./view.js";
+
+const AXIS = 18;
+const FIGURES = 86; // px on the right, for mean and p99
+const BARS_FROM = 15; // px a row: below that a shade tells more than a bar
+
+export class Staleness extends View {
+  constructor(panel) {
+    super(panel, "Point at a bar, or use the arrow keys, to read how often.");
+    this.workers = [];
+    this.bounds = [];
+    this.shown = 1;
+    this.body.prepend(
+      make("p", { class: "scale" }, "Height: share of its commits.", make("span", {}, "▲ newest commit"), make("span", {}, "right: mean · 99 % at most")),
+    );
+  }
+
+  set(workers, bounds, missing) {
+    this.workers = workers.filter((one) => (one.staleness?.counts ?? []).some(Boolean));
+    this.bounds = bounds;
+    const highest = (counts) => counts.reduce((last, one, index) => (one ? index : last), 0);
+    this.shown = 1 + Math.max(2, ...this.workers.map((one) => highest(one.staleness.counts)));
+    this.show(missing || (this.workers.length ? "" : "Waiting for commits: no worker has made one yet."));
+  }
+
+  get rows() {
+    return this.workers.length;
+  }
+
+  get columns() {
+    return this.shown;
+  }
+
+  layout(width) {
+    this.row = Math.max(2, Math.min(40, 232 / this.rows));
+    this.left = Math.min(110, width * 0.26);
+    this.right = width - FIGURES;
+    return this.row * this.rows + AXIS;
+  }
+
+  draw(pen, width) {
+    const { left, right, row } = this;
+    const column = (right - left) / this.columns;
+    pen.font = FONT;
+    pen.textBaseline = "middle";
+    const every = Math.ceil(12 / row);
+    this.workers.forEach((worker, y) => {
+      const { counts } = worker.staleness;
+      const all = counts.reduce((sum, one) => sum + one, 0);
+      const most = Math.max(...counts);
+      const top = y * row;
+      for (let x = 0; x < this.columns; x += 1) {
+        const part = counts[x] / most;
+        if (row >= BARS_FROM) {
+          pen.fillStyle = colour("raised");
+          pen.fillRect(left + x * column + 1, top + row - 4, column - 2, 1);
+          pen.fillStyle = colour("blue");
+          const height = part ? Math.max(1.5, part * (row - 9)) : 0;
+          pen.fillRect(left + x * column + 1, top + row - 3 - height, column - 2, height);
+        } else {
+          pen.fillStyle = counts[x] ? heat(0.15 + 0.85 * part) : colour("raised");
+          pen.fillRect(left + x * column, top, column - 0.5, row > 4 ? row - 1 : row);
+        }
+      }
+      if (y % every === 0) {
+        pen.fillStyle = colour("text");
+        pen.textAlign = "left";
+        pen.fillText(fitted(pen, worker.name, left - 8), 0, top + row / 2);
+        pen.textAlign = "right";
+        pen.fillText(`${mean(worker.staleness.sum / all)} · ${mean(quantile(counts, this.bounds, 0.99))}`, width, top + row / 2);
+        pen.textAlign = "left";
+      }
+      if (row >= BARS_FROM) {
+        const place = this.bounds.findIndex((bound) => worker.staleness_last <= bound);
+        const x = left + ((place < 0 ? this.columns - 1 : Math.min(place, this.columns - 1)) + 0.5) * column;
+        pen.fillStyle = colour("orange");
+        pen.beginPath();
+        pen.moveTo(x, top + row - 3.5);
+        pen.lineTo(x - 4, top + row + 2.5);
+        pen.lineTo(x + 4, top + row + 2.5);
+        pen.fill();
+      }
+    });
+    this.#drawBuckets(pen, column);
+    if (this.cell) {
+      pen.strokeStyle = colour("text");
+      pen.lineWidth = 1.5;
+      pen.strokeRect(left + this.cell.column * column, this.cell.row * row + 1, column, Math.max(row - 2, 3));
+    }
+  }
+
+  #drawBuckets(pen, column) {
+    pen.fillStyle = colour("muted");
+    pen.textAlign = "center";
+    const every = Math.ceil(30 / column);
+    for (let x = 0; x < this.columns; x += every) {
+      pen.fillText(this.#bucket(x), this.left + (x + 0.5) * column, this.rows * this.row + AXIS - 6);
+    }
+    pen.textAlign = "left";
+  }
+
+  #bucket(index) {
+    if (index >= this.bounds.length) return `> ${this.bounds[this.bounds.length - 1]}`;
+    const upper = this.bounds[index];
+    const lower = index ? this.bounds[index - 1] + 1 : 0;
+    return lower >= upper ? String(upper) : `${lower}–${upper}`;
+  }
+
+  cellAt(x, y) {
+    if (x < this.left || x >= this.right || y >= this.rows * this.row) return null;
+    return { row: Math.floor(y / this.row), column: Math.floor(((x - this.left) / (this.right - this.left)) * this.columns) };
+  }
+
+  describe({ row, column }) {
+    const worker = this.workers[row];
+    const { counts } = worker.staleness;
+    const all = counts.reduce((sum, one) => sum + one, 0);
+    return `${worker.name} · staleness ${this.#bucket(column)}: ${count(counts[column])} commits, ${percent(counts[column] / all)} · last ${worker.staleness_last}`;
+  }
+
+  summary() {
+    const one = (worker) => `${worker.name} ${mean(worker.staleness_mean)}`;
+    return `mean of ${this.workers.slice(0, 8).map(one).join(", ")}${this.workers.length > 8 ? " and others" : ""}.`;
+  }
+}
