@@ -24,6 +24,11 @@ export function colour(name) {
   return known.get(name);
 }
 
+/** The same for areas below a curve. */
+export function faint(name) {
+  return colour(name).replace("rgb(", "rgba(").replace(")", ", 0.1)");
+}
+
 /** Let a button go through automatic, light and dark; the choice is kept in this browser. */
 export function offerThemes(button) {
   let choice = CHOICES.includes(stored()) ? stored() : CHOICES[0];

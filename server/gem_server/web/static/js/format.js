@@ -17,8 +17,13 @@ export function number(value) {
   if (size === 0) return "0";
   if (size >= 1e7 || size < 1e-4) return value.toExponential(1).replace("e+", "e");
   if (size >= 999.5) return count(value);
-  if (size < 0.1) return value.toFixed(4).replace(/(\.\d\d+?)0+$/, "$1");
+  if (size < 0.1) return value.toFixed(4);
   return value.toPrecision(3);
+}
+
+/** A round number, as axes have them, without zeros at its end. */
+export function plain(value) {
+  return Math.abs(value) >= 1000 ? count(value) : String(Number(value.toPrecision(6)));
 }
 
 /** A mean of whole numbers: 3.0, 12.4, 310. */

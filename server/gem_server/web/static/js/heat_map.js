@@ -64,13 +64,13 @@ export class HeatMap extends View {
     return this.kept.length;
   }
 
-  layout(width) {
-    this.row = Math.max(1.5, Math.min(22, 232 / this.rows));
-    this.left = Math.min(200, Math.max(70, width * 0.2));
-    return this.row * this.rows + AXIS;
+  lowest() {
+    return Math.max(1.5 * this.rows, Math.min(20 * this.rows, 232)) + AXIS;
   }
 
-  draw(pen, width) {
+  draw(pen, width, height) {
+    this.row = Math.min(34, (height - AXIS) / this.rows);
+    this.left = Math.min(200, Math.max(70, width * 0.17));
     const { left, row, rows, columns } = this;
     const column = (width - left) / Math.max(1, columns);
     pen.font = FONT;

@@ -2,9 +2,9 @@
 // the pointer (or the newest), arrow keys, the same as a table, and what is missing when there is nothing to draw.
 
 import uPlot from "../vendored/uPlot.esm.js";
-import { colour, onTheme } from "./colours.js";
+import { colour, faint, onTheme } from "./colours.js";
 import { make, makeSvg, mark, say } from "./dom.js";
-import { UNKNOWN, duration, number } from "./format.js";
+import { UNKNOWN, duration, number, plain } from "./format.js";
 
 const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3] };
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
@@ -12,8 +12,8 @@ const FONT = "11px Inter, system-ui, sans-serif";
 const TABLE_ROWS = 24;
 
 /**
- * Options: series: [{name, colour, dash, right (axis), points, show (value -> text)}]; height; logarithmic (offers it);
- * left, right: {range(min, max) -> [from, to], show(value)}.
+ * Options: series: [{name, colour, dash, right (axis), points, filled, show (value -> text)}]; isLow: it needs little
+ * height; logarithmic: offer that scale; left, right: {range(min, max) -> [from, to], show(value), steps, size}.
  */
 export class LineChart {
   #plot = null;
@@ -33,13 +33,13 @@ export class LineChart {
     });
     this.moment = make("span");
     this.legend.append(make("li", { class: "moment" }, this.moment));
-    this.frame = make("div", { class: "plot", tabindex: "0", role: "group", "aria-roledescription": "chart" });
+    this.frame = make("div", { class: options.isLow ? "plot low" : "plot", tabindex: "0", role: "group", "aria-roledescription": "chart" });
     this.table = make("div", { class: "as-table", tabindex: "0", role: "region", "aria-label": `${this.name} as a table`, hidden: "" });
-    this.body = make("div", {}, this.legend, this.frame, this.table);
+    this.body = make("div", { class: "drawing" }, this.legend, this.frame, this.table);
     panel.append(this.missing, this.body);
     this.tools = panel.querySelector("header");
     if (options.logarithmic) {
-      this.#tool("log", "logarithmic scale", (isOn) => {
+      this.#tool("log", "log scale", (isOn) => {
         this.#isLogarithmic = isOn;
         this.#rebuild();
       });
@@ -97,33 +97,34 @@ export class LineChart {
   #rebuild() {
     this.#plot?.destroy();
     this.#plot = null;
-    const width = this.frame.clientWidth;
+    const { clientWidth: width, clientHeight: height } = this.frame;
     if (!this.#data || !width) return;
-    this.#plot = new uPlot(this.#options(width), this.#shown(), this.frame);
+    this.#plot = new uPlot(this.#options(width, height), this.#shown(), this.frame);
     const canvas = this.frame.querySelector("canvas");
     canvas.setAttribute("aria-hidden", "true"); // what it shows the frame says, and the table
   }
 
   #fit() {
-    const width = this.frame.clientWidth;
+    const { clientWidth: width, clientHeight: height } = this.frame;
     if (!width) return;
-    if (this.#plot) this.#plot.setSize({ width, height: this.options.height });
+    if (this.#plot) this.#plot.setSize({ width, height });
     else this.#rebuild();
   }
 
-  #options(width) {
-    const { series, height, left = {}, right } = this.options;
+  #options(width, height) {
+    const { series, left = {}, right } = this.options;
     const axis = (given, scale) => ({
       scale,
       side: scale === "right" ? 1 : 3,
       stroke: () => colour("muted"),
       font: FONT,
-      size: 44,
+      size: given.size ?? 42,
       gap: 4,
+      ...(given.steps ? { incrs: given.steps } : {}),
       ticks: { show: false },
       grid: { show: scale === "left", stroke: () => colour("grid"), width: 1 },
       space: 26,
-      values: (_, splits) => splits.map((one) => (one === null ? "" : (given.show ?? number)(one))),
+      values: (_, splits) => splits.map((one) => (one === null ? "" : (given.show ?? plain)(one))),
     });
     const range = (given) => (plot, low, high) => {
       if (low === null) return [0, 1];
@@ -167,7 +168,8 @@ export class LineChart {
         ...series.map((one) => ({
           scale: one.right ? "right" : "left",
           stroke: () => colour(one.colour),
-          width: one.points ? 1.5 : 2,
+          width: one.points || one.right ? 1.5 : 2,
+          ...(one.filled ? { fill: () => faint(one.colour) } : {}),
           dash: DASHES[one.dash ?? "solid"],
           spanGaps: true,
           points: { show: Boolean(one.points), size: 6, fill: () => colour(one.colour), stroke: () => colour("panel"), width: 1 },

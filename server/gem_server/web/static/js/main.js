@@ -4,7 +4,7 @@ import { offerThemes } from "./colours.js";
 import { follow } from "./connection.js";
 import { byId, make, mark, say } from "./dom.js";
 import { notices, showFacts, showMemory, showQueue, showTiles, showTop } from "./facts.js";
-import { bytes, count, number, percent, shortTime } from "./format.js";
+import { bytes, count, percent, shortTime } from "./format.js";
 import { HeatMap } from "./heat_map.js";
 import { LineChart, joined } from "./line_chart.js";
 import { Run } from "./run.js";
@@ -23,20 +23,18 @@ const LINKS = {
 const run = new Run();
 const link = { state: "connecting", text: "", ended: false };
 const parts = { table: new WorkerTable(), heat: new HeatMap(byId("tensors")), staleness: new Staleness(byId("staleness")), share: new Share(byId("share")) };
-const percents = { show: (value) => `${Math.round(100 * value)}\u202f%`, range: () => [0, 1] };
+const percents = { size: 40, show: (value) => `${Math.round(100 * value)}\u202f%`, range: () => [0, 1] };
 const charts = {
   loss: new LineChart(byId("loss"), {
-    height: 218,
     logarithmic: true,
     series: [
-      { name: "training loss", colour: "blue" },
+      { name: "training loss", colour: "blue", filled: true },
       { name: "test loss", colour: "orange", points: true, dash: "dashed" },
       { name: "test accuracy (right)", colour: "teal", points: true, dash: "dotted", right: true, show: percent },
     ],
     right: percents,
   }),
   pi: new LineChart(byId("pi"), {
-    height: 200,
     series: [
       { name: "mean pi", colour: "blue" },
       { name: "blocked (right)", colour: "orange", dash: "dashed", right: true, show: percent },
@@ -44,23 +42,23 @@ const charts = {
     ],
     right: percents,
   }),
-  rate: new LineChart(byId("rate"), { height: 218, series: [{ name: "commits/s", colour: "blue" }] }),
+  rate: new LineChart(byId("rate"), { series: [{ name: "commits/s", colour: "blue", filled: true }] }),
   fairness: new LineChart(byId("fairness"), {
-    height: 168,
-    left: { range: (low) => [Math.max(0, Math.min(0.9, Math.floor(low * 10) / 10)), 1.005], show: (value) => value.toFixed(2) },
+    isLow: true,
+    left: { range: (low) => [Math.max(0, Math.min(0.9, Math.floor(low * 10) / 10)), 1.004], steps: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5] },
     series: [{ name: "Jain’s index", colour: "blue", show: (value) => value.toFixed(4) }],
   }),
   wait: new LineChart(byId("wait"), {
-    height: 130,
+    isLow: true,
     left: { show: shortTime },
-    right: { show: number, range: (low, high) => [0, Math.max(2, high * 1.1)] },
+    right: { steps: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], size: 30, range: (low, high) => [0, Math.max(2, high * 1.1)] },
     series: [
       { name: "mean wait", colour: "blue", show: shortTime },
       { name: "in the queue (right)", colour: "orange", dash: "dashed", right: true, show: count },
     ],
   }),
   drift: new LineChart(byId("drift"), {
-    height: 168,
+    isLow: true,
     logarithmic: true,
     series: [
       { name: "proxy", colour: "blue" },
@@ -69,9 +67,9 @@ const charts = {
     ],
   }),
   memory: new LineChart(byId("memory"), {
-    height: 130,
-    left: { show: bytes },
-    series: [{ name: "process", colour: "blue", show: bytes }],
+    isLow: true,
+    left: { show: bytes, size: 58, steps: Array.from({ length: 44 }, (_, power) => 2 ** power) },
+    series: [{ name: "process", colour: "blue", filled: true, show: bytes }],
   }),
 };
 

@@ -5,9 +5,10 @@ import { count, percent } from "./format.js";
 import { condition } from "./run.js";
 import { FONT, View, fitted } from "./view.js";
 
-const HEIGHT = 150;
+const LOWEST = 150;
 const AXIS = 18;
-const TOP = 16;
+const TOP = 18;
+const WIDEST = 58; // px a bar
 
 export class Share extends View {
   constructor(panel) {
@@ -30,48 +31,50 @@ export class Share extends View {
     return this.workers.length;
   }
 
-  layout() {
-    return HEIGHT + AXIS;
+  lowest() {
+    return LOWEST + AXIS;
   }
 
-  draw(pen, width) {
+  draw(pen, width, height_) {
+    const floor = height_ - AXIS;
+    this.floor = floor;
     const column = width / this.columns;
-    const gap = column > 12 ? Math.min(10, column * 0.2) : column > 4 ? 1 : 0;
+    const gap = column > 12 ? Math.max(column - WIDEST, column * 0.2) : column > 4 ? 1 : 0;
     pen.font = FONT;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     this.workers.forEach((worker, x) => {
-      const height = ((HEIGHT - TOP) * worker.commits) / this.most;
+      const height = ((floor - TOP) * worker.commits) / this.most;
       const isTroubled = Boolean(condition(worker));
       pen.fillStyle = colour(isTroubled ? "orange" : "blue");
-      pen.fillRect(x * column + gap / 2, HEIGHT - height, column - gap, height);
-      if (isTroubled && column > 6) hatch(pen, x * column + gap / 2, HEIGHT - height, column - gap, height);
+      pen.fillRect(x * column + gap / 2, floor - height, column - gap, height);
+      if (isTroubled && column > 6) hatch(pen, x * column + gap / 2, floor - height, column - gap, height);
       if (column >= 34) {
         pen.fillStyle = colour("text");
-        pen.fillText(count(worker.commits), (x + 0.5) * column, Math.max(7, HEIGHT - height - 9));
+        pen.fillText(count(worker.commits), (x + 0.5) * column, Math.max(7, floor - height - 9));
         pen.fillStyle = colour("muted");
-        pen.fillText(fitted(pen, worker.name, column - 4), (x + 0.5) * column, HEIGHT + AXIS - 7);
+        pen.fillText(fitted(pen, worker.name, column - 4), (x + 0.5) * column, floor + AXIS - 7);
       }
     });
     if (column < 34) {
       pen.fillStyle = colour("muted");
-      pen.fillText(`${this.columns} workers, by rank; the most: ${count(this.most)}`, width / 2, HEIGHT + AXIS - 7);
+      pen.fillText(`${this.columns} workers, by rank; the most: ${count(this.most)}`, width / 2, floor + AXIS - 7);
     }
     pen.textAlign = "left";
     pen.strokeStyle = colour("text");
     pen.lineWidth = 1;
     pen.setLineDash([5, 4]);
     pen.beginPath();
-    const y = Math.round(HEIGHT - ((HEIGHT - TOP) * this.mean) / this.most) + 0.5;
+    const y = Math.round(floor - ((floor - TOP) * this.mean) / this.most) + 0.5;
     pen.moveTo(0, y);
     pen.lineTo(width, y);
     pen.stroke();
     pen.setLineDash([]);
-    if (this.cell) pen.strokeRect(this.cell.column * column + 0.5, 0.5, Math.max(column - 1, 2), HEIGHT - 1);
+    if (this.cell) pen.strokeRect(this.cell.column * column + 0.5, 0.5, Math.max(column - 1, 2), floor - 1);
   }
 
   cellAt(x, y) {
-    if (y > HEIGHT) return null;
+    if (y > this.floor) return null;
     return { row: 0, column: Math.min(this.columns - 1, Math.floor((x / this.view.clientWidth) * this.columns)) };
   }
 

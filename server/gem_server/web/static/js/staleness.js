@@ -7,7 +7,8 @@ import { quantile } from "./run.js";
 import { FONT, View, fitted } from "./view.js";
 
 const AXIS = 18;
-const FIGURES = 86; // px on the right, for mean and p99
+const TOP = 16;
+const FIGURES = 78; // px on the right, for mean and p99
 const BARS_FROM = 15; // px a row: below that a shade tells more than a bar
 
 export class Staleness extends View {
@@ -16,9 +17,7 @@ export class Staleness extends View {
     this.workers = [];
     this.bounds = [];
     this.shown = 1;
-    this.body.prepend(
-      make("p", { class: "scale" }, "Height: share of its commits.", make("span", {}, "▲ newest commit"), make("span", {}, "right: mean · 99 % at most")),
-    );
+    this.body.prepend(make("p", { class: "scale" }, "bars: share of its commits", make("span", {}, "▲ the newest")));
   }
 
   set(workers, bounds, missing) {
@@ -37,14 +36,14 @@ export class Staleness extends View {
     return this.shown;
   }
 
-  layout(width) {
-    this.row = Math.max(2, Math.min(40, 232 / this.rows));
-    this.left = Math.min(110, width * 0.26);
-    this.right = width - FIGURES;
-    return this.row * this.rows + AXIS;
+  lowest() {
+    return Math.max(2 * this.rows, Math.min(34 * this.rows, 200)) + TOP + AXIS;
   }
 
-  draw(pen, width) {
+  draw(pen, width, height_) {
+    this.row = Math.min(56, (height_ - TOP - AXIS) / this.rows);
+    this.left = Math.min(96, width * 0.26);
+    this.right = width - FIGURES;
     const { left, right, row } = this;
     const column = (right - left) / this.columns;
     pen.font = FONT;
@@ -54,7 +53,7 @@ export class Staleness extends View {
       const { counts } = worker.staleness;
       const all = counts.reduce((sum, one) => sum + one, 0);
       const most = Math.max(...counts);
-      const top = y * row;
+      const top = TOP + y * row;
       for (let x = 0; x < this.columns; x += 1) {
         const part = counts[x] / most;
         if (row >= BARS_FROM) {
@@ -73,7 +72,8 @@ export class Staleness extends View {
         pen.textAlign = "left";
         pen.fillText(fitted(pen, worker.name, left - 8), 0, top + row / 2);
         pen.textAlign = "right";
-        pen.fillText(`${mean(worker.staleness.sum / all)} · ${mean(quantile(counts, this.bounds, 0.99))}`, width, top + row / 2);
+        pen.fillText(mean(worker.staleness.sum / all), width - 36, top + row / 2);
+        pen.fillText(mean(quantile(counts, this.bounds, 0.99)), width, top + row / 2);
         pen.textAlign = "left";
       }
       if (row >= BARS_FROM) {
@@ -87,12 +87,21 @@ export class Staleness extends View {
         pen.fill();
       }
     });
+    this.#drawHeads(pen, width);
     this.#drawBuckets(pen, column);
     if (this.cell) {
       pen.strokeStyle = colour("text");
       pen.lineWidth = 1.5;
-      pen.strokeRect(left + this.cell.column * column, this.cell.row * row + 1, column, Math.max(row - 2, 3));
+      pen.strokeRect(left + this.cell.column * column, TOP + this.cell.row * row + 1, column, Math.max(row - 2, 3));
     }
+  }
+
+  #drawHeads(pen, width) {
+    pen.fillStyle = colour("muted");
+    pen.textAlign = "right";
+    pen.fillText("mean", width - 36, TOP / 2 - 1);
+    pen.fillText("p99", width, TOP / 2 - 1);
+    pen.textAlign = "left";
   }
 
   #drawBuckets(pen, column) {
@@ -100,7 +109,7 @@ export class Staleness extends View {
     pen.textAlign = "center";
     const every = Math.ceil(30 / column);
     for (let x = 0; x < this.columns; x += every) {
-      pen.fillText(this.#bucket(x), this.left + (x + 0.5) * column, this.rows * this.row + AXIS - 6);
+      pen.fillText(this.#bucket(x), this.left + (x + 0.5) * column, TOP + this.rows * this.row + AXIS - 6);
     }
     pen.textAlign = "left";
   }
@@ -113,8 +122,8 @@ export class Staleness extends View {
   }
 
   cellAt(x, y) {
-    if (x < this.left || x >= this.right || y >= this.rows * this.row) return null;
-    return { row: Math.floor(y / this.row), column: Math.floor(((x - this.left) / (this.right - this.left)) * this.columns) };
+    if (x < this.left || x >= this.right || y < TOP || y >= TOP + this.rows * this.row) return null;
+    return { row: Math.floor((y - TOP) / this.row), column: Math.floor(((x - this.left) / (this.right - this.left)) * this.columns) };
   }
 
   describe({ row, column }) {

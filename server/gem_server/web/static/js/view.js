@@ -6,8 +6,8 @@ import { make, mark, say } from "./dom.js";
 export const FONT = "11px Inter, system-ui, sans-serif";
 
 /**
- * For subclasses: `layout(width)` returns the height; `draw(pen, width, height)`; `rows` and `columns` of what can be
- * read; `cellAt(x, y)` -> {row, column} or null; `describe(cell)` and `summary()` in words.
+ * For subclasses: `lowest(width)` returns the height it needs; `draw(pen, width, height)`; `rows` and `columns` of what
+ * can be read; `cellAt(x, y)` -> {row, column} or null; `describe(cell)` and `summary()` in words.
  */
 export class View {
   #frame = 0;
@@ -21,7 +21,7 @@ export class View {
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.view = make("div", { class: "view", tabindex: "0", role: "group", "aria-roledescription": "chart" }, this.canvas);
     this.readout = make("output", { class: "readout" }, hint);
-    this.body = make("div", {}, this.view, this.readout);
+    this.body = make("div", { class: "drawing" }, this.view, this.readout);
     panel.append(this.missing, this.body);
     this.view.addEventListener("pointermove", (event) => this.#onPointer(event));
     this.view.addEventListener("pointerdown", (event) => this.#onPointer(event));
@@ -50,12 +50,12 @@ export class View {
     this.#frame = requestAnimationFrame(() => {
       const width = this.view.clientWidth;
       if (!width || !this.rows) return;
-      const height = Math.ceil(this.layout(width));
+      this.view.style.minHeight = `${Math.ceil(this.lowest(width))}px`;
+      const height = this.view.clientHeight;
       const ratio = window.devicePixelRatio || 1;
       if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
         this.canvas.width = Math.round(width * ratio);
         this.canvas.height = Math.round(height * ratio);
-        this.canvas.style.height = `${height}px`;
       }
       const pen = this.canvas.getContext("2d");
       pen.setTransform(ratio, 0, 0, ratio, 0, 0);
