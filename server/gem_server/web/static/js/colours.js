@@ -24,9 +24,9 @@ export function colour(name) {
   return known.get(name);
 }
 
-/** The same for areas below a curve. */
-export function faint(name) {
-  return colour(name).replace("rgb(", "rgba(").replace(")", ", 0.1)");
+/** The same for areas, which let the ground through. */
+export function faint(name, strength = 0.1) {
+  return colour(name).replace("rgb(", "rgba(").replace(")", `, ${strength})`);
 }
 
 /** Let a button go through automatic, light and dark; the choice is kept in this browser. */

@@ -1,7 +1,7 @@
 // The figures of the moment and the facts of the run, in words.
 
 import { byId, define, make, mark, say } from "./dom.js";
-import { UNKNOWN, bytes, count, duration, mean, number, percent, shortTime, word } from "./format.js";
+import { UNKNOWN, bytes, count, duration, mean, number, percent, plain, shortTime, word } from "./format.js";
 import { condition, isLive, quantile } from "./run.js";
 import { reason, usualRate } from "./workers.js";
 
@@ -92,7 +92,7 @@ export function showFacts(run) {
   const sharing = run.workers.filter((one) => one.shares_memory).length;
   define(byId("facts-list"), [
     ["Update rule", `${run.rule}${rule.length ? `: ${rule.join(", ")}` : ""}`, "What the server makes of a worker’s delta, and its settings."],
-    ["Learning rate", `${number(status.next_eta)} now; ${number(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
+    ["Learning rate", `${plain(status.next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
     ["Budget", budget(settings.budget, run), "When the run is finished."],
     ["Version", version.clock ? `clock ${count(version.clock)}` : "no parameters yet", "The clock counts applied commits; each makes a version."],
     ["Model", status.parameter_count ? `${count(status.parameter_count)} parameters in ${count(status.tensor_count)} tensors` : "not known yet", "What the first worker brought."],
@@ -141,7 +141,7 @@ export function notices(run, link) {
     told.push(["look", `${troubled.length} workers need a look: ${troubled.slice(0, 6).map((one) => `${one.name} (${condition(one)})`).join(", ")}${troubled.length > 6 ? " and others" : ""}.`]);
   } else {
     // Without the seconds, which would have it read aloud again and again; the table has them.
-    for (const one of troubled) told.push(["look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)] ?? reason(one, usual)}`]);
+    for (const one of troubled) told.push([condition(one) === "gone" ? "gone" : "look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)] ?? reason(one, usual)}`]);
   }
   return told;
 }

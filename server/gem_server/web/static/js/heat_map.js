@@ -2,7 +2,7 @@
 
 import { colour, heat, onTheme } from "./colours.js";
 import { make, say } from "./dom.js";
-import { count, duration, number } from "./format.js";
+import { count, duration, number, plain } from "./format.js";
 import { FONT, View, fitted } from "./view.js";
 
 const LABEL_LINE = 12;
@@ -11,16 +11,15 @@ const STEPS = [1, 1.5, 2, 3, 5, 7.5, 10];
 
 export class HeatMap extends View {
   constructor(panel) {
-    super(panel, "Point at a cell, or use the arrow keys, to read tensor, time and pi.");
+    super(panel, "Point at a cell, or use arrow keys, to read tensor, time and pi.");
     this.names = [];
     this.kept = [];
     this.field = "mean_pi";
     this.most = 1;
     this.#addSwitch(panel);
-    this.lowest = make("span", {}, "0: blocked");
     this.highest = make("span");
     this.ramp = make("canvas", { width: "132", height: "10", "aria-hidden": "true" });
-    const scale = make("p", { class: "scale" }, this.lowest, this.ramp, this.highest, make("span", { class: "none", "aria-hidden": "true" }), "nothing moved");
+    const scale = make("p", { class: "scale" }, "0: blocked", this.ramp, this.highest, make("span", { class: "none", "aria-hidden": "true" }), "nothing moved");
     this.body.prepend(scale);
     const pen = this.ramp.getContext("2d");
     for (let x = 0; x < 132; x += 1) {
@@ -52,7 +51,7 @@ export class HeatMap extends View {
     const large = values.length ? values[Math.floor(0.99 * (values.length - 1))] : 0;
     this.most = ceiling(Math.max(large, 0.05));
     this.isCut = values.length > 0 && values[values.length - 1] > this.most;
-    say(this.highest, `${this.isCut ? "≥ " : ""}${number(this.most)}`);
+    say(this.highest, `${this.isCut ? "≥ " : ""}${plain(this.most)}`);
     this.show(missing);
   }
 

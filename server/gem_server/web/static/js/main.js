@@ -54,7 +54,7 @@ const charts = {
     right: { steps: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], size: 30, range: (low, high) => [0, Math.max(2, high * 1.1)] },
     series: [
       { name: "mean wait", colour: "blue", show: shortTime },
-      { name: "in the queue (right)", colour: "orange", dash: "dashed", right: true, show: count },
+      { name: "queued (right)", colour: "orange", dash: "dashed", right: true, show: count },
     ],
   }),
   drift: new LineChart(byId("drift"), {

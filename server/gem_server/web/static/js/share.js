@@ -1,9 +1,9 @@
 // Commits of each worker, as bars: what fairness is made of.
 
-import { colour } from "./colours.js";
+import { colour, faint } from "./colours.js";
 import { count, percent } from "./format.js";
 import { condition } from "./run.js";
-import { FONT, View, fitted } from "./view.js";
+import { FONT, View, distinct } from "./view.js";
 
 const LOWEST = 150;
 const AXIS = 18;
@@ -12,7 +12,7 @@ const WIDEST = 58; // px a bar
 
 export class Share extends View {
   constructor(panel) {
-    super(panel, "Point at a bar, or use the arrow keys, to read it.");
+    super(panel, "Point at a bar, or use arrow keys, to read it.");
     this.workers = [];
   }
 
@@ -43,17 +43,21 @@ export class Share extends View {
     pen.font = FONT;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
+    const labels = distinct(pen, this.workers.map((one) => one.name), column - 4);
     this.workers.forEach((worker, x) => {
       const height = ((floor - TOP) * worker.commits) / this.most;
       const isTroubled = Boolean(condition(worker));
-      pen.fillStyle = colour(isTroubled ? "orange" : "blue");
+      const shade = isTroubled ? "orange" : "blue";
+      pen.fillStyle = faint(shade, isTroubled ? 0.6 : 0.3);
       pen.fillRect(x * column + gap / 2, floor - height, column - gap, height);
+      pen.fillStyle = colour(shade);
+      pen.fillRect(x * column + gap / 2, floor - height, column - gap, 2);
       if (isTroubled && column > 6) hatch(pen, x * column + gap / 2, floor - height, column - gap, height);
       if (column >= 34) {
         pen.fillStyle = colour("text");
         pen.fillText(count(worker.commits), (x + 0.5) * column, Math.max(7, floor - height - 9));
         pen.fillStyle = colour("muted");
-        pen.fillText(fitted(pen, worker.name, column - 4), (x + 0.5) * column, floor + AXIS - 7);
+        pen.fillText(labels[x], (x + 0.5) * column, floor + AXIS - 7);
       }
     });
     if (column < 34) {

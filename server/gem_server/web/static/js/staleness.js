@@ -13,7 +13,7 @@ const BARS_FROM = 15; // px a row: below that a shade tells more than a bar
 
 export class Staleness extends View {
   constructor(panel) {
-    super(panel, "Point at a bar, or use the arrow keys, to read how often.");
+    super(panel, "Point at a bar, or use arrow keys, to read it.");
     this.workers = [];
     this.bounds = [];
     this.shown = 1;

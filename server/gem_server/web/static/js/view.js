@@ -98,6 +98,15 @@ export class View {
   }
 }
 
+/** The names, or what tells them apart where one of them does not fit: worker-1 and worker-2 become 1 and 2. */
+export function distinct(pen, names, width) {
+  if (names.every((one) => pen.measureText(one).width <= width)) return names;
+  let shared = 0;
+  while (names.length > 1 && names.every((one) => one.length > shared + 1 && one[shared] === names[0][shared])) shared += 1;
+  while (shared && /\d/.test(names[0][shared - 1])) shared -= 1; // a number stays whole
+  return names.map((one) => fitted(pen, one.slice(shared), width));
+}
+
 /** The text, shortened at its front until it fits: the end of a tensor's name tells it from others. */
 export function fitted(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
