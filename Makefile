@@ -96,6 +96,12 @@ test-systemd: $(INSTALLED)
 test-docs: $(INSTALLED)
 	GEMPS_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs $(ARGS)
 
+# The dashboard in a real browser, beside a real training. Needs Node.js, and Chromium: apt-get install chromium.
+# GEMPS_TEST_SCREENSHOTS=FOLDER keeps what it looks like.
+test-browser: $(INSTALLED)
+	cd tests/web && npm ci --ignore-scripts --no-audit --no-fund
+	GEMPS_TEST_BROWSER=1 $(BIN)/python -m pytest tests/web/test_browser.py $(ARGS)
+
 # What is lost, applied twice or refused when processes, disks, networks and clients fail: each fault as often as
 # docs/reliability.md says. With GEMPS_NETLAB set the partition too.
 test-faults: $(INSTALLED)

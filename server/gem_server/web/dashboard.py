@@ -204,7 +204,7 @@ class _Viewer:
         self._transport = request.transport
         self.events: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_UNREAD)
         self.is_new = True
-        connection: socket.socket | None = self._transport and self._transport.get_extra_info("socket")
+        connection = self._transport.get_extra_info("socket") if self._transport is not None else None
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
@@ -230,7 +230,7 @@ class _Viewer:
 
 
 def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
-    """(content, type) of each file in the folder, by its path in a URL: a few hundred KiB, and no other file is served."""
+    """(content, type) of each file in the folder, by its path in a URL: some 250 KiB. No other file is served."""
     files = {
         f"/{path.relative_to(folder).as_posix()}": (path.read_bytes(), _CONTENT_TYPES[path.suffix])
         for path in folder.rglob("*")

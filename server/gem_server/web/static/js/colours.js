@@ -1,7 +1,7 @@
 // The theme, and its colours for what is drawn outside of CSS.
 
 const KEY = "gemps-colours";
-const CHOICES = ["automatic", "light", "dark"];
+const CHOICES = ["auto", "light", "dark"];
 const listeners = [];
 const known = new Map();
 const probe = document.createElement("span");
@@ -29,13 +29,13 @@ export function faint(name, strength = 0.1) {
   return colour(name).replace("rgb(", "rgba(").replace(")", `, ${strength})`);
 }
 
-/** Let a button go through automatic, light and dark; the choice is kept in this browser. */
+/** Let a button go through auto, light and dark; the choice is kept in this browser. */
 export function offerThemes(button) {
   let choice = CHOICES.includes(stored()) ? stored() : CHOICES[0];
   const show = () => {
     if (choice === CHOICES[0]) delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = choice;
-    button.textContent = `Colours: ${choice}`;
+    button.querySelector("#theme-choice").textContent = choice;
     changed();
   };
   button.addEventListener("click", () => {

@@ -1,0 +1,314 @@
+"""The dashboard in a real browser, beside a real training (`make test-browser`).
+
+One training of four workers, looked at by one Chromium; the tests are in the order of its life. What it looks like is
+kept in the folder GEMPS_TEST_SCREENSHOTS, or in the one for temporary files.
+"""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cli.processes import CLEAN, command
+from tests.web.browser import Browser, missing
+
+WANTED = bool(os.environ.get("GEMPS_TEST_BROWSER"))
+pytestmark = [
+    pytest.mark.skipif(not WANTED, reason="it needs a browser: make test-browser"),
+    pytest.mark.skipif(WANTED and bool(missing()), reason=missing()),
+]
+
+WORKERS = 4
+SESSION_TIMEOUT = 15.0  # seconds, after which a worker that was killed is gone
+SILENT_AFTER = 10.0  # and silent; gem_server/telemetry/condition.py
+PANELS = {
+    "loss",
+    "pi",
+    "rate",
+    "workers",
+    "tensors",
+    "staleness",
+    "share",
+    "fairness",
+    "wait",
+    "drift",
+    "memory",
+    "facts",
+}
+WIDTHS = (380, 1440)
+SCHEMES = ("dark", "light")
+LOOKS = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
+
+
+@dataclass
+class Training:
+    """A `gemps train` with a dashboard."""
+
+    process: subprocess.Popen[str]
+    address: str
+    url: str
+
+    def workers(self) -> dict[str, psutil.Process]:
+        """Processes of the workers, by name."""
+        found = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if (name := child.environ().get("GEMPS_WORKER_NAME")) is not None:
+                found[name] = child
+        return found
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    """Of the paper's network, for longer than the tests take, evaluated now and then."""
+    process = subprocess.Popen(
+        command(
+            "train", "--json", "--workers", str(WORKERS), "--task", "digits28", "--steps", "1000000", "--dashboard", "0",
+            "--session-timeout", str(SESSION_TIMEOUT), "--run-dir", str(tmp_path_factory.mktemp("runs") / "run"),
+        ),
+        env=CLEAN, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        told: dict[str, dict[str, Any]] = {}
+        while not {"started", "dashboard"} <= told.keys():
+            event = json.loads(process.stdout.readline())
+            told[event["event"]] = event
+        # What it tells further is read, and nobody needs it.
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        running = Training(process, told["started"]["server"], told["dashboard"]["url"])
+        evaluate = ["evaluate", "--server", running.address, "--task", "digits28", "--report"]
+        subprocess.run(command(*evaluate), env=CLEAN, check=True, capture_output=True)
+        yield running
+    finally:
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            one.kill()
+        process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser, training: Training) -> Browser:
+    """The page, with data in every panel, wide and dark."""
+    browser.open(training.url)
+    browser.until(f"({EMPTY}).length === 0")
+    return browser
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = os.environ.get("GEMPS_TEST_SCREENSHOTS")
+    path = Path(folder) if folder else tmp_path_factory.mktemp("screenshots")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+# Panels that say that something is missing.
+EMPTY = "[...document.querySelectorAll('.panel')].filter((one) => [...one.querySelectorAll('.missing')].some((it) => !it.hidden))"
+COMMITS = "Number(document.querySelector('#course b:nth-of-type(2)').textContent.replace(/\\s/g, ''))"
+# Canvases on which nothing is drawn.
+BLANK = """
+[...document.querySelectorAll('.panel canvas')].filter((one) => {
+  const seen = one.getContext('2d').getImageData(0, 0, one.width, one.height).data;
+  return !seen.some((value, index) => index % 4 === 3 && value > 0);
+}).length
+"""
+
+
+def test_page_updates_live(page: Browser) -> None:
+    for _ in range(2):
+        before = page.see(COMMITS)
+        page.until(f"{COMMITS} > {before}")
+    assert page.text("#link") == "live"
+    assert page.text("#run-state") == "training"
+    assert page.problems() == []
+
+
+def test_every_panel_has_data(page: Browser) -> None:
+    assert set(page.see("[...document.querySelectorAll('.panel')].map((one) => one.id)")) == PANELS
+    assert page.see(BLANK) == 0
+    for tile in ("loss", "accuracy", "rate", "staleness", "pi", "blocked", "jain", "workers"):
+        assert any(figure.isdigit() for figure in page.text(f"#tile-{tile}")), tile
+    for panel in ("loss", "pi", "rate", "fairness", "wait", "drift", "memory"):
+        values = page.see(f"[...document.querySelectorAll('#{panel} .legend b')].map((one) => one.textContent)")
+        assert values, panel
+        assert all(any(figure.isdigit() for figure in value) for value in values), (panel, values)
+    assert (
+        len(page.see("[...document.querySelectorAll('#workers-table tbody tr')].map((one) => one.innerText)"))
+        == WORKERS
+    )
+    assert page.problems() == []
+
+
+def test_every_quantity_is_explained_where_it_stands(page: Browser) -> None:
+    unexplained = "one => !one.querySelector('.about')?.textContent.trim().endsWith('.')"
+    assert page.see(f"[...document.querySelectorAll('.tile, .facts > div')].filter({unexplained}).length") == 0
+    assert (
+        page.see(
+            "[...document.querySelectorAll('.panel:not(#facts)')].filter((one) => !one.querySelector('.about')).length"
+        )
+        == 0
+    )
+    page.see("document.querySelector('.legend-of-columns summary').focus()")
+    page.press("Enter")
+    columns = page.see("document.querySelectorAll('#workers-table th').length")
+    assert (
+        page.see("[...document.querySelectorAll('#columns dd')].filter((one) => one.offsetHeight > 0).length")
+        == columns
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_it_fits_its_window_and_is_accessible(page: Browser, pictures: Path, width: int, scheme: str) -> None:
+    page.resize(width, 900)
+    page.prefer(scheme)
+    page.until(f"document.documentElement.clientWidth === {width}")
+    assert page.see("document.documentElement.scrollWidth") == width
+    light = page.see("getComputedStyle(document.body).backgroundColor").removeprefix("rgb(").split(",")[0]
+    assert (int(light) > 128) == (scheme == "light")
+    page.until(f"{BLANK} === 0")
+    page.keep(pictures / f"{scheme}-{width}.png")
+    assert page.serious() == []
+    assert page.problems() == []
+
+
+def test_colours_can_be_chosen_and_are_kept(page: Browser, training: Training) -> None:
+    page.click("#theme")
+    assert page.text("#theme").endswith("light")
+    assert page.see("getComputedStyle(document.body).colorScheme") == "light"
+    page.see("location.reload()")
+    page.until("document.documentElement.dataset.theme === 'light'")
+    page.click("#theme")
+    assert page.see("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+def test_curves_and_heat_map_are_read_with_the_keyboard(page: Browser) -> None:
+    page.see("document.querySelector('#loss .plot').focus()")
+    page.press("Home")
+    page.until("document.querySelector('#loss .moment').textContent.startsWith('at ')")
+    first = page.text("#loss .moment")
+    page.press("End")
+    page.until(f"document.querySelector('#loss .moment').textContent !== {json.dumps(first)}")
+    page.press("Escape")
+    page.until("document.querySelector('#loss .moment').textContent === ''")
+    for panel, words in (("tensors", "mean pi"), ("staleness", "commits"), ("share", "of all")):
+        page.see(f"document.querySelector('#{panel} .view').focus()")
+        page.press("ArrowLeft")
+        page.until(f"document.querySelector('#{panel} .readout').textContent.includes({json.dumps(words)})")
+    assert page.problems() == []
+
+
+def test_curves_can_be_had_as_tables_and_on_a_log_scale(page: Browser) -> None:
+    page.see("[...document.querySelectorAll('#loss .tool')].find((one) => one.textContent === 'table').focus()")
+    page.press("Enter")
+    page.until("document.querySelectorAll('#loss .as-table tbody tr').length > 1")
+    assert page.see("document.querySelectorAll('#loss .as-table thead th').length") == 4
+    page.press("Enter")
+    page.until("document.querySelector('#loss .as-table').hidden")
+    page.see("[...document.querySelectorAll('#loss .tool')].find((one) => one.textContent === 'log').click()")
+    page.until(f"{BLANK} === 0")
+    assert page.problems() == []
+
+
+def test_table_is_sorted_with_the_keyboard(page: Browser) -> None:
+    page.see("document.querySelectorAll('#workers-table th button')[3].focus()")
+    page.press("Enter")
+    assert page.see("document.querySelectorAll('#workers-table th')[3].ariaSort") == "ascending"
+    page.press("Enter")
+    assert page.see("document.querySelectorAll('#workers-table th')[3].ariaSort") == "descending"
+    cells = "[...document.querySelectorAll('#workers-table td:nth-child(4)')].map((one) => Number(one.innerText.replace(/\\s/g, '')))"
+    values = page.see(cells)
+    assert values == sorted(values, reverse=True)
+
+
+def test_every_control_is_reached_with_the_tabulator(page: Browser) -> None:
+    page.see("document.activeElement.blur()")
+    reached = set()
+    for _ in range(80):
+        page.press("Tab")
+        reached.add(page.see("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+    controls = "[...document.querySelectorAll('button, summary, .plot, .view')].filter((one) => one.offsetParent)"
+    assert set(page.see(f"{controls}.map((one) => [...document.querySelectorAll('*')].indexOf(one))")) <= reached
+
+
+def test_killed_worker_is_marked_within_its_time_out(page: Browser, training: Training, pictures: Path) -> None:
+    name, process = sorted(training.workers().items())[1]
+    row = f"[...document.querySelectorAll('#workers-table tr')].find((one) => one.innerText.startsWith('{name}'))"
+    process.kill()
+    began = time.monotonic()
+    page.until(f"{row}.dataset.condition === 'silent'", SILENT_AFTER + 10)
+    assert "Not heard of for" in page.see(f"{row}.innerText")
+    page.until(f"{row}.dataset.condition === 'gone'", SESSION_TIMEOUT + 10)
+    assert time.monotonic() - began < SESSION_TIMEOUT + 10
+    assert page.see(f"{row}.querySelector('.state svg path').getAttribute('d')") != page.see(
+        "document.querySelector('#workers-table tr:not([data-condition]) .state svg path').getAttribute('d')"
+    )
+    assert f"{name} is gone" in page.text("#notices")
+    assert page.text("#tile-workers") == str(WORKERS - 1)
+    page.keep(pictures / "killed-worker.png", whole=False)
+    for width, scheme in LOOKS:
+        page.resize(width, 900)
+        page.prefer(scheme)
+        assert page.see("document.documentElement.scrollWidth") == width
+        assert page.serious() == []
+    assert page.problems() == []
+
+
+def test_page_says_when_the_server_ends(page: Browser, training: Training, pictures: Path) -> None:
+    training.process.send_signal(2)
+    page.until("document.querySelector('#link').dataset.link === 'lost'")
+    page.until("document.querySelector('#notices').innerText.includes('The server has ended')")
+    assert page.see(COMMITS) > 0, "what was seen last still stands"
+    assert page.serious() == []
+    page.keep(pictures / "ended.png", whole=False)
+
+
+def test_page_goes_on_when_a_server_is_back_and_says_what_is_missing(browser: Browser, tmp_path: Path) -> None:
+    """A page that is opened while there is nothing to see, and stays open through a restart of the server."""
+    ready = tmp_path / "ready.json"
+
+    def serve(*more: str) -> subprocess.Popen[bytes]:
+        ready.unlink(missing_ok=True)
+        arguments = ["serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready), *more]
+        process = subprocess.Popen(command(*arguments), env=CLEAN, stderr=subprocess.DEVNULL)
+        while not ready.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        return process
+
+    said = "[...document.querySelectorAll('.missing')].filter((one) => one.offsetHeight).map((one) => one.innerText)"
+    first = serve("--dashboard", "0")
+    try:
+        url = json.loads(ready.read_text(encoding="utf-8"))["dashboard"]
+        browser.open(url)
+        browser.until("document.querySelector('#run-state').innerText === 'waiting'")
+        browser.until(f"{said}.length === 11 && {said}.every((one) => one.startsWith('Waiting for workers'))")
+        assert browser.serious() == []
+        first.terminate()
+        first.wait(60)
+        browser.until("document.querySelector('#link').dataset.link === 'lost'")
+        browser.problems()  # that nobody is there is told by the browser as well
+        second = serve("--dashboard", url.removeprefix("http://").rstrip("/"), "--no-telemetry", "--rule", "downpour")
+        try:
+            browser.until("document.querySelector('#link').dataset.link === 'live'")
+            browser.until(f"{said}.some((one) => one.startsWith('Telemetry is off'))")
+            assert browser.text("#tile-pi-name") == "Mean factor"
+        finally:
+            second.kill()
+            second.wait(60)
+    finally:
+        first.kill()
+        first.wait(60)
