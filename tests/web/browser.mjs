@@ -23,7 +23,14 @@ const DO = {
     await page.goto(url);
   },
   evaluate: ({ script }) => page.evaluate(script),
-  wait: async ({ script, seconds }) => void (await page.waitForFunction(script, null, { timeout: 1000 * seconds, polling: 100 })),
+  // Not by waitForFunction, which evaluates within the page: its policy forbids that.
+  async wait({ script, seconds }) {
+    const end = Date.now() + 1000 * seconds;
+    while (!(await page.evaluate(script))) {
+      if (Date.now() > end) throw new Error(`not so within ${seconds} s`);
+      await new Promise((wake) => setTimeout(wake, 100));
+    }
+  },
   press: ({ keys }) => page.keyboard.press(keys),
   hover: ({ selector }) => page.hover(selector),
   click: ({ selector }) => page.click(selector),

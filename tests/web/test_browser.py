@@ -29,20 +29,8 @@ pytestmark = [
 WORKERS = 4
 SESSION_TIMEOUT = 15.0  # seconds, after which a worker that was killed is gone
 SILENT_AFTER = 10.0  # and silent; gem_server/telemetry/condition.py
-PANELS = {
-    "loss",
-    "pi",
-    "rate",
-    "workers",
-    "tensors",
-    "staleness",
-    "share",
-    "fairness",
-    "wait",
-    "drift",
-    "memory",
-    "facts",
-}
+CURVES = {"loss", "pi", "rate", "fairness", "wait", "drift", "memory"}
+PANELS = CURVES | {"workers", "tensors", "staleness", "share", "facts"}
 WIDTHS = (380, 1440)
 SCHEMES = ("dark", "light")
 LOOKS = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
@@ -70,15 +58,16 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """Of the paper's network, for longer than the tests take, evaluated now and then."""
     process = subprocess.Popen(
         command(
-            "train", "--json", "--workers", str(WORKERS), "--task", "digits28", "--steps", "1000000", "--dashboard", "0",
-            "--session-timeout", str(SESSION_TIMEOUT), "--run-dir", str(tmp_path_factory.mktemp("runs") / "run"),
+            "train", "--json", "--workers", str(WORKERS), "--task", "digits28", "--steps", "1000000",
+            "--dashboard", "0", "--session-timeout", str(SESSION_TIMEOUT),
+            "--run-dir", str(tmp_path_factory.mktemp("runs") / "run"),
         ),
         env=CLEAN, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stdout is not None
         told: dict[str, dict[str, Any]] = {}
-        while not {"started", "dashboard"} <= told.keys():
+        while not told.get("status", {}).get("status", {}).get("commits"):
             event = json.loads(process.stdout.readline())
             told[event["event"]] = event
         # What it tells further is read, and nobody needs it.
@@ -117,7 +106,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Panels that say that something is missing.
-EMPTY = "[...document.querySelectorAll('.panel')].filter((one) => [...one.querySelectorAll('.missing')].some((it) => !it.hidden))"
+EMPTY = "[...document.querySelectorAll('.panel')].filter((one) => one.querySelector('.missing:not([hidden])'))"
 COMMITS = "Number(document.querySelector('#course b:nth-of-type(2)').textContent.replace(/\\s/g, ''))"
 # Canvases on which nothing is drawn.
 BLANK = """
@@ -142,7 +131,7 @@ def test_every_panel_has_data(page: Browser) -> None:
     assert page.see(BLANK) == 0
     for tile in ("loss", "accuracy", "rate", "staleness", "pi", "blocked", "jain", "workers"):
         assert any(figure.isdigit() for figure in page.text(f"#tile-{tile}")), tile
-    for panel in ("loss", "pi", "rate", "fairness", "wait", "drift", "memory"):
+    for panel in sorted(CURVES):
         values = page.see(f"[...document.querySelectorAll('#{panel} .legend b')].map((one) => one.textContent)")
         assert values, panel
         assert all(any(figure.isdigit() for figure in value) for value in values), (panel, values)
@@ -229,8 +218,8 @@ def test_table_is_sorted_with_the_keyboard(page: Browser) -> None:
     assert page.see("document.querySelectorAll('#workers-table th')[3].ariaSort") == "ascending"
     page.press("Enter")
     assert page.see("document.querySelectorAll('#workers-table th')[3].ariaSort") == "descending"
-    cells = "[...document.querySelectorAll('#workers-table td:nth-child(4)')].map((one) => Number(one.innerText.replace(/\\s/g, '')))"
-    values = page.see(cells)
+    cells = "[...document.querySelectorAll('#workers-table td:nth-child(4)')]"
+    values = page.see(f"{cells}.map((one) => Number(one.innerText.replace(/\\s/g, '')))")
     assert values == sorted(values, reverse=True)
 
 
