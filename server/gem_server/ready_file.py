@@ -39,7 +39,7 @@ class ReadyFile:
             ) from error
 
     def announce(self, host: str, port: int, dashboard: str = "") -> None:
-        """Write address, port, this process's id and the dashboard's URL, if any, in one step; then touch the file often.
+        """Write address, port, this process's id, and where a dashboard is, in one step; then touch the file often.
 
         The event loop touches it: when that hangs, the file grows old.
         """

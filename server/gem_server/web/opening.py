@@ -1,6 +1,7 @@
 """Opens the listeners that the settings ask for, with what is to be seen there."""
 
 import logging
+from functools import partial
 
 from gem_server.service.history import History
 from gem_server.service.status import Status
@@ -22,7 +23,8 @@ async def open_web(settings: ServerSettings, status: Status, history: History, *
     metrics = Metrics(status.shown)
     try:
         if settings.dashboard:
-            dashboard = Dashboard(status.shown, history.report, has_factors=has_factors)
+            detailed = partial(status.shown, with_histograms=True)
+            dashboard = Dashboard(detailed, history.report, has_factors=has_factors)
             routes = [*dashboard.routes(), *metrics.routes()]
             url = await server.open("--dashboard", settings.dashboard, routes, dashboard.close)
             logger.info("dashboard at %s, metrics for Prometheus at %smetrics", url, url)
