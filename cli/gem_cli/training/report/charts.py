@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gem_cli.training.report.words import number, safe
 
 WIDTH, HEIGHT = 400.0, 190.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 42.0, 8.0, 8.0, 24.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 8.0, 9.0, 26.0
 
 # From dark to bright with even steps of lightness, so that it reads alike in grey; the dashboard's.
 _RAMP = ((20, 24, 58), (38, 62, 124), (30, 108, 148), (40, 152, 146), (112, 190, 118), (196, 216, 102), (253, 240, 170))
@@ -81,7 +81,7 @@ def histogram(about: str, labels: Sequence[str], counts: Sequence[int]) -> str:
         x, top = _LEFT + index * step, scale.place(float(count))
         bar = f'x="{x + 1:.1f}" y="{top:.1f}" width="{step - 2:.1f}" height="{HEIGHT - _BOTTOM - top:.1f}"'
         parts.append(f'<rect class="bar" {bar}><title>{safe(label)}: {count:,}</title></rect>')
-        if index % math.ceil(len(shown) / 10) == 0:
+        if index % math.ceil(len(shown) / 8) == 0:
             parts.append(f'<text class="middle" x="{x + step / 2:.1f}" y="{HEIGHT - 8}">{safe(label)}</text>')
     return _svg(about, parts)
 
@@ -158,13 +158,13 @@ def _value_axis(scale: _Scale) -> list[str]:
     for tick in scale.ticks:
         y = scale.place(tick)
         parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>')
-        parts.append(f'<text class="end" x="{_LEFT - 6}" y="{y + 3.5:.1f}">{_plain(tick)}</text>')
+        parts.append(f'<text class="end" x="{_LEFT - 6}" y="{y + 4:.1f}">{_plain(tick)}</text>')
     return parts
 
 
 def _time_axis(end: float, across: float) -> list[str]:
     unit, name = (1.0, "s") if end < 180 else (60.0, "min") if end < 180 * 60 else (3600.0, "h")
-    step = _step(end / unit / 5)
+    step = _step(end / unit / 7)
     count = int(end / unit / step + 1e-9)
     parts = []
     for index in range(count + 1):

@@ -25,6 +25,7 @@ def page(contents: Contents) -> str:
         _figures(contents),
         _loss(contents),
         _accuracy(contents),
+        _rate(contents),
         _pi(contents),
         _fractions(contents),
         _staleness(contents),
@@ -59,10 +60,11 @@ def _headline(contents: Contents) -> str:
     status = contents.status
     settings = status.get("settings", {})
     workers = len(status.get("workers", ()))
+    seed = contents.summary.get("seed")
     state = "interrupted" if contents.summary.get("interrupted") else status_view.state(status).lower()
     return safe(
         f"{settings.get('rule') or 'gemps'} · {workers} worker{'s' if workers != 1 else ''} · {state} after "
-        f"{duration(status.get('run_seconds'))}"
+        f"{duration(status.get('run_seconds'))}" + (f" · seed {seed}" if seed is not None else "")
     )
 
 
@@ -100,7 +102,7 @@ def _figures(contents: Contents) -> str:
         ("Version", f"{status_view.clock(status):,}"),
     ]
     if best:
-        figures.append(("Best evaluation", f"{percent(best['accuracy'])} at version {status_view.clock(best):,}"))
+        figures += [("Best accuracy", percent(best["accuracy"])), ("at version", f"{status_view.clock(best):,}")]
     listed = "".join(f"<div><dt>{name}</dt><dd>{safe(value)}</dd></div>" for name, value in figures)
     about = "What came of it. Loss, pi and the like are of the newest commit of each worker."
     return _panel("figures", "The run", about, f'<dl class="figures">{listed}</dl>', "", full=True)
@@ -125,6 +127,14 @@ def _accuracy(contents: Contents) -> str:
         "No evaluator followed the run: --evaluation-interval SECONDS starts one, and so does gemps evaluate --follow."
     )
     return _panel("accuracy", "Accuracy", "How often the model was right on samples that it never saw.", drawn, missing)
+
+
+def _rate(contents: Contents) -> str:
+    rates: list[tuple[float, float | None]] = [
+        (float(one["ends"]), one["commits"] / max(one["ends"] - one["begins"], 1e-3)) for one in contents.intervals
+    ]
+    drawn = _curves(contents, "Commits a second over time", [Curve("all workers together", "blue", rates)])
+    return _panel("rate", "Commits a second", "How often the parameters were moved.", drawn, contents.missing)
 
 
 def _pi(contents: Contents) -> str:
