@@ -79,9 +79,10 @@ def test_json_lines_tell_the_run_from_start_to_end(run: Run) -> None:
 
 
 def test_run_folder_is_complete(run: Run) -> None:
-    for name in ("model.safetensors", "metrics.jsonl", "summary.json", "latest/model.safetensors"):
+    for name in ("model.safetensors", "metrics.jsonl", "summary.json", "history.json", "latest/model.safetensors"):
         assert (run.folder / name).stat().st_size > 0
     assert (run.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "worker-1" in (run.folder / "report.html").read_text(encoding="utf-8")
     assert {path.name for path in (run.folder / "logs").iterdir()} >= {"server.log", "worker-0.log", "worker-1.log"}
 
 
