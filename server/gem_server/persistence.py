@@ -99,7 +99,8 @@ class Persistence:
         saved = recovered.whole
         if saved.state.get("seed") != self._settings.seed:
             logger.warning("the checkpoint was made with --seed %s", saved.state.get("seed"))
-        logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed)
+        about = {"event": "resuming", "clock": saved.clock, "replayed": recovered.replayed}
+        logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed, extra=about)
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)

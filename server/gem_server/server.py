@@ -224,7 +224,10 @@ class Server:
             logger.warning("%s", warning)
         asked = protection.describe(settings)
         rule, level = settings.rule, settings.durability_level
-        logger.info("serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked)
+        about = {"event": "serving", "host": settings.host, "port": self.port, "rule": rule, "durability": level}
+        logger.info(
+            "serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked, extra=about
+        )
         if self._ports.for_commits:
             logger.info("commits are taken at port %d, too, with less processor time", self._ports.for_commits)
         elif settings.commit_port > 0:
@@ -236,6 +239,7 @@ class Server:
                 "budget (--steps, --epochs, --commits), or begin a new run in another --data-dir",
                 settings.data_dir,
                 self.run.finished_because,
+                extra={"event": "finished-before", "clock": self.central.clock},
             )
         return self.port
 
@@ -243,7 +247,7 @@ class Server:
         """Return when the run is finished and `exit_when_finished` says so. Raises what broke the server."""
         while (reason := self._reason_to_exit()) is None:
             await self._breakdown.watch(MAX_TICK_SECONDS)
-        logger.info("the run is finished, and %s: ending", reason)
+        logger.info("the run is finished, and %s: ending", reason, extra={"event": "ending", "reason": reason})
 
     async def stop(self) -> None:
         """Drain: not serving, no new work, finish the queue, checkpoint, stop. Harmless a second time."""
@@ -284,7 +288,8 @@ class Server:
             self.persistence.release()
         if not was_broken:
             self._breakdown.check()
-        logger.info("stopped at clock %d", self.central.clock)
+        clock = self.central.clock
+        logger.info("stopped at clock %d", clock, extra={"event": "stopped", "clock": clock})
 
     # --- starting
 
@@ -406,7 +411,8 @@ class Server:
         def run_changed() -> None:
             self.course.note(self.run.state)
             if self.run.state is RunState.TRAINING:
-                logger.info("training starts, workers joined: %d", len(self.sessions))
+                count = len(self.sessions)
+                logger.info("training starts, workers joined: %d", count, extra={"event": "training", "workers": count})
             elif self.run.state is RunState.FINISHED:
                 self._run_finished()
             look_again()
@@ -434,7 +440,9 @@ class Server:
         if self.settings.exit_when_finished:
             linger = self.settings.exit_linger
             stays = f"; ending when no worker has come for {linger:g} s and all have left" if linger else ""
-        logger.info("finished: %s%s", self.run.finished_because, stays)
+        because = self.run.finished_because
+        about = {"event": "finished", "reason": because, "clock": self.central.clock}
+        logger.info("finished: %s%s", because, stays, extra=about)
         self.staging.refuse_waiting(
             Refusal(Reason.RUN_FINISHED, f"the run is finished ({self.run.finished_because}): leave, and exit 0"),
             (Purpose.COMMIT,),
@@ -447,11 +455,17 @@ class Server:
             await asyncio.sleep(tick)
             self.telemetry.tick()
             for session in self.sessions.expire(monotonic()):
-                logger.warning("worker %s expired: not heard of for %g s", session.worker.name, self.sessions.timeout)
+                name, seconds = session.worker.name, self.sessions.timeout
+                about = {"event": "expired", "worker": name, "seconds": seconds}
+                logger.warning("worker %s expired: not heard of for %g s", name, seconds, extra=about)
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
-                logger.warning("the upload of worker %s stalled: its buffer goes on", hold.session.worker.name)
+                name = hold.session.worker.name
+                about = {"event": "upload-stalled", "worker": name}
+                logger.warning("the upload of worker %s stalled: its buffer goes on", name, extra=about)
             for hold in self.staging.evict_slow():
-                logger.warning("the upload of worker %s is slow: its buffer goes on", hold.session.worker.name)
+                name = hold.session.worker.name
+                about = {"event": "upload-slow", "worker": name}
+                logger.warning("the upload of worker %s is slow: its buffer goes on", name, extra=about)
             finished = self.run.state is RunState.FINISHED
             if (told := self._desertion.look(monotonic(), workers=len(self.sessions), finished=finished)) is not None:
                 logger.warning("%s", told)

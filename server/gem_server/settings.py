@@ -88,6 +88,12 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
+    log_format: Literal["auto", "human", "json"] = Field(
+        "auto",
+        description="How the log is written. human: lines for people; json: one JSON object a line, for programs; "
+        "auto: human on a terminal, json elsewhere.",
+        json_schema_extra={"panel": "Watching"},
+    )
     dashboard: str = Field(
         "",
         description="Address and port of a web page that shows the run live, for a browser; 8080 alone means "

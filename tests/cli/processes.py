@@ -17,8 +17,11 @@ import psutil
 
 PATIENCE = 120.0  # seconds: compiling kernels and importing torch on a busy machine; nothing is measured by it
 
-# A user's own settings must not decide what a test sees.
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("GEMPS_")} | {"COLUMNS": "120"}
+# A user's own settings must not decide what a test sees, which is what he sees on a terminal.
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("GEMPS_")} | {
+    "COLUMNS": "120",
+    "GEMPS_LOG_FORMAT": "human",
+}
 
 
 def command(*arguments: str) -> list[str]:

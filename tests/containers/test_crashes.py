@@ -60,6 +60,7 @@ def test_a_killed_worker_a_restarted_server_and_a_killed_server_lose_no_run_and_
     assert set(unseen.values()) == {0}
 
 
-def joined_rank(server: str, name: str) -> str:
-    """The rank that a worker was given when it joined last."""
-    return [line.split()[-1] for line in logs(server).splitlines() if f"worker {name} joined" in line][-1]
+def joined_rank(server: str, name: str) -> int:
+    """The rank on its machine that a worker was given when it joined last."""
+    joined = [line for line in json_lines(server) if line.get("event") == "joined" and line["worker"] == name]
+    return int(joined[-1]["host_rank"])

@@ -84,6 +84,7 @@ class Place:
         made = run(
             *("docker", "run", "--detach", "--label", NAME, "--name", f"{NAME}-{name}", "--hostname", name),
             *("--network", NAME, "--ip", ADDRESSES[name], "--shm-size", "2g"),
+            *("--env", "GEMPS_LOG_FORMAT=human"),  # as on the reader's terminal
             *("--privileged", "--cgroupns", "private", "--tmpfs", "/run", "--tmpfs", "/run/lock"),  # for systemd
             *(*volumes(), *options, IMAGE),
         )

@@ -25,6 +25,7 @@ PATIENCE = 180.0  # seconds: importing torch on a busy machine; nothing is measu
 _CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("GEMPS_")} | {
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     "COLUMNS": "120",
+    "GEMPS_LOG_FORMAT": "human",  # as on the terminals that the pages speak of
 }
 # Gives the host its name and, as another machine has another one, another boot id; then becomes the command.
 _BE_HOST = 'hostname "$1"; mount --bind "$2" /proc/sys/kernel/random/boot_id; cd "$3"; shift 3; exec "$@"'

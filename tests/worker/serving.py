@@ -77,6 +77,9 @@ class ServerThread:
         self._loop.close()
 
 
+_AS_ON_A_TERMINAL = {"GEMPS_LOG_FORMAT": "human"}
+
+
 class Process:
     """A child process with its output in a file; ended, if need be, when the test ends."""
 
@@ -84,7 +87,11 @@ class Process:
         self.log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ | environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | _AS_ON_A_TERMINAL | environment,
             )
 
     def wait(self) -> int:

@@ -18,12 +18,12 @@ class Progress:
     """
 
     def __init__(
-        self, worker: str, interval: float, log_format: Literal["plain", "json"], out: TextIO | None = None
+        self, worker: str, interval: float, log_format: Literal["auto", "human", "json"], out: TextIO | None = None
     ) -> None:
         self._worker = worker
         self._interval = interval
-        self._is_json = log_format == "json"
         self._out = out or sys.stdout
+        self._is_json = log_format == "json" or (log_format == "auto" and not self._out.isatty())
         self._started = self._told = time.monotonic()  # until the worker has joined
         self._counted_from: tuple[float, int] | None = None
         self.applied = 0

@@ -99,8 +99,10 @@ class WorkerSettings(BaseSettings):
         description="Seconds between two lines about the training's progress; 0: a line for every step. Changes are "
         "told at once.",
     )
-    log_format: Literal["plain", "json"] = Field(
-        default="plain", description="plain: lines for people; json: one JSON object a line, for programs."
+    log_format: Literal["auto", "human", "json"] = Field(
+        default="auto",
+        description="How the log is written. human: lines for people; json: one JSON object a line, for programs; "
+        "auto: human on a terminal, json elsewhere.",
     )
 
     @field_validator("device")

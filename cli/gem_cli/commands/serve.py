@@ -1,7 +1,5 @@
 """`gemps serve`."""
 
-import logging
-
 from gem_server.settings import ServerSettings
 
 from gem_cli.commands.known import KNOWN
@@ -23,7 +21,9 @@ def serve(given: Given) -> None:
     settings = given.load(ServerSettings)
     from gem_server.process import serve as run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    from gem_cli.logs import configure_logs
+
+    configure_logs(settings.log_format)
     code = run(settings)
     if code:
         raise SystemExit(code)

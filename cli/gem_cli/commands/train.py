@@ -32,8 +32,12 @@ from gem_cli.training.training import Outcome, Plan, Training
 
 DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
 
+# The logs of a run folder are no terminal, but are there to be read, and the end of one is quoted when a process fails.
+_IN_THE_FOLDER = {"log_format": "human"}
 # Set by the run folder and by the processes that this command starts.
-_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished"}))
+_SERVER = OptionGroup(
+    ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
+)
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
@@ -64,7 +68,7 @@ def train(
     """
     settings = given.load(TrainSettings)
     names = chosen_sinks(settings.sinks)
-    worker = given.load(WorkerSettings)
+    worker = given.load(WorkerSettings, fallback=_IN_THE_FOLDER)
     check_credentials(given.load(ClientSettings))  # once here: the workers have them from the same environment
     command = _script(script) if script else None
     evaluator = _evaluator(given, worker, command)
@@ -77,7 +81,8 @@ def train(
         folder, server, server_arguments = _prepare(given, settings, worker, command, Path(sockets) / "memory")
         plan = Plan(
             server=gemps("serve", *server_arguments),
-            worker=command or gemps("work", *given.arguments(WorkerSettings)),
+            worker=command
+            or gemps("work", *to_arguments({"log_format": worker.log_format}), *given.arguments(WorkerSettings)),
             workers=settings.workers,
             min_workers=server.min_workers,
             worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
@@ -109,8 +114,8 @@ def _prepare(
     given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None, socket: Path
 ) -> tuple[RunFolder, ServerSettings, list[str]]:
     """Return the run folder, the server's settings, and the server's arguments."""
-    asked = given.load(ServerSettings, data_dir=Path())  # only to see what the user asked for
-    own: dict[str, Any] = {"exit_when_finished": True}
+    asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)  # only to see what the user asked for
+    own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
     if "bind" not in asked.model_fields_set:
         own["bind"] = "127.0.0.1:0"
     if "min_workers" not in asked.model_fields_set:

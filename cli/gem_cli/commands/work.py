@@ -1,5 +1,6 @@
 """`gemps work`."""
 
+import logging
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +43,9 @@ def work(
         from gem_worker.trainer import work as run
     except ModuleNotFoundError as error:
         raise missing_worker_extra(error) from None
+    from gem_cli.logs import configure_logs
+
+    configure_logs(settings.log_format, level=logging.WARNING)  # what else there is to tell goes to stdout
     code = run(settings, connection)
     if code:
         raise SystemExit(code)

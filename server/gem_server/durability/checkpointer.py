@@ -94,7 +94,11 @@ class Checkpointer:
                 except StorageFailure:
                     return
                 except (OSError, Refusal) as error:
-                    logger.warning("no checkpoint (%s); the one before it stands, and this one is tried again", error)
+                    logger.warning(
+                        "no checkpoint (%s); the one before it stands, and this one is tried again",
+                        error,
+                        extra={"event": "no-checkpoint", "error": str(error)},
+                    )
                     self._tell_first(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     self._due.set()
@@ -201,7 +205,8 @@ class Checkpointer:
         self.newest_version = version
         self.written_at = self._clock()
         self._tell_first(None)
-        logger.info("checkpoint of clock %d: %s", version.clock, self.newest)
+        about = {"event": "checkpoint", "clock": version.clock, "path": str(self.newest)}
+        logger.info("checkpoint of clock %d: %s", version.clock, self.newest, extra=about)
         return self.newest
 
     def _tell_first(self, error: Exception | None) -> None:

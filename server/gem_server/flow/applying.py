@@ -265,7 +265,9 @@ class Applier:
 
     def _tell_reset(self, session: Session) -> None:
         if session.worker.commits:
-            logger.info("worker %s goes on from clock %d, with a moment of 0", session.worker.name, self._central.clock)
+            name, clock = session.worker.name, self._central.clock
+            about = {"event": "joined-again", "worker": name, "clock": clock}
+            logger.info("worker %s goes on from clock %d, with a moment of 0", name, clock, extra=about)
 
     async def _read_snapshot(self, request: SnapshotRequest) -> None:
         session = request.session

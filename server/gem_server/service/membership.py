@@ -94,7 +94,11 @@ class Membership:
         worker, joining = session.worker, session.joining
         if session.joined_at == session.last_call:
             ranks = (worker.rank, worker.host_rank)
-            logger.info("worker %s joined from %s, rank %d, on its machine %d", worker.name, address, *ranks)
+            about: dict[str, object] = {"event": "joined", "worker": worker.name, "address": address}
+            about |= {"rank": worker.rank, "host_rank": worker.host_rank}
+            logger.info(
+                "worker %s joined from %s, rank %d, on its machine %d", worker.name, address, *ranks, extra=about
+            )
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,
             settings=self._run_settings,
@@ -129,7 +133,8 @@ class Membership:
         reason = messages.text(request.reason, "reason")
         session = attendance.attend(request.session_id)
         self._sessions.leave(session)
-        logger.info("worker %s left: %s", session.worker.name, reason or "no reason given")
+        name, told = session.worker.name, reason or "no reason given"
+        logger.info("worker %s left: %s", name, told, extra={"event": "left", "worker": name, "reason": told})
         return session_pb2.LeaveResponse(
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,

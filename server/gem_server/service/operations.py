@@ -66,7 +66,8 @@ class Operations:
         reason = messages.text(request.reason, "reason")
         path = ""
         if request.action == operations_pb2.CONTROL_ACTION_FINISH:
-            logger.info("an operator finishes the run: %s", reason or "no reason given")
+            told = reason or "no reason given"
+            logger.info("an operator finishes the run: %s", told, extra={"event": "ordered-to-finish", "reason": told})
             self._run.finish(reason or "an operator finished it")
         elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
             path = str(await self._checkpoint())

@@ -38,7 +38,7 @@ class RefusalLog:
             before.left_out += 1
             return
         more = f" ({before.left_out} more since the line before)" if before is not None and before.left_out else ""
-        logger.warning("%s%s", line, more)
+        logger.warning("%s%s", line, more, extra={"event": "refused", "caller": who})
         self._told[who] = _Told(now)
 
     def _forget(self, now: float) -> None:

@@ -115,7 +115,8 @@ class SharedMemorySocket:
             shared: list[Region] = [delta, *regions.snapshots]
             try:
                 socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
-                logger.info("worker %s shares memory", session.worker.name)
+                name = session.worker.name
+                logger.info("worker %s shares memory", name, extra={"event": "shares-memory", "worker": name})
                 await loop.sock_recv(connection, 1)  # its end; whatever is said here ends it, too
             except OSError:
                 pass  # the worker has gone

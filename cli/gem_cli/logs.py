@@ -1,0 +1,77 @@
+"""The log of a process on stderr: lines for people on a terminal, JSON lines elsewhere.
+
+Modules log with the standard library, so that whoever uses them as a library has ordinary logging; structlog comes in
+here, at the process's entry, as a formatter. A message says all that a person wants to know. Programs read the fields
+that a call gives as `extra=`: `event`, a word for what happened, and its particulars.
+"""
+
+import logging
+import sys
+from typing import Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LogFormat = Literal["auto", "human", "json"]
+
+_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+
+
+def configure_logs(log_format: LogFormat, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Send what this process logs to `stream` (stderr), from `level` on; in place of what was configured before."""
+    out = stream if stream is not None else sys.stderr
+    is_json = log_format == "json" or (log_format == "auto" and not out.isatty())
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(_json_lines() if is_json else _lines_for_people(in_colour=out.isatty()))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _json_lines() -> logging.Formatter:
+    """An object a line: `time` (seconds since 1970), `level`, `logger`, `message`, then the fields."""
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_when, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, _message, _FIELDS],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+
+
+def _lines_for_people(*, in_colour: bool) -> logging.Formatter:
+    """`2026-01-31 12:00:00,123 WARNING message`, and a traceback below where there is one."""
+    standard = logging.Formatter()
+
+    def when(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        event["time"] = standard.formatTime(event["_record"])
+        return event
+
+    def render(_: WrappedLogger, __: str, event: EventDict) -> str:
+        name = event["level"].upper()
+        colour = _COLOURS.get(name, "") if in_colour else ""
+        line = f"{event['time']} {colour}{name}{_PLAIN if colour else ''} {event['message']}"
+        return f"{line}\n{event['exception']}" if "exception" in event else line
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[when, structlog.stdlib.add_log_level, _message],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            render,
+        ],
+    )
+
+
+_FIELDS: Processor = structlog.stdlib.ExtraAdder()
+
+
+def _when(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    event["time"] = round(event["_record"].created, 3)
+    return event
+
+
+def _message(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Give the message a name of its own; `event`, structlog's name for it, is the word for what happened."""
+    event["message"] = event.pop("event")
+    return event
