@@ -92,6 +92,10 @@ class Feed:
                 if not self._closed.is_set():
                     self._put(Lost(str(error)))
                     self._closed.wait(_PAUSE_SECONDS)
+            except ValueError:
+                if not self._closed.is_set():
+                    raise
+                return  # what grpc raises for a call that is made while the connection is being closed
 
     def _put(self, news: News) -> None:
         self._news.put(news)
