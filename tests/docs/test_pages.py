@@ -23,7 +23,7 @@ LANGUAGES = frozenset({"sh", "python", "toml", "yaml", "ini", "json", "proto", "
 COMPOSE = frozenset({"build", "config", "cp", "down", "exec", "logs", "ps", "restart", "run", "start", "stop", "up"})
 # Flags that pages name in their text and that are other programs'.
 BENCH = (ROOT / "benchmarks" / "bench.py").read_text(encoding="utf-8")
-OTHER_FLAGS = frozenset({"--scale", "--build", "--volumes", "--", *re.findall(r'"(--[\w-]+)"', BENCH)})
+OTHER_FLAGS = frozenset({"--scale", "--build", "--profile", "--volumes", "--", *re.findall(r'"(--[\w-]+)"', BENCH)})
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 WORD_OF_THE_READERS = re.compile(r"\b[A-Z][A-Z_]+\b|[.…]{3}|<")  # ADDRESS, COMMAND, N: to be replaced
 
@@ -146,6 +146,7 @@ def test_files_named_in_commands_exist(page: Path) -> None:
 @pages
 def test_compose_lines_name_files_commands_and_services_that_exist(page: Path) -> None:
     services = set(re.findall(r"^  ([a-z]+):$", services_of_compose(), re.MULTILINE))
+    profiles = set(re.findall(r"^    profiles: \[(\w+)\]$", services_of_compose(), re.MULTILINE))
     assert services
     for place, one in programs(page):
         if one.words[:2] != ("docker", "compose"):
@@ -153,9 +154,10 @@ def test_compose_lines_name_files_commands_and_services_that_exist(page: Path) -
         words = list(one.words[2:])
         while words and words[0].startswith("-"):
             option = words.pop(0)
-            assert option in ("-f", "--file", "-p", "--project-name"), f"{place}: {option}"
+            assert option in ("-f", "--file", "-p", "--project-name", "--profile"), f"{place}: {option}"
             value = words.pop(0)
-            assert "f" not in option or (ROOT / value).is_file(), f"{place}: {value}"
+            assert option not in ("-f", "--file") or (ROOT / value).is_file(), f"{place}: {value}"
+            assert option != "--profile" or value in profiles, f"{place}: {value}"
         assert words, place
         assert words[0] in COMPOSE, f"{place}: {words[0]}"
         scaled = [value.partition("=")[0] for before, value in pairwise(words) if before == "--scale"]

@@ -53,3 +53,7 @@ def test_wheel_holds_every_module_of_the_checkout(wheel_names: set[str]) -> None
         base = ROOT / parent
         modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}
         assert modules <= wheel_names
+
+
+def test_wheel_holds_the_style_of_the_reports(wheel_names: set[str]) -> None:
+    assert "gem_cli/training/report/style.css" in wheel_names
