@@ -264,7 +264,9 @@ def _workers(contents: Contents) -> str:
             + "".join(f"<td{_as_text(name in texts)}>{cell}</td>" for name, cell in zip(headings, cells, strict=True))
             + "</tr>"
         )
-    table = f'<div class="frame"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    # The keyboard can scroll it where it is wider than the page.
+    frame = '<div class="frame" tabindex="0" role="region" aria-labelledby="workers-title">'
+    table = f"{frame}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     about = "Each worker as the server saw it last. Pi and blocked are over its last 20 commits or so."
     return _panel("workers", "Workers", about, table if rows else "", "No worker joined.", full=True)
 
