@@ -238,7 +238,7 @@ class ServerSettings(BaseSettings):
     exit_grace: Seconds = Field(
         30.0,
         description="With --exit-when-finished: seconds to wait for workers that have not left a finished run, or "
-        "have not come to one that was resumed.",
+        "have not come to one that was resumed, and for an evaluator that is at its last version.",
         json_schema_extra={"panel": "Budget"},
     )
     exit_linger: float = Field(

@@ -239,7 +239,7 @@ def _heat_map(names: Sequence[str], columns: Sequence[Mapping[str, Any]]) -> str
 
 
 def _workers(contents: Contents) -> str:
-    workers = _by_rank(contents)
+    workers, keeps_telemetry = _by_rank(contents), bool(contents.status.get("keeps_telemetry", True))
     headings = (
         "worker",
         "state",
@@ -258,7 +258,7 @@ def _workers(contents: Contents) -> str:
     head = "".join(f'<th scope="col"{_as_text(name in texts)}>{name}</th>' for name in headings)
     rows = []
     for worker in workers:
-        cells = _worker_cells(worker)
+        cells = _worker_cells(worker, keeps_telemetry)
         rows.append(
             "<tr>"
             + "".join(f"<td{_as_text(name in texts)}>{cell}</td>" for name, cell in zip(headings, cells, strict=True))
@@ -267,7 +267,8 @@ def _workers(contents: Contents) -> str:
     # The keyboard can scroll it where it is wider than the page.
     frame = '<div class="frame" tabindex="0" role="region" aria-labelledby="workers-title">'
     table = f"{frame}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    about = "Each worker as the server saw it last. Pi and blocked are over its last 20 commits or so."
+    span = "over its last 20 commits or so" if keeps_telemetry else "of its last commit"
+    about = f"Each worker as the server saw it last. Pi and blocked are {span}."
     return _panel("workers", "Workers", about, table if rows else "", "No worker joined.", full=True)
 
 
@@ -275,7 +276,7 @@ def _as_text(is_text: bool) -> str:
     return ' class="text"' if is_text else ""
 
 
-def _worker_cells(worker: Mapping[str, Any]) -> tuple[str, ...]:
+def _worker_cells(worker: Mapping[str, Any], keeps_telemetry: bool) -> tuple[str, ...]:
     statistics = worker.get("statistics", {})
     state, condition = word(worker.get("state")), word(worker.get("condition"))
     wrong = (
@@ -290,8 +291,8 @@ def _worker_cells(worker: Mapping[str, Any]) -> tuple[str, ...]:
         number(worker.get("staleness_mean")),
         number(worker.get("recent_mean_pi", statistics.get("mean_pi"))),
         percent(worker.get("recent_blocked_fraction", statistics.get("blocked_fraction"))),
-        duration(worker.get("wait_p50_seconds")),
-        duration(worker.get("wait_p99_seconds")),
+        duration(worker.get("wait_p50_seconds") if keeps_telemetry else None),
+        duration(worker.get("wait_p99_seconds") if keeps_telemetry else None),
         size(worker.get("bytes_received")),
         size(worker.get("bytes_sent")),
     )
