@@ -242,7 +242,9 @@ def test_a_server_that_does_not_start_ends_the_command(tmp_path: Path) -> None:
 
 
 def endless(folder: Path) -> list[str]:
-    return command("train", "--workers", "2", "--commits", "100000000", "--run-dir", str(folder), "--json")
+    """With an evaluator, which must not be left behind either."""
+    budget = ["--commits", "100000000", "--evaluation-interval", "1"]
+    return command("train", "--workers", "2", *budget, "--run-dir", str(folder), "--json")
 
 
 def is_training(log: Path) -> bool:
@@ -254,16 +256,17 @@ def test_ctrl_c_ends_cleanly_and_leaves_nothing_running(tmp_path: Path) -> None:
     with started(endless(folder), log) as process:
         wait_for(lambda: is_training(log), process, log)
         family = children(process.pid)
-        assert len(family) >= 3
+        assert len(family) >= 4
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == INTERRUPTED
         wait_until_gone(family)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert summary["interrupted"] is True
     assert summary["exit_codes"]["server"] == 0
-    assert (folder / "model.safetensors").exists()
+    for name in ("model.safetensors", "history.json", "report.html"):
+        assert (folder / name).exists()
     events = [event["event"] for event in json_lines(log.read_text(encoding="utf-8"))]
-    assert "worker_failed" not in events
+    assert not {"worker_failed", "evaluator_failed"} & set(events)
 
 
 STUBBORN = """
