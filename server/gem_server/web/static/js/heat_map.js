@@ -3,7 +3,7 @@
 import { colour, heat, onTheme } from "./colours.js";
 import { make, say } from "./dom.js";
 import { count, duration, number, plain } from "./format.js";
-import { FONT, View, fitted } from "./view.js";
+import { FONT, View, fitted, widest } from "./view.js";
 
 const LABEL_LINE = 12;
 const AXIS = 18;
@@ -69,10 +69,10 @@ export class HeatMap extends View {
 
   draw(pen, width, height) {
     this.row = Math.min(34, (height - AXIS) / this.rows);
-    this.left = Math.min(200, Math.max(70, width * 0.17));
+    pen.font = FONT;
+    this.left = widest(pen, this.names, width * 0.3) + 10;
     const { left, row, rows, columns } = this;
     const column = (width - left) / Math.max(1, columns);
-    pen.font = FONT;
     pen.textBaseline = "middle";
     const gap = row > 6 ? 1 : 0;
     for (let y = 0; y < rows; y += 1) {
@@ -86,7 +86,7 @@ export class HeatMap extends View {
     }
     pen.fillStyle = colour("muted");
     const every = Math.ceil(LABEL_LINE / row);
-    for (let y = 0; y < rows; y += every) pen.fillText(fitted(pen, this.names[y], left - 8), 0, (y + 0.5) * row + 0.5);
+    for (let y = 0; y < rows; y += every) pen.fillText(fitted(pen, this.names[y], left - 9), 0, (y + 0.5) * row + 0.5);
     this.#drawTimes(pen, width, column);
     if (this.cell) {
       pen.strokeStyle = colour("text");

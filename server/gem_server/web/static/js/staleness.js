@@ -4,7 +4,7 @@ import { colour, heat } from "./colours.js";
 import { make } from "./dom.js";
 import { count, mean, percent } from "./format.js";
 import { quantile } from "./run.js";
-import { FONT, View, fitted } from "./view.js";
+import { FONT, View, fitted, widest } from "./view.js";
 
 const AXIS = 18;
 const TOP = 16;
@@ -42,11 +42,11 @@ export class Staleness extends View {
 
   draw(pen, width, height_) {
     this.row = Math.min(56, (height_ - TOP - AXIS) / this.rows);
-    this.left = Math.min(96, width * 0.26);
+    pen.font = FONT;
+    this.left = widest(pen, this.workers.map((one) => one.name), width * 0.3) + 10;
     this.right = width - FIGURES;
     const { left, right, row } = this;
     const column = (right - left) / this.columns;
-    pen.font = FONT;
     pen.textBaseline = "middle";
     const every = Math.ceil(12 / row);
     this.workers.forEach((worker, y) => {
@@ -70,7 +70,7 @@ export class Staleness extends View {
       if (y % every === 0) {
         pen.fillStyle = colour("text");
         pen.textAlign = "left";
-        pen.fillText(fitted(pen, worker.name, left - 8), 0, top + row / 2);
+        pen.fillText(fitted(pen, worker.name, left - 9), 0, top + row / 2);
         pen.textAlign = "right";
         pen.fillText(mean(worker.staleness.sum / all), width - 36, top + row / 2);
         pen.fillText(mean(quantile(counts, this.bounds, 0.99)), width, top + row / 2);
@@ -107,9 +107,10 @@ export class Staleness extends View {
   #drawBuckets(pen, column) {
     pen.fillStyle = colour("muted");
     pen.textAlign = "center";
-    const every = Math.ceil(30 / column);
+    const names = Array.from({ length: this.columns }, (_, x) => this.#bucket(x));
+    const every = Math.ceil((widest(pen, names, 200) + 8) / column);
     for (let x = 0; x < this.columns; x += every) {
-      pen.fillText(this.#bucket(x), this.left + (x + 0.5) * column, TOP + this.rows * this.row + AXIS - 6);
+      pen.fillText(names[x], this.left + (x + 0.5) * column, TOP + this.rows * this.row + AXIS - 6);
     }
     pen.textAlign = "left";
   }

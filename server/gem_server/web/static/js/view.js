@@ -107,10 +107,22 @@ export function distinct(pen, names, width) {
   return names.map((one) => fitted(pen, one.slice(shared), width));
 }
 
-/** The text, shortened at its front until it fits: the end of a tensor's name tells it from others. */
+/** The text, shortened in its middle until it fits: both ends of a tensor's name tell it from others. */
 export function fitted(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
-  let rest = text;
-  while (rest && pen.measureText(`…${rest}`).width > width) rest = rest.slice(1);
-  return `…${rest}`;
+  for (let kept = text.length - 1; kept > 0; kept -= 1) {
+    const shown = `${text.slice(0, Math.ceil(kept / 2))}…${text.slice(text.length - Math.floor(kept / 2))}`;
+    if (pen.measureText(shown).width <= width) return shown;
+  }
+  return "…";
+}
+
+/** The width of the widest text, or `most`. */
+export function widest(pen, texts, most) {
+  let width = 0;
+  for (const text of texts) {
+    width = Math.max(width, pen.measureText(text).width);
+    if (width >= most) return most;
+  }
+  return width;
 }

@@ -73,7 +73,7 @@ export function usualRate(workers) {
 
 export class WorkerTable {
   #rows = new Map();
-  #key = "name";
+  #key = "state"; // so that those who need a look come first
   #direction = 1;
   #workers = [];
 
@@ -97,7 +97,7 @@ export class WorkerTable {
     sorter.addEventListener("change", () => this.#sortBy(sorter.value, 1));
     define(byId("columns"), []);
     byId("columns").replaceChildren(...COLUMNS.flatMap(({ head, about }) => [make("dt", {}, head), make("dd", {}, about)]));
-    this.#sortBy("name", 1);
+    this.#sortBy(this.#key, 1);
   }
 
   set(workers, leftOut, missing) {
