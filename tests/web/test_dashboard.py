@@ -221,7 +221,7 @@ async def test_viewer_that_does_not_read_is_cut_off_and_holds_up_nobody(
     monkeypatch.setattr(dashboard, "MAX_VIEWERS", 2)
     monkeypatch.setattr(dashboard, "INTERVAL_SECONDS", 0.002)
     monkeypatch.setattr(dashboard, "SHORTEST_SECONDS", 0.001)
-    monkeypatch.setattr(dashboard, "SHARE_OF_TIME", 1.0)
+    monkeypatch.setattr(dashboard, "SHARE_OF_PROCESSOR", 1.0)
     monkeypatch.setattr(dashboard, "SEND_BUFFER_BYTES", 4096)
     port = int(url(shown).rstrip("/").rpartition(":")[2])
     deaf = socket.socket()

@@ -6,7 +6,7 @@ viewer there is no such task. The events:
     status    RunStatus, as gemps.plain_values has it, about once a second. NaN and infinities are null. Of a run with
               many workers the first MAX_WORKERS, before all those that need a look; `workers_left_out` counts the rest.
               What workers would only repeat is left out: bounds of the histogram of staleness, the one of waiting.
-    history   GetHistoryResponse, what is new of it; and `whole`: it replaces what was sent before; `has_factors`:
+    history   GetHistoryResponse, what is new of it, pi in four decimals; and `whole`: it replaces what was sent before; `has_factors`:
               whether the rule has a pi for each element.
     end       the server ends: there will be no further events.
 """
@@ -19,7 +19,7 @@ import math
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from time import monotonic
+from time import thread_time
 from typing import Any
 
 from aiohttp import web
@@ -36,8 +36,10 @@ MAX_WORKERS = 256
 INTERVAL_SECONDS = 1.0
 # Between two rounds at least, whoever comes.
 SHORTEST_SECONDS = 0.1
-# To make a round may take this part of the time; of thousands of workers news come less often.
-SHARE_OF_TIME = 0.1
+# What an event costs may be this part of a processor; of many workers news come less often. A page that hears nothing
+# for 6 s says so.
+SHARE_OF_PROCESSOR = 0.1
+LONGEST_SECONDS = 3.0
 # Events for a viewer that does not read: then it is cut off, and comes again if it is alive.
 MAX_UNREAD = 20
 # And what the system keeps for it: a round of many workers, or a few hundred of few.
@@ -139,31 +141,30 @@ class Dashboard:
         try:
             while self._viewers:
                 self._wanted.clear()
-                began = monotonic()
-                await self._round()
+                cost = await self._round()
                 if self._closing:
                     break
                 await asyncio.sleep(SHORTEST_SECONDS)
-                pause = max(INTERVAL_SECONDS, (monotonic() - began) / SHARE_OF_TIME) - SHORTEST_SECONDS
+                pause = min(max(INTERVAL_SECONDS, cost / SHARE_OF_PROCESSOR), LONGEST_SECONDS)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), pause)
+                    await asyncio.wait_for(self._wanted.wait(), pause - SHORTEST_SECONDS)
         except Refusal:
             logger.info("the dashboard ends: what the server knows by now is not to be told any more")
         except Exception:
             logger.exception("the dashboard cannot show the run; viewers are let go")
         finally:
             for viewer in self._viewers:
-                viewer.let_go(_event("end", "{}") if self._closing else b"")
+                viewer.let_go(_event("end", {}) if self._closing else b"")
 
-    async def _round(self) -> None:
-        """Ask once, and send to each viewer what it has not seen."""
+    async def _round(self) -> float:
+        """Ask once, and send to each viewer what it has not seen; returns processor seconds."""
         newcomers = [viewer for viewer in self._viewers if viewer.is_new]
         others = [viewer for viewer in self._viewers if not viewer.is_new]
         news = self._history(self._seen)
         changed = news.generation != self._generation
         whole = self._history(0.0) if changed or newcomers else None
         status = await self._report()  # waits until all of this may be told
-        told, new, all_of_it = await asyncio.to_thread(self._encode, status, None if changed else news, whole)
+        told, new, all_of_it, cost = await asyncio.to_thread(self._encode, status, None if changed else news, whole)
         for viewer in newcomers:
             viewer.send(told)
             viewer.send(all_of_it)
@@ -174,27 +175,30 @@ class Dashboard:
         self._generation = news.generation
         ends = [one.ends for one in (whole if changed and whole is not None else news).intervals]
         self._seen = ends[-1] if ends else 0.0 if changed else self._seen
+        return cost
 
     def _encode(
         self,
         status: status_pb2.RunStatus,
         news: history_pb2.GetHistoryResponse | None,
         whole: history_pb2.GetHistoryResponse | None,
-    ) -> tuple[bytes, bytes, bytes]:
-        """The events of a round, on any thread; empty: there is nothing to tell."""
-        told = _event("status", _json(_plain_status(status)))
+    ) -> tuple[bytes, bytes, bytes, float]:
+        """The events of a round, on any thread (empty: there is nothing to tell), and the processor seconds it took."""
+        began = thread_time()
+        told = _event("status", _finite(_plain_status(status)))
         new = b""
         if news is not None and (news.intervals or news.evaluations or news.tensors.columns):
             new = self._history_event(news, whole=False)
-        return told, new, self._history_event(whole, whole=True) if whole is not None else b""
+        all_of_it = self._history_event(whole, whole=True) if whole is not None else b""
+        return told, new, all_of_it, thread_time() - began
 
     def _history_event(self, seen: history_pb2.GetHistoryResponse, *, whole: bool) -> bytes:
-        told = to_dict(seen)
+        columns = [_column(one) for one in seen.tensors.columns]
+        tensors = {"names": list(seen.tensors.names) if columns else [], "columns": columns}
+        seen.ClearField("tensors")
+        told = {**_finite(to_dict(seen)), "tensors": tensors, "whole": whole, "has_factors": self._has_factors}
         del told["generation"]  # of more digits than a page's numbers have; `whole` tells it
-        for column in told.get("tensors", {}).get("columns", []):
-            for name in ("mean_pi", "median_pi"):
-                column[name] = [_short(value) for value in column[name]]
-        return _event("history", _json({**told, "whole": whole, "has_factors": self._has_factors}))
+        return _event("history", told)
 
 
 class _Viewer:
@@ -253,12 +257,20 @@ def _plain_status(status: status_pb2.RunStatus) -> dict[str, Any]:
     return {**to_dict(status), "workers_left_out": max(0, left_out)}
 
 
-def _event(name: str, data: str) -> bytes:
+def _event(name: str, value: Mapping[str, Any]) -> bytes:
+    data = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _json(value: Any) -> str:
-    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+def _column(seen: history_pb2.TensorColumn) -> dict[str, Any]:
+    """As plain_values has it, but in four decimals: there are tens of thousands, and more cannot be seen."""
+    return {
+        "run_seconds": seen.run_seconds,
+        "clock": seen.clock,
+        "samples": seen.samples,
+        "mean_pi": [None if value != value else round(value, 4) for value in seen.mean_pi],
+        "median_pi": [None if value != value else round(value, 4) for value in seen.median_pi],
+    }
 
 
 def _finite(value: Any) -> Any:
@@ -270,8 +282,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return value
-
-
-def _short(value: float) -> float:
-    """The value in four digits: more cannot be seen, and there are tens of thousands."""
-    return float(f"{value:.4g}")

@@ -3,7 +3,7 @@
 const RETRY_MILLISECONDS = 2000;
 // A server that says nothing for so long hangs, or is cut off without a word: ask again.
 const SILENCE_MILLISECONDS = 15000;
-const LATE_MILLISECONDS = 4000;
+const LATE_MILLISECONDS = 6000;
 
 /**
  * Call `handlers.status`, `.history` and `.end` with what comes, and `.link(state, since)` about the connection once a
