@@ -6,8 +6,8 @@ viewer there is no such task. The events:
     status    RunStatus, as gemps.plain_values has it, about once a second. NaN and infinities are null. Of a run with
               many workers the first MAX_WORKERS, before all those that need a look; `workers_left_out` counts the rest.
               What workers would only repeat is left out: bounds of the histogram of staleness, the one of waiting.
-    history   GetHistoryResponse, what is new of it, pi in four decimals; and `whole`: it replaces what was sent before; `has_factors`:
-              whether the rule has a pi for each element.
+    history   GetHistoryResponse, what is new of it, pi in four decimals; and `whole`: it replaces what was sent before;
+              `has_factors`: whether the rule has a pi for each element.
     end       the server ends: there will be no further events.
 """
 
