@@ -57,3 +57,16 @@ def test_wheel_holds_every_module_of_the_checkout(wheel_names: set[str]) -> None
 
 def test_wheel_holds_the_style_of_the_reports(wheel_names: set[str]) -> None:
     assert "gem_cli/training/report/style.css" in wheel_names
+
+
+def test_wheel_holds_the_dashboard_and_what_it_has_of_others_with_their_licences(wheel_names: set[str]) -> None:
+    static = ROOT / "server/gem_server/web/static"
+    files = {path.relative_to(ROOT / "server").as_posix() for path in static.rglob("*") if path.is_file()}
+    assert {path.rpartition("/")[2] for path in files} >= {
+        "index.html",
+        "uPlot.esm.js",
+        "uPlot.LICENSE",
+        "inter.LICENSE",
+    }
+    assert files <= wheel_names
+    assert not any("node_modules" in name for name in wheel_names)
