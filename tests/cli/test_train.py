@@ -1,6 +1,7 @@
 """`gemps train`, end to end, with real processes on real data."""
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -149,8 +150,9 @@ def test_a_folder_in_use_is_refused(run: Run) -> None:
 
 
 def test_without_a_terminal_progress_is_plain_lines(tmp_path: Path) -> None:
-    done = gemps("train", "--workers=1", "--steps=5", "--delta-wire=float16", f"--runs-dir={tmp_path}")
+    done = gemps("train", "--workers=1", "--steps=5", "--delta-wire=float16", "--dashboard=0", f"--runs-dir={tmp_path}")
     assert done.returncode == 0, done.stderr
+    assert re.search(r"^dashboard http://127\.0\.0\.1:[1-9]\d*/$", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout
     assert "updates/s" in done.stdout
     assert "test accuracy" in done.stdout

@@ -53,6 +53,14 @@ async def test_it_holds_address_port_and_process(tmp_path: Path) -> None:
         file.withdraw()
 
 
+async def test_it_says_where_the_dashboard_is(tmp_path: Path) -> None:
+    file = ReadyFile(tmp_path / "ready.json")
+    file.announce("127.0.0.1", 1, "http://127.0.0.1:8080/")
+    await until_there(tmp_path / "ready.json")
+    assert json.loads((tmp_path / "ready.json").read_text(encoding="utf-8"))["dashboard"] == "http://127.0.0.1:8080/"
+    file.withdraw()
+
+
 async def test_it_is_renewed_while_the_event_loop_runs(announced: Path) -> None:
     for _ in range(3):
         os.utime(announced, (0, 0))

@@ -39,6 +39,7 @@ export class View {
     mark(this.body, "hidden", missing ? "" : null);
     if (missing) return;
     mark(this.view, "aria-label", `${this.name}: ${this.summary()} Arrow keys read values.`);
+    mark(this.readout, "aria-live", "off"); // what changes by itself is not read aloud
     if (this.cell && (this.cell.row >= this.rows || this.cell.column >= this.columns)) this.cell = null;
     this.#tell();
     this.redraw();
@@ -83,6 +84,7 @@ export class View {
     if (event.key === "Escape") this.#read(null);
     if (!next) return;
     event.preventDefault();
+    mark(this.readout, "aria-live", "polite");
     const within = (value, size) => Math.min(Math.max(value, 0), size - 1);
     this.#read({ row: within(next[0], this.rows), column: within(next[1], this.columns) });
   }
