@@ -22,6 +22,7 @@ const DO = {
     });
     await page.goto(url);
   },
+  reload: async () => void (await page.reload()),
   evaluate: ({ script }) => page.evaluate(script),
   // Not by waitForFunction, which evaluates within the page: its policy forbids that.
   async wait({ script, seconds }) {

@@ -40,6 +40,9 @@ class Browser:
     def open(self, url: str, *, width: int = 1440, height: int = 1000, scheme: str = "dark", **options: str) -> None:
         self._do("open", url=url, width=width, height=height, scheme=scheme, **options)
 
+    def reload(self) -> None:
+        self._do("reload")
+
     def see(self, script: str) -> Any:
         """What the expression is."""
         return self._do("evaluate", script=script)

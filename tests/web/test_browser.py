@@ -178,7 +178,7 @@ def test_colours_can_be_chosen_and_are_kept(page: Browser, training: Training) -
     page.click("#theme")
     assert page.text("#theme").endswith("light")
     assert page.see("getComputedStyle(document.body).colorScheme") == "light"
-    page.see("location.reload()")
+    page.reload()
     page.until("document.documentElement.dataset.theme === 'light'")
     page.click("#theme")
     assert page.see("getComputedStyle(document.body).colorScheme") == "dark"
