@@ -95,7 +95,7 @@ export function showFacts(run) {
     ["Learning rate", `${plain(status.next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
     ["Budget", budget(settings.budget, run), "When the run is finished."],
     ["Version", version.clock ? `clock ${count(version.clock)}` : "no parameters yet", "The clock counts applied commits; each makes a version."],
-    ["Model", status.parameter_count ? `${count(status.parameter_count)} parameters in ${count(status.tensor_count)} tensors` : "not known yet", "What the first worker brought."],
+    ["Model", status.parameter_count ? `${count(status.parameter_count)} parameters in ${count(status.tensor_count)} ${status.tensor_count === 1 ? "tensor" : "tensors"}` : "not known yet", "What the first worker brought."],
     ["Order", `${word(settings.order, "SERVING_ORDER_")}, from ${settings.min_workers} ${settings.min_workers === 1 ? "worker" : "workers"} on`, "In which order commits are served, and how many workers it begins with."],
     ["Durability", checkpoint.durability, "What a crash may cost: commit: nothing acknowledged; interval: what came after the checkpoint; none: all."],
     ["Checkpoint", checkpoint.path ? `${checkpoint.path.split("/").pop()}, ${duration(checkpoint.seconds_ago)} ago` : "none yet", "The newest that was written, and when."],

@@ -86,7 +86,7 @@ export class HeatMap extends View {
     }
     pen.fillStyle = colour("muted");
     const every = Math.ceil(LABEL_LINE / row);
-    for (let y = 0; y < rows; y += every) pen.fillText(fitted(pen, this.names[y], left - 9), 0, (y + 0.5) * row + 0.5);
+    for (let y = 0; y < rows; y += every) pen.fillText(fitted(pen, this.names[y], left - 9), 0, Math.max((y + 0.5) * row + 0.5, LABEL_LINE / 2));
     this.#drawTimes(pen, width, column);
     if (this.cell) {
       pen.strokeStyle = colour("text");
@@ -97,10 +97,9 @@ export class HeatMap extends View {
   }
 
   #drawTimes(pen, width, column) {
-    const marks = Math.max(2, Math.min(7, Math.floor((width - this.left) / 90)));
+    const marks = Math.max(2, Math.min(8, Math.floor((width - this.left) / 80)));
     pen.fillStyle = colour("muted");
-    for (let index = 0; index < marks && index < this.columns; index += 1) {
-      const x = this.columns === 1 ? 0 : Math.round((index * (this.columns - 1)) / (Math.min(marks, this.columns) - 1));
+    for (let x = 0; x < this.columns; x += Math.ceil(this.columns / marks)) {
       const text = duration(this.kept[x].run_seconds);
       const middle = this.left + (x + 0.5) * column - pen.measureText(text).width / 2;
       const place = Math.min(Math.max(middle, this.left), width - pen.measureText(text).width);

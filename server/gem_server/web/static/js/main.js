@@ -50,7 +50,7 @@ const charts = {
   }),
   wait: new LineChart(byId("wait"), {
     isLow: true,
-    left: { show: shortTime },
+    left: { show: shortTime, size: 52 },
     right: { steps: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], size: 30, range: (low, high) => [0, Math.max(2, high * 1.1)] },
     series: [
       { name: "mean wait", colour: "blue", show: shortTime },

@@ -1,7 +1,7 @@
 // Staleness of each worker: a row a worker, a bar for each bucket of its histogram, with last, mean and p99.
 
 import { colour, heat } from "./colours.js";
-import { make } from "./dom.js";
+import { make, say } from "./dom.js";
 import { count, mean, percent } from "./format.js";
 import { quantile } from "./run.js";
 import { FONT, View, fitted, widest } from "./view.js";
@@ -17,7 +17,8 @@ export class Staleness extends View {
     this.workers = [];
     this.bounds = [];
     this.shown = 1;
-    this.body.prepend(make("p", { class: "scale" }, "bars: share of its commits", make("span", {}, "▲ the newest")));
+    this.key = make("p", { class: "scale" });
+    this.body.prepend(this.key);
   }
 
   set(workers, bounds, missing) {
@@ -48,6 +49,7 @@ export class Staleness extends View {
     const { left, right, row } = this;
     const column = (right - left) / this.columns;
     pen.textBaseline = "middle";
+    say(this.key, row >= BARS_FROM ? "bars: share of its commits ▲ the newest" : "the brighter, the more of its commits");
     const every = Math.ceil(12 / row);
     this.workers.forEach((worker, y) => {
       const { counts } = worker.staleness;
