@@ -141,6 +141,15 @@ def test_the_tls_override_gives_the_evaluator_an_observers_folder_or_an_operator
         assert mount["source"] == str(ROOT / "certs" / folder)
 
 
+def test_the_dashboard_override_shows_it_to_this_machine_alone() -> None:
+    server = config("docker-compose.yml", "docker/compose.dashboard.yml")["services"]["server"]
+    (port,) = [one for one in server["ports"] if str(one["target"]) == "8080"]
+    assert (port["host_ip"], port["published"]) == ("127.0.0.1", "8080")
+    assert server["environment"]["GEMPS_DASHBOARD"] == "0.0.0.0:8080"
+    moved = config("docker-compose.yml", "docker/compose.dashboard.yml", DASHBOARD_PORT="9000")["services"]["server"]
+    assert "9000" in [one["published"] for one in moved["ports"]]
+
+
 def test_the_script_override_says_what_is_missing() -> None:
     clean = {name: value for name, value in os.environ.items() if name not in ("SCRIPT", "SCRIPT_DIR")}
     command = [
