@@ -200,10 +200,12 @@ class Server:
                 self._turns.begin_at(self.central.clock)
             if self._recorder is not None:
                 await self._recorder.start(self.rule, self.central, self.run.identity)
+            await self._open_web()
             if self._memory_socket is not None:
                 self._memory_socket.open()
-            await self._open_web()
         except BaseException:
+            if self._web is not None:
+                await self._web.close()
             await self._commit_port.close(None)
             await self._listener.close(None)
             await self.persistence.end_log()
