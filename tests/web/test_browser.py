@@ -4,6 +4,7 @@ One training of four workers, looked at by one Chromium; the tests are in the or
 kept in the folder GEMPS_TEST_SCREENSHOTS, or in the one for temporary files.
 """
 
+import http.client
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from gem_server.web.dashboard import MAX_VIEWERS
 
 from tests.cli.processes import CLEAN, command
 from tests.web.browser import Browser, missing
@@ -231,6 +233,28 @@ def test_every_control_is_reached_with_the_tabulator(page: Browser) -> None:
         reached.add(page.see("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
     controls = "[...document.querySelectorAll('button, summary, .plot, .view')].filter((one) => one.offsetParent)"
     assert set(page.see(f"{controls}.map((one) => [...document.querySelectorAll('*')].indexOf(one))")) <= reached
+
+
+def test_page_says_when_there_are_too_many_viewers_and_gets_in_when_one_goes(
+    browser: Browser, training: Training
+) -> None:
+    browser.open("about:blank")
+    others: list[http.client.HTTPConnection] = []
+    try:
+        while len(others) < MAX_VIEWERS:
+            other = http.client.HTTPConnection(training.url.removeprefix("http://").rstrip("/"))
+            other.request("GET", "/events")
+            if other.getresponse().status == 200:  # else the page before is still being taken for a viewer
+                others.append(other)
+        browser.open(training.url)
+        browser.until("document.querySelector('#link').innerText === 'too many viewers'")
+        assert "close another page" in browser.text("#notices")
+        others.pop().close()
+        browser.until("document.querySelector('#link').innerText === 'live'")
+    finally:
+        for other in others:
+            other.close()
+    browser.problems()  # the browser tells of the answer 503 as well
 
 
 def test_killed_worker_is_marked_within_its_time_out(page: Browser, training: Training, pictures: Path) -> None:

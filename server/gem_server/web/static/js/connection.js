@@ -37,19 +37,18 @@ export function follow(handlers) {
       handlers.end();
       tell("lost");
     });
-    opened.addEventListener("error", () => {
-      tell("lost");
-      if (opened.readyState === EventSource.CLOSED) findOutWhy();
+    opened.addEventListener("error", async () => {
+      const next = opened.readyState === EventSource.CLOSED && (await isFull()) ? "full" : "lost";
+      if (source === opened) tell(next);
     });
   };
 
   // A browser does not tell a page what the answer was, so it is asked for once more.
-  const findOutWhy = async () => {
+  const isFull = async () => {
     try {
-      const answer = await fetch("events", { method: "HEAD" });
-      if (answer.status === 503) tell("full");
+      return (await fetch("events", { method: "HEAD" })).status === 503;
     } catch {
-      // nobody is there
+      return false; // nobody is there
     }
   };
 
