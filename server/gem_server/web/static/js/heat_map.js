@@ -19,7 +19,7 @@ export class HeatMap extends View {
     this.#addSwitch(panel);
     this.highest = make("span");
     this.ramp = make("canvas", { width: "132", height: "10", "aria-hidden": "true" });
-    const scale = make("p", { class: "scale" }, "0: blocked", this.ramp, this.highest, make("span", { class: "none", "aria-hidden": "true" }), "nothing moved");
+    const scale = make("p", { class: "scale" }, "0: blocked", this.ramp, this.highest, make("span", { class: "none" }, "nothing moved"));
     this.body.prepend(scale);
     const pen = this.ramp.getContext("2d");
     for (let x = 0; x < 132; x += 1) {

@@ -134,7 +134,7 @@ export class LineChart {
     return {
       width,
       height,
-      padding: [8, right ? 0 : 10, 0, 0],
+      padding: [8, right ? 0 : 22, 0, 0],
       legend: { show: false },
       cursor: {
         y: false,
