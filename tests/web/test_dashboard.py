@@ -180,16 +180,18 @@ async def test_of_too_many_workers_those_that_need_a_look_are_told(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard, "MAX_WORKERS", 2)
-    serving = await serve(dashboard="127.0.0.1:0", session_timeout=0.3)
-    *_, last = [await serving.joined(name=name) for name in ("a", "b", "c", "lost")]
-    await last.close()
-    await serving.until(lambda status: any(one.condition for one in status.workers[3:]))
+    serving = await serve(dashboard="127.0.0.1:0", session_timeout=1.0)
+    workers = await serving.training(4)
+    for worker in workers:
+        await worker.commit(worker.delta(1))  # on a stream that stays open, so that they live on
+    await workers[3].close()
     async with viewing(serving) as (viewer,):
         conditions: list[str] = []
         while "WORKER_CONDITION_GONE" not in conditions:
             status = await viewer.next("status")
             conditions = [one["condition"] for one in status["workers"]]
-    assert (len(status["workers"]), status["workers_left_out"]) == (2, 2)
+    assert [one["rank"] for one in status["workers"]] == [0, 3]
+    assert status["workers_left_out"] == 2
 
 
 async def test_no_more_viewers_than_there_is_room_for(shown: Serving) -> None:
