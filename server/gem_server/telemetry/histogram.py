@@ -44,7 +44,7 @@ class Histogram:
         for count, bound in zip(self.counts, (*self.bounds, self.most), strict=True):
             upper = min(float(bound), self.most)
             if count and wanted <= count:
-                return lower + (upper - lower) * wanted / count
+                return min(lower + (upper - lower) * wanted / count, upper)  # or rounding may go beyond it
             wanted -= count
             lower = float(bound)
         return self.most
