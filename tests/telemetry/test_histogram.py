@@ -30,3 +30,14 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], frac
     upper = STALENESS_BOUNDS[bucket] if bucket < len(STALENESS_BOUNDS) else max(values)
     assert lower <= histogram.quantile(fraction) <= upper
     assert histogram.quantile(fraction) <= max(values)
+
+
+@given(st.lists(st.floats(0, 2000), max_size=300), st.integers(0, 300))
+def test_many_values_at_once_count_as_one_after_the_other(values: list[float], first: int) -> None:
+    alone, together = Histogram(STALENESS_BOUNDS), Histogram(STALENESS_BOUNDS)
+    for value in values:
+        alone.add(value)
+    together.add_all(values[:first])
+    together.add_all(values[first:])
+    assert (together.counts, together.most) == (alone.counts, alone.most)
+    assert together.total == pytest.approx(alone.total)

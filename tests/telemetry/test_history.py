@@ -26,14 +26,18 @@ def fill(history: History, seconds: int, commits: int) -> None:
 
     for second in range(seconds):
         for index in range(commits):
-            history.current.add(STATISTICS, index, 0.01, 2.0)
-        history.tick(float(second + 1), note_clock)
+            history.current.add([STATISTICS], [index], [0.01], [2.0])
+        assert history.is_over(float(second + 1)) == (second + 1 >= history.current.begins + history.seconds)
+        if history.is_over(float(second + 1)):
+            history.close(float(second + 1), note_clock)
 
 
 def test_an_interval_is_closed_when_its_time_is_over() -> None:
     history = History()
-    assert not history.tick(0.5, lambda _: None)
-    assert history.tick(1.25, lambda _: None)
+    assert not history.is_over(0.5)
+    assert history.is_over(1.25)
+    history.close(1.25, lambda _: None)
+    assert not history.is_over(2.0)
     assert [(one.begins, one.ends, one.commits) for one in history.intervals] == [(0.0, 1.25, 0)]
 
 
@@ -63,16 +67,6 @@ def test_every_field_is_either_summed_or_as_it_was_at_the_end() -> None:
     assert joined.begins == earlier.begins
     assert joined.ends == later.ends
     assert joined.commits == earlier.commits + later.commits
-
-
-def test_what_happened_since_the_last_interval_is_kept_when_the_run_ends() -> None:
-    history = History()
-    fill(history, 2, 5)
-    history.end(2.1, lambda _: None)
-    assert len(history.intervals) == 2  # nothing happened in the third
-    history.current.add(STATISTICS, 0, 0.0, None)
-    history.end(2.2, lambda _: None)
-    assert (history.intervals[-1].ends, history.intervals[-1].losses) == (2.2, 0)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7])

@@ -41,6 +41,7 @@ class History:
 
     def report(self, after: float = 0.0) -> history_pb2.GetHistoryResponse:
         """What ended after `after` seconds of training, as a message."""
+        self._telemetry.settle()
         history, tensors = self._telemetry.history, self._telemetry.tensor_pi
         return history_pb2.GetHistoryResponse(
             intervals=[_interval(one) for one in history.intervals if one.ends > after],

@@ -116,6 +116,7 @@ class Status:
     def report(self, *, with_histograms: bool = True) -> status_pb2.RunStatus:
         """The whole status as a message; that of a thousand workers is half as large without a histogram of each."""
         seen, now = self._observed, self._clock()
+        seen.telemetry.settle()
         live = {session.worker.name: session for session in seen.sessions.live()}
         workers = seen.sessions.workers.by_rank()
         # Of those who train; when nobody does any more, of those who did.

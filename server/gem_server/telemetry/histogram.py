@@ -1,6 +1,9 @@
 """How often which values came: counts in fixed buckets, in constant memory."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
 
 # In commits. Staleness is about the number of workers, so the buckets go on to a thousand of them.
 STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
@@ -32,6 +35,14 @@ class Histogram:
         self.total += value
         if value > self.most:
             self.most = value
+
+    def add_all(self, values: Sequence[float]) -> None:
+        """Count many values, in less time than one after the other."""
+        array = np.asarray(values, np.float64)
+        buckets = np.bincount(np.searchsorted(self.bounds, array), minlength=len(self.counts))
+        self.counts = [count + more for count, more in zip(self.counts, buckets.tolist(), strict=True)]
+        self.total += float(array.sum())
+        self.most = max(self.most, float(array.max(initial=0.0)))
 
     def quantile(self, fraction: float) -> float:
         """The value that this fraction (0 to 1) of all values does not exceed, as near as the buckets tell.

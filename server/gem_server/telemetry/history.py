@@ -1,6 +1,6 @@
 """Curves of a run: what happened in each of some hundred intervals, which are as long as the run makes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from gem_core import Statistics
@@ -36,22 +36,26 @@ class Interval:
     drift_norm: float = 0.0
     update_norm: float = 0.0
 
-    def add(self, statistics: Statistics, staleness: int, waited: float, loss: float | None) -> None:
-        """One commit was applied."""
-        self.commits += 1
-        if loss is not None:
-            self.losses += 1
-            self.loss += loss
-        self.staleness += staleness
-        if staleness > self.staleness_max:
-            self.staleness_max = staleness
-        self.wait += waited
-        self.mean_pi += statistics.mean_pi
-        self.blocked += statistics.blocked_fraction
-        self.clamped += statistics.clamped_fraction
-        self.proxy_norm += statistics.proxy_norm
-        self.drift_norm += statistics.drift_norm
-        self.update_norm += statistics.update_norm
+    def add(
+        self,
+        statistics: Sequence[Statistics],
+        staleness: Sequence[int],
+        waits: Sequence[float],
+        losses: Sequence[float],
+    ) -> None:
+        """So many commits were applied, one at least; `losses` of those that brought one."""
+        self.commits += len(statistics)
+        self.losses += len(losses)
+        self.loss += sum(losses)
+        self.staleness += sum(staleness)
+        self.staleness_max = max(self.staleness_max, *staleness)
+        self.wait += sum(waits)
+        self.mean_pi += sum([one.mean_pi for one in statistics])
+        self.blocked += sum([one.blocked_fraction for one in statistics])
+        self.clamped += sum([one.clamped_fraction for one in statistics])
+        self.proxy_norm += sum([one.proxy_norm for one in statistics])
+        self.drift_norm += sum([one.drift_norm for one in statistics])
+        self.update_norm += sum([one.update_norm for one in statistics])
 
     def followed_by(self, later: "Interval") -> "Interval":
         """Both as one: sums add up, the largest stays, and what was so at the end is that of `later`."""
@@ -73,7 +77,7 @@ _SUMS = tuple(
 class History:
     """The intervals of a run, oldest first; when there are `limit` of them, each two become one.
 
-    Call `tick` now and then. An interval without a commit is kept too: that nothing happened is worth seeing.
+    An interval without a commit is kept too: that nothing happened is worth seeing.
     """
 
     def __init__(self, limit: int = MAX_INTERVALS) -> None:
@@ -85,19 +89,12 @@ class History:
         self.joins = 0  # how often pairs became one
         self.current = Interval()
 
-    def tick(self, run_seconds: float, measure: Callable[[Interval], None]) -> bool:
-        """Close the interval if it is over; `measure` writes into it what is so at its end. Whether it was."""
-        if run_seconds - self.current.begins < self.seconds:
-            return False
-        self._close(run_seconds, measure)
-        return True
+    def is_over(self, run_seconds: float) -> bool:
+        """Whether it is time to close the interval."""
+        return run_seconds - self.current.begins >= self.seconds
 
-    def end(self, run_seconds: float, measure: Callable[[Interval], None]) -> None:
-        """The run is finished: close the interval now, unless nothing happened in it."""
-        if self.current.commits:
-            self._close(run_seconds, measure)
-
-    def _close(self, run_seconds: float, measure: Callable[[Interval], None]) -> None:
+    def close(self, run_seconds: float, measure: Callable[[Interval], None]) -> None:
+        """End the interval, and begin the next one; `measure` writes into it what is so at its end."""
         current = self.current
         current.ends = run_seconds
         measure(current)

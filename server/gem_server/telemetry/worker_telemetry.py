@@ -21,11 +21,10 @@ class Distributions:
     clamped: float = 0.0
     update_norm: float = 0.0
 
-    def add(self, statistics: Statistics, staleness: int, waited: float, is_first: bool) -> None:
-        """Count one commit; the means begin with the first."""
+    def add(self, statistics: Statistics, staleness: int, waited: float, weight: float = NEWEST) -> None:
+        """Count one commit; `weight` of the first is 1, so that the means begin with it."""
         self.staleness.add(staleness)
         self.wait.add(waited)
-        weight = 1.0 if is_first else NEWEST
         self.mean_pi += weight * (statistics.mean_pi - self.mean_pi)
         self.blocked += weight * (statistics.blocked_fraction - self.blocked)
         self.clamped += weight * (statistics.clamped_fraction - self.clamped)
