@@ -7,6 +7,7 @@ ARGS ?=
 WORKERS ?= 4
 TORCH ?= torch torchvision
 MINUTES ?= 10
+JOBS ?= 2
 
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
@@ -17,8 +18,9 @@ PEERS = $(VENV)/peers
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
 
+# A file's tests stay in one process; many of them wait for processes of their own most of the time.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 # What CI runs: linter, formatter, types, protos, tests, a short training, several hosts and containers where a machine can.
 check:
