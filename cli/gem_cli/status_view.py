@@ -84,7 +84,7 @@ def plain_line(status: Status) -> str:
         f"pi {number(values['mean_pi'])}",
         f"blocked {percent(values['blocked'])}",
         f"fairness {number(status.get('jain_index'))}",
-        f"{live_workers(status)} workers",
+        f"{(live := live_workers(status))} worker{'s' if live != 1 else ''}",
     ]
     return "  ".join(parts)
 

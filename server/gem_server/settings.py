@@ -1,5 +1,6 @@
 """The server's settings: validated once, then frozen. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -402,9 +403,21 @@ class ServerSettings(BaseSettings):
     @classmethod
     def _page_has_host_and_port(cls, value: str) -> str:
         host, _, port = value.rpartition(":")
-        if value and (not port.isdigit() or int(port) > 65535):
+        if value and not port.isdigit():
             raise ValueError(f"{value!r} is not HOST:PORT; write for example 8080, 127.0.0.1:8080 or [::1]:8080")
+        if value and int(port) > 65535:
+            raise ValueError(f"{port} is no port: choose a number from 1 to 65535, or 0 for a free one")
         return f"{host or '127.0.0.1'}:{port}" if value else value
+
+    @field_validator("dashboard_hosts")
+    @classmethod
+    def _hosts_are_names(cls, value: str) -> str:
+        for name in value.split(","):
+            if name.strip() and not re.fullmatch(r"[\w.-]+", name.strip()):
+                raise ValueError(
+                    f"{name.strip()!r} is no name of a host: write run.example.org, without http:// or port"
+                )
+        return value
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:

@@ -71,6 +71,9 @@ def test_a_training_ends_at_its_target_with_the_curve_in_its_folder(tmp_path: Pa
     assert max(one["accuracy"] for one in history["evaluations"]) >= 0.9
     kept = evaluate_checkpoint(folder / "best", WorkerSettings(device="cpu"))
     assert kept.accuracy == max(one["accuracy"] for one in history["evaluations"])
+    assert "--stop-at-accuracy 0.9 was reached, which ended the run: best accuracy 0." in done.stdout
+    assert f"kept in {folder / 'best'}" in done.stdout
+    assert (summary["best_accuracy"], summary["reached_stop_at_accuracy"]) == (kept.accuracy, True)
 
 
 def test_an_evaluator_that_fails_is_told_and_does_not_fail_the_training(tmp_path: Path) -> None:

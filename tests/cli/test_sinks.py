@@ -58,7 +58,7 @@ def test_tensorboard_shows_the_curves(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(one.step, one.value) for one in events.Scalars("run/loss")] == [(2, 2.0), (5, 1.0), (6, 0.5)]
-    assert [(one.step, one.value) for one in events.Scalars("evaluation/accuracy")] == [(5, 0.5)]
+    assert [(one.step, one.value) for one in events.Scalars("evaluation/accuracy")] == [(4, 0.5)]
     assert [(one.step, one.value) for one in events.Scalars("test/accuracy")] == [(9, 0.75)]
     assert [one.value for one in events.Scalars("loss by worker/a_b_c")] == [2.0, 1.0, 0.5]
     (settings,) = events.Tensors("settings")
@@ -100,6 +100,8 @@ def test_sinks_are_chosen_by_name() -> None:
     assert chosen_sinks("none") == chosen_sinks("") == ()
     with pytest.raises(CommandError, match=r"--sinks tensorbord: there is no such sink; choose of: .*tensorboard"):
         chosen_sinks("tensorbord")
+    with pytest.raises(CommandError, match="--sinks none: there is no such sink"):
+        chosen_sinks("tensorboard,none")
 
 
 # Each in a process of its own: they start threads and services, and read the environment when they are imported.

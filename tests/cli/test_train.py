@@ -236,11 +236,15 @@ def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_that_does_not_start_ends_the_command(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_ends_the_command_and_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
     unsafe = {"NUMBA_THREADING_LAYER": "workqueue"}  # the layer that aborts the process; the server refuses it
+    for _ in range(2):
+        done = gemps("train", "--run-dir", str(tmp_path / "run"), env=unsafe)
+        assert done.returncode == FAILED
+        assert "NUMBA_THREADING_LAYER" in done.stderr
+    (tmp_path / "run" / "notes.txt").write_text("mine", encoding="utf-8")
     done = gemps("train", "--run-dir", str(tmp_path / "run"), env=unsafe)
-    assert done.returncode == FAILED
-    assert "NUMBA_THREADING_LAYER" in done.stderr
+    assert (done.returncode, "is not empty" in done.stderr) == (USAGE, True)
 
 
 def endless(folder: Path) -> list[str]:

@@ -1,13 +1,16 @@
 """/metrics, as Prometheus reads it."""
 
+import re
 from collections.abc import Mapping
 
 import aiohttp
 import pytest
 from gem_server.errors import StartupError
+from gem_server.settings import ServerSettings
 from gem_server.web.metrics import MAX_WORKERS
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 
 from tests.wire.conftest import Serve
 from tests.wire.serving import Serving
@@ -128,3 +131,23 @@ async def test_a_taken_address_ends_the_start_with_the_fix(serve: Serve) -> None
     taken = serving.server.web_urls["--metrics"].removeprefix("http://").rstrip("/")
     with pytest.raises(StartupError, match=f"--metrics {taken}: cannot listen there .* choose another address"):
         await serve(metrics=taken)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "fix"),
+    [
+        ("dashboard", "localhost", "write for example 8080, 127.0.0.1:8080"),
+        ("metrics", "9464.5", "write for example 8080"),
+        ("dashboard", "127.0.0.1:99999", "99999 is no port: choose a number from 1 to 65535"),
+        ("dashboard_hosts", "http://run.example.org/", "write run.example.org, without http:// or port"),
+        ("dashboard_hosts", "run.example.org, run:80", "run:80"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_the_fix(setting: str, value: str, fix: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(fix)):
+        ServerSettings(**{setting: value})
+
+
+def test_a_port_alone_is_one_of_this_machine() -> None:
+    settings = ServerSettings(dashboard="8080", metrics="[::1]:9464")
+    assert (settings.dashboard, settings.metrics) == ("127.0.0.1:8080", "[::1]:9464")

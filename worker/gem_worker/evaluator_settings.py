@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_INTERVAL = 10.0
@@ -22,8 +22,6 @@ class EvaluatorSettings(BaseSettings):
     )
     stop_at_accuracy: float | None = Field(
         default=None,
-        ge=0,
-        le=1,
         description="End the run when an evaluation reaches this accuracy, from 0 to 1, as gemps finish does: where "
         "the server asks for tokens it takes an operator's.",
     )
@@ -32,6 +30,13 @@ class EvaluatorSettings(BaseSettings):
         description="Folder in which the parameters of the best accuracy so far are kept, as model.safetensors, with "
         "best.json that says which they are. It belongs to one run: what lies there is replaced by better ones only.",
     )
+
+    @field_validator("stop_at_accuracy")
+    @classmethod
+    def _is_a_fraction(cls, value: float | None) -> float | None:
+        if value is not None and not 0 <= value <= 1:
+            raise ValueError(f"{value:g} is no fraction: write 0.97 for 97 %")
+        return value
 
     @property
     def interval(self) -> float:

@@ -200,6 +200,10 @@ def _finish(
             reporter.event("evaluated", "test " + describe_evaluation(found), **found)
             summary |= {"accuracy": found["accuracy"], "test_loss": found["loss"], "test_samples": found["samples"]}
             folder.write_summary(summary)
+    evaluator = used["evaluator"] or {}
+    if told := results.tell_best(folder, evaluator.get("stop_at_accuracy"), reporter):
+        summary |= told
+        folder.write_summary(summary)
     accuracy = summary["accuracy"]
     title = folder.path.name + (f" · test accuracy {accuracy:.4f}" if accuracy is not None else "")
     results.draw_plot(folder, title, reporter)

@@ -45,7 +45,10 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """Take the figures of version `clock`, after `seconds` of training; clocks ascend."""
+        """Take the figures of version `clock`, after `seconds` of training.
+
+        Clocks ascend, but for those of evaluations, which are of a version that was there a moment before.
+        """
 
     @abstractmethod
     def close(self, summary: Mapping[str, Any]) -> None:

@@ -23,7 +23,9 @@ def known_sinks() -> dict[str, metadata.EntryPoint]:
 
 def chosen_sinks(text: str) -> tuple[str, ...]:
     """The names in `--sinks`. Raises CommandError for one that there is not."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip() not in ("", NONE)))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if names == (NONE,):
+        return ()
     known = known_sinks()
     for name in names:
         if name not in known:
@@ -59,7 +61,7 @@ class Sinks:
         seen = evaluation(status)
         if seen is not None and seen[0] > self._evaluated:
             self._evaluated = seen[0]
-            self._each("write", now, seconds, seen[1])
+            self._each("write", *seen[:1], seconds, seen[1])
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """The run is over."""

@@ -14,9 +14,10 @@ _COMPARED = ("accuracy", "test_loss", "training_loss", "commits", "commits_per_s
 
 
 class WandbSink(Sink):
-    """A run of W&B with the settings as its config; its step is the clock."""
+    """A run of W&B with the settings as its config; its step is the clock, which for W&B must never fall."""
 
     def __init__(self, run: RunInfo) -> None:
+        self._step = 0
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=run.name,
@@ -26,7 +27,8 @@ class WandbSink(Sink):
 
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
         """One row."""
-        self._run.log({**scalars, "seconds": seconds}, step=clock)
+        self._step = max(self._step, clock)
+        self._run.log({**scalars, "seconds": seconds}, step=self._step)
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """Put the results into W&B's summary, and end."""

@@ -10,7 +10,7 @@ EXPLAINED = (
     ("pi", "the factor by which the rule scales a commit's elements: mean."),
     ("blocked", "share of elements with the least pi: others had moved them there."),
     ("clamped", "share of elements with the largest pi that is allowed."),
-    ("fairness", "Jain's index of commits: 1 is all alike, 1/n is one worker only."),
+    ("fairness", "Jain's index while all were there: 1 is all alike, 1/n is one only."),
     ("queue", "commits and pulls ready to be served; calls waiting for a buffer."),
     ("memory", "what the server has promised to workers, of what it may."),
     ("eta", "the learning rate that workers use next."),

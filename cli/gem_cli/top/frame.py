@@ -193,7 +193,7 @@ def _footer(view: View, width: int, glyphs: Glyphs) -> Text:
     if view.lost:
         # The address stands above, and room is short.
         why = view.lost.removeprefix(f"no answer from a gemps server at {view.address} ")
-        text = f"q quit   tried again and again: {why}"
+        text = f"q quit   asking it again until it answers: {why}"
     elif view.is_over:
         text = f"the run is over   {_KEYS}"
     else:

@@ -28,6 +28,29 @@ def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str,
     return result
 
 
+def tell_best(folder: RunFolder, target: float | None, reporter: Reporter) -> dict[str, Any]:
+    """Tell which evaluation was the best, where its parameters are, and whether it ended the run; what to sum up of it.
+
+    `target`: --stop-at-accuracy, where it was given. Nothing is told where none was asked for or made.
+    """
+    facts = folder.best / "best.json"
+    if not facts.exists():
+        return {}
+    best = json.loads(facts.read_text(encoding="utf-8"))
+    version = int(best["version"]["clock"])
+    reached = target is not None and best["accuracy"] >= target
+    why = f"--stop-at-accuracy {target:g} was reached, which ended the run: " if reached else ""
+    reporter.event(
+        "best",
+        f"{why}best {status_view.describe_evaluation(best)} at version {version}, kept in {folder.best}",
+        accuracy=best["accuracy"],
+        loss=best["loss"],
+        version=version,
+        reached_target=reached,
+    )
+    return {"best_accuracy": best["accuracy"], "best_version": version, "reached_stop_at_accuracy": reached}
+
+
 def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
     """Write plot.png, where there is something to draw and something to draw it with."""
     metrics = [line for line in folder.read_metrics() if line.get("commits")]

@@ -57,7 +57,7 @@ class RunFolder:
         """Return the folder the user named. Raises CommandError when it is in use, or has nothing to resume."""
         if resume and not (path / "latest").exists():
             raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
-        if not resume and path.exists() and any(path.iterdir()):
+        if not resume and path.exists() and not _is_unused(path):
             raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to go on", USAGE)
         folder = cls(path)
         folder.logs.mkdir(parents=True, exist_ok=True)
@@ -130,3 +130,8 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nan(one) for one in value]
     return None if isinstance(value, float) and value != value else value
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether nothing is in a folder but what a start leaves that failed: no run has come of it."""
+    return all(entry.name in ("lock", "logs", "tensorboard") for entry in path.iterdir())

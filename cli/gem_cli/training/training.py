@@ -144,7 +144,7 @@ class Training:
         self._outcome.address = address
         self._reporter.event(
             "started",
-            f"server {address}, {self._plan.workers} workers, run folder {self._folder.path}",
+            f"server {address}, workers: {self._plan.workers}, run folder {self._folder.path}",
             server=address,
             workers=self._plan.workers,
             run_dir=str(self._folder.path),

@@ -98,7 +98,7 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
     yield _gauge("gemps_pi_mean", "Mean factor of GEM over the newest commit of each worker.", status.mean_pi)
     yield _gauge("gemps_blocked_ratio", "Fraction of elements that the newest commits could not move.",
                  status.blocked_fraction)  # fmt: skip
-    yield _gauge("gemps_fairness_ratio", "Jain's index of the live workers' commits: 1 is perfectly fair.",
+    yield _gauge("gemps_fairness_ratio", "Jain's index of the commits while all workers were there: 1 is fair.",
                  status.jain_index)  # fmt: skip
     for which, name in (("last", "last_evaluation"), ("best", "best_evaluation")):
         if status.HasField(name):

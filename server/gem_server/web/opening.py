@@ -27,10 +27,12 @@ async def open_web(settings: ServerSettings, status: Status, history: History, *
             dashboard = Dashboard(detailed, history.report, has_factors=has_factors)
             routes = [*dashboard.routes(), *metrics.routes()]
             url = await server.open("--dashboard", settings.dashboard, routes, dashboard.close)
-            logger.info("dashboard at %s, metrics for Prometheus at %smetrics", url, url)
+            about = {"event": "dashboard", "url": url}
+            logger.info("dashboard at %s, metrics for Prometheus at %smetrics", url, url, extra=about)
         if settings.metrics:
             url = await server.open("--metrics", settings.metrics, metrics.routes())
-            logger.info("metrics for Prometheus at %smetrics", url)
+            about = {"event": "metrics", "url": f"{url}metrics"}
+            logger.info("metrics for Prometheus at %smetrics", url, extra=about)
     except BaseException:
         await server.close()
         raise

@@ -29,7 +29,8 @@ class Contents:
     def of(cls, folder: RunFolder) -> "Contents":
         """Read a run folder. Raises CommandError when it is none, or a file in it is damaged."""
         if not folder.path.is_dir():
-            raise CommandError(f"{folder.path} does not exist: give the folder of a run, as runs/FOLDER", USAGE)
+            what = "is no folder" if folder.path.exists() else "does not exist"
+            raise CommandError(f"{folder.path} {what}: give the folder of a run, as runs/FOLDER", USAGE)
         status = folder.last_status()
         if status is None:
             raise CommandError(

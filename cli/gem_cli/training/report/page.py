@@ -185,7 +185,10 @@ def _buckets(bounds: Sequence[float]) -> list[str]:
 def _fairness(contents: Contents) -> str:
     curves = [Curve("Jain's index", "blue", _over_time(contents, "jain_index"))]
     drawn = _curves(contents, "Jain's index over time", curves, most=1.0)
-    about = "Jain's index of the live workers' commits: 1 is perfectly fair, 1/n is one worker alone."
+    about = (
+        "Jain's index of the workers' commits while all of them were there, which stays when one goes: 1 is perfectly "
+        "fair, 1/n is one worker alone."
+    )
     return _panel("fairness", "Fairness", about, drawn, contents.missing)
 
 

@@ -89,7 +89,8 @@ export function showFacts(run) {
   const { status } = run;
   const { settings, checkpoint, version } = status;
   const rule = Object.entries(settings.rule_settings ?? {}).sort().map(([name, value]) => `${name} ${Number(value.toPrecision(6))}`);
-  const sharing = run.workers.filter((one) => one.shares_memory).length;
+  const connected = run.workers.filter((one) => ["JOINED", "TRAINING"].some((state) => one.state.endsWith(state)));
+  const sharing = connected.filter((one) => one.shares_memory).length;
   define(byId("facts-list"), [
     ["Update rule", `${run.rule}${rule.length ? `: ${rule.join(", ")}` : ""}`, "What the server makes of a worker’s delta, and its settings."],
     ["Learning rate", `${plain(status.next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
@@ -101,7 +102,7 @@ export function showFacts(run) {
     ["Checkpoint", checkpoint.path ? `${checkpoint.path.split("/").pop()}, ${duration(checkpoint.seconds_ago)} ago` : "none yet", "The newest that was written, and when."],
     ["Best evaluation", evaluation(status.best_evaluation), "Accuracy on held-out samples, and the version that had it."],
     ["Applied", applied(status), "Commits, and in how much time of training."],
-    ["Exchange", run.workers.length ? `${sharing} of ${run.workers.length} through shared memory` : "no workers yet", "How parameters travel; the others use the network."],
+    ["Exchange", connected.length ? `${sharing} of ${connected.length} through shared memory` : "no worker trains", "How parameters travel; the others use the network."],
     ["Seed", String(settings.seed), "First parameters and the order of data follow from it."],
   ]);
 }
