@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
+from gem_server.sweeping import leave_the_old_alone
 from gem_server.telemetry.telemetry import Telemetry
 from round_trips import commit_for
 
@@ -60,7 +61,9 @@ def serve(pipe: Connection, workers: int, rounds: int, seconds: float) -> None:
 
 async def _serve(pipe: Connection, workers: int, rounds: int, seconds: float) -> None:
     server = Server(ServerSettings(bind="127.0.0.1:0", min_workers=workers))
-    pipe.send(f"127.0.0.1:{await server.start()}")
+    address = f"127.0.0.1:{await server.start()}"
+    leave_the_old_alone()  # as `gemps serve` does
+    pipe.send(address)
     while server.run.commits < 2 * workers:
         await asyncio.sleep(0.05)
     taken = []
