@@ -163,3 +163,16 @@ def test_the_script_override_says_what_is_missing() -> None:
     done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True)
     assert done.returncode != 0
     assert "set SCRIPT" in done.stderr
+
+
+def test_the_monitoring_override_scrapes_within_the_project_and_shows_its_pages_to_this_machine_alone() -> None:
+    services = config("docker-compose.yml", "docker/compose.monitoring.yml")["services"]
+    metrics = services["server"]["environment"]["GEMPS_METRICS"]
+    scraped = (ROOT / "docker/monitoring/prometheus.yml").read_text(encoding="utf-8")
+    assert f"server:{metrics.rpartition(':')[2]}]" in scraped
+    assert all(port["host_ip"] == "127.0.0.1" for service in services.values() for port in service.get("ports", ()))
+    assert {port["target"] for name in ("prometheus", "grafana") for port in services[name]["ports"]} == {9090, 3000}
+    for name in ("prometheus", "grafana"):
+        binds = [volume for volume in services[name]["volumes"] if volume["type"] == "bind"]
+        assert binds
+        assert all(Path(volume["source"]).is_file() and volume["read_only"] for volume in binds)
