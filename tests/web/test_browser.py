@@ -235,6 +235,16 @@ def test_every_control_is_reached_with_the_tabulator(page: Browser) -> None:
     assert set(page.see(f"{controls}.map((one) => [...document.querySelectorAll('*')].indexOf(one))")) <= reached
 
 
+def status_of_events(url: str) -> int:
+    """Whether a further viewer would be let in: 200, or 503."""
+    asking = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
+    try:
+        asking.request("HEAD", "/events")
+        return asking.getresponse().status
+    finally:
+        asking.close()
+
+
 def test_page_says_when_there_are_too_many_viewers_and_gets_in_when_one_goes(
     browser: Browser, training: Training
 ) -> None:
@@ -254,6 +264,10 @@ def test_page_says_when_there_are_too_many_viewers_and_gets_in_when_one_goes(
     finally:
         for other in others:
             other.close()
+    deadline = time.monotonic() + SILENT_AFTER
+    while status_of_events(training.url) != 200:  # until the server sees that they have gone
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     browser.problems()  # the browser tells of the answer 503 as well
 
 
