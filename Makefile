@@ -60,7 +60,7 @@ bench-overlap: $(INSTALLED)
 bench-durability: $(INSTALLED)
 	$(BIN)/python benchmarks/durability.py $(ARGS)
 
-# What --telemetry costs in processor time a commit, with 32 workers: five minutes.
+# What --telemetry costs in processor time a commit, with 32 workers: two minutes.
 bench-telemetry: $(INSTALLED)
 	$(BIN)/python benchmarks/telemetry.py $(ARGS)
 

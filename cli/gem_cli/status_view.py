@@ -51,12 +51,13 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """Return loss, staleness, mean_pi and blocked: of the run, or once nobody trains any more, of all its workers.
+    """Return loss, staleness, mean_pi, blocked and clamped: of the run, or at its end of all its workers.
 
     The server's own figures are over the workers that train; at the end there are none.
     """
     if state(status) != "FINISHED":
         names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
+        names |= {"clamped": "clamped_fraction"}
         return {name: status.get(field) for name, field in names.items()}
     workers = [worker for worker in status.get("workers", ()) if worker.get("commits")]
     statistics = [worker.get("statistics", {}) for worker in workers]
@@ -65,6 +66,7 @@ def figures(status: Status) -> dict[str, float | None]:
         "staleness": _mean([worker.get("staleness_mean") for worker in workers]),
         "mean_pi": _mean([one.get("mean_pi") for one in statistics]),
         "blocked": _mean([one.get("blocked_fraction") for one in statistics]),
+        "clamped": _mean([one.get("clamped_fraction") for one in statistics]),
     }
 
 
@@ -74,6 +76,7 @@ def plain_line(status: Status) -> str:
         wanted = status.get("settings", {}).get("min_workers", 1)
         return f"waiting: {live_workers(status)} of {wanted} workers have joined, version {clock(status)}"
     values = figures(status)
+    live = live_workers(status)
     parts = [
         f"{status.get('run_seconds', 0):6.1f} s",
         f"{state(status).lower()}",
@@ -84,7 +87,7 @@ def plain_line(status: Status) -> str:
         f"pi {number(values['mean_pi'])}",
         f"blocked {percent(values['blocked'])}",
         f"fairness {number(status.get('jain_index'))}",
-        f"{(live := live_workers(status))} worker{'s' if live != 1 else ''}",
+        f"{live} worker{'s' if live != 1 else ''}",
     ]
     return "  ".join(parts)
 

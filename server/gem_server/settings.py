@@ -320,7 +320,7 @@ class ServerSettings(BaseSettings):
     telemetry: bool = Field(
         True,
         description="Keep histograms of staleness and waiting, the curves of the run, and pi by tensor from a sample, "
-        "all in bounded memory. Without it there are counts and means only, for about one percent less processor time.",
+        "all in bounded memory. Without it there are counts and means only, for some 2 us a commit less.",
         json_schema_extra={"panel": "Watching"},
     )
 

@@ -10,7 +10,7 @@ from rich.console import Console
 WORKER: dict[str, Any] = {
     "name": "worker-0", "rank": 0, "state": "WORKER_STATE_TRAINING", "device": "cuda:0", "commits": 120,
     "commits_per_second": 61.5, "loss": 0.25, "staleness_mean": 2.5, "wait_mean_seconds": 0.002,
-    "statistics": {"mean_pi": 0.75, "blocked_fraction": 0.125},
+    "statistics": {"mean_pi": 0.75, "blocked_fraction": 0.125, "clamped_fraction": 0.0625},
 }  # fmt: skip
 STATUS: dict[str, Any] = {
     "version": {"incarnation": 7, "clock": 241}, "run_state": "RUN_STATE_TRAINING", "run_seconds": 4.0, "commits": 240,
@@ -65,7 +65,8 @@ def test_a_finished_run_has_the_figures_of_its_workers() -> None:
     gone = {**WORKER, "state": "WORKER_STATE_LEFT", "loss": 0.75}
     idle = {**WORKER, "commits": 0, "loss": 99.0}
     finished = changed(run_state="RUN_STATE_FINISHED", loss=None, mean_pi=0.0, workers=[WORKER, gone, idle])
-    assert status_view.figures(finished) == {"loss": 0.5, "staleness": 2.5, "mean_pi": 0.75, "blocked": 0.125}
+    expected = {"loss": 0.5, "staleness": 2.5, "mean_pi": 0.75, "blocked": 0.125, "clamped": 0.0625}
+    assert status_view.figures(finished) == expected
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])

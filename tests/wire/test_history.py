@@ -88,6 +88,12 @@ async def test_distributions_count_every_commit(serving: Serving) -> None:
     assert 0 <= ada.wait_p50_seconds <= ada.wait_p99_seconds <= ada.wait_max_seconds
     assert 0 <= ada.recent_blocked_fraction <= 1
     assert bob.recent_mean_pi == bob.statistics.mean_pi  # of one commit
+    assert status.clamped_fraction == pytest.approx(
+        (ada.statistics.clamped_fraction + bob.statistics.clamped_fraction) / 2
+    )
+    assert 0 <= status.wait_p50_seconds <= status.wait_p99_seconds
+    assert status.wait_p99_seconds <= max(ada.wait_max_seconds, bob.wait_max_seconds)
+    assert (ada.staleness_p99, bob.staleness_p99) == (0, pytest.approx(3.99))
 
 
 async def test_a_worker_that_is_not_heard_of_any_more_is_gone(serve: Serve) -> None:

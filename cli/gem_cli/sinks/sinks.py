@@ -60,8 +60,8 @@ class Sinks:
             self._each("write", now, seconds, scalars(status))
         seen = evaluation(status)
         if seen is not None and seen[0] > self._evaluated:
-            self._evaluated = seen[0]
-            self._each("write", *seen[:1], seconds, seen[1])
+            self._evaluated, figures = seen
+            self._each("write", self._evaluated, seconds, figures)
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """The run is over."""

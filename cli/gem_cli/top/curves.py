@@ -48,7 +48,7 @@ class Curves:
         if state(status) != "TRAINING" or not status.get("commits_of_process") or ends <= begins:
             return
         values = {name: status.get(name) for name in NAMES}
-        values |= {RATE: status.get("commits_per_second"), "clamped_fraction": clamped(status)}
+        values[RATE] = status.get("commits_per_second")
         self.points.append(Point(begins, ends, _known(values)))
         if len(self.points) > MAX_POINTS:
             self._join()
@@ -79,17 +79,6 @@ class Curves:
             else:
                 joined.append(point)
         self.points = joined
-
-
-def clamped(status: Status) -> float | None:
-    """Return the mean clamped fraction of the workers that train, or once nobody does, of all.
-
-    The run's status has only that of each worker.
-    """
-    known = [worker for worker in status.get("workers", ()) if "recent_clamped_fraction" in worker]
-    training = [worker for worker in known if state(worker, "state") == "TRAINING"] or known
-    found = [float(worker["recent_clamped_fraction"]) for worker in training]
-    return sum(found) / len(found) if found else None
 
 
 def _rate(interval: Mapping[str, Any]) -> float:

@@ -26,11 +26,6 @@ def two_places(value: Any) -> str:
     return "-" if value is None else f"{float(value):.2f}" if float(value) < 100 else compact(value)
 
 
-def share(fraction: Any) -> str:
-    """Return `12.5 %`; `-` for what is not known."""
-    return "-" if fraction is None else f"{100 * float(fraction):.1f} %"
-
-
 def count(number: Any, width: int) -> str:
     """Return `12,345`, or `12.3k` where that is wider than `width`."""
     whole = f"{int(number):,}"

@@ -6,12 +6,12 @@ from textwrap import wrap
 from rich.text import Text
 
 from gem_cli import status_view
-from gem_cli.status_view import LIVE, TROUBLE, Status
+from gem_cli.status_view import LIVE, TROUBLE, Status, percent
 from gem_cli.top import worker_table
 from gem_cli.top.charts import bars, progress_bar
-from gem_cli.top.curves import RATE, clamped
+from gem_cli.top.curves import RATE
 from gem_cli.top.explained import EXPLAINED
-from gem_cli.top.figures import compact, count, duration, share, two_places
+from gem_cli.top.figures import compact, count, duration, two_places
 from gem_cli.top.glyphs import Glyphs
 from gem_cli.top.progress import progress
 from gem_cli.top.text import fit
@@ -26,7 +26,7 @@ _CHARTS = (
     ("blocked_fraction", "blocked", "red", True),
     ("clamped_fraction", "clamped", "blue", True),
 )
-_FIGURES = ("loss", "staleness", "mean_pi", "blocked")
+_FIGURES = ("loss", "staleness", "mean_pi", "blocked", "clamped")
 _BESIDE_CHARTS = 5  # lines: title, budget, what the table shows, its heading, keys
 _TALL = 48  # lines from which a chart has three of them, and one below it
 _WIDE = 120
@@ -110,8 +110,8 @@ def _charts(view: View, shown: int, rows: int, width: int, glyphs: Glyphs) -> li
         RATE: compact(status.get("commits_per_second")),
         "staleness_mean": two_places(values["staleness"]),
         "mean_pi": two_places(values["mean_pi"]),
-        "blocked_fraction": share(values["blocked"]),
-        "clamped_fraction": share(clamped(status)),
+        "blocked_fraction": percent(values["blocked"]),
+        "clamped_fraction": percent(values["clamped"]),
     }
     beside = 48 if width >= _WIDE else 31
     columns = max(8, width - _LABEL - _VALUE - 2 * _GAP - beside)
@@ -139,7 +139,7 @@ def _extreme(row: int, values: Sequence[float | None], field: str) -> tuple[str,
         return "", ""
     known = [value for value in values if value is not None]
     name, found = ("  highest", max(known, default=None)) if row == 1 else ("  lowest", min(known, default=None))
-    return name, share(found) if field.endswith("fraction") else compact(found)
+    return name, percent(found) if field.endswith("fraction") else compact(found)
 
 
 def _facts(status: Status, *, all_of_them: bool) -> list[tuple[str, str]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, printable, state
-from gem_cli.top.figures import ago, compact, count, share, two_places
+from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, percent, printable, state
+from gem_cli.top.figures import ago, compact, count, two_places
 from gem_cli.top.text import fit
 
 _MIB = 1 << 20
@@ -57,8 +57,8 @@ COLUMNS = (
     Column("loss", 7, lambda worker: compact(worker.get("loss"))),
     Column("stale", 5, lambda worker: two_places(worker.get("staleness_mean") if worker.get("commits") else None)),
     Column("pi", 5, lambda worker: two_places(_recent(worker, "mean_pi"))),
-    Column("blocked", 7, lambda worker: share(_recent(worker, "blocked_fraction"))),
-    Column("clamped", 7, lambda worker: share(_recent(worker, "clamped_fraction")), rank=3),
+    Column("blocked", 7, lambda worker: percent(_recent(worker, "blocked_fraction"))),
+    Column("clamped", 7, lambda worker: percent(_recent(worker, "clamped_fraction")), rank=3),
     Column("p50 ms", 7, _milliseconds("wait_p50_seconds"), rank=6),
     Column("p99 ms", 7, _milliseconds("wait_p99_seconds"), rank=4),
     Column("samples", 7, lambda worker: compact(worker.get("samples", 0)), rank=7),

@@ -140,6 +140,7 @@ class Status:
             staleness_mean=_mean([float(worker.telemetry.staleness_last) for worker in training]),
             mean_pi=_mean([one.mean_pi for one in statistics]),
             blocked_fraction=_mean([one.blocked_fraction for one in statistics]),
+            clamped_fraction=_mean([one.clamped_fraction for one in statistics]),
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
             workers=[_worker(worker, live.get(worker.name), now, usual, with_histograms) for worker in workers],
             queue=status_pb2.QueueStatus(
@@ -161,6 +162,8 @@ class Status:
         if seen.telemetry.is_wanted:
             _put_histogram(seen.telemetry.staleness, report.staleness)
             _put_histogram(seen.telemetry.wait, report.wait)
+            report.wait_p50_seconds = seen.telemetry.wait.quantile(0.5)
+            report.wait_p99_seconds = seen.telemetry.wait.quantile(0.99)
         if losses:
             report.loss = _mean(losses)
         if layout is not None:
@@ -258,7 +261,6 @@ def _put_distributions(seen: WorkerTelemetry, status: status_pb2.WorkerStatus, w
     status.recent_mean_pi = kept.mean_pi
     status.recent_blocked_fraction = kept.blocked
     status.recent_clamped_fraction = kept.clamped
-    status.recent_update_norm = kept.update_norm
     if with_histograms:
         _put_histogram(kept.staleness, status.staleness)
         _put_histogram(kept.wait, status.wait)

@@ -65,7 +65,6 @@ class Telemetry:
         now = self._clock()
         self.rate.add(now)
         seen.rate.add(now)
-        seen.last_commit = now
         seen.measured += 1
         seen.staleness_last = staleness
         seen.staleness_sum += staleness

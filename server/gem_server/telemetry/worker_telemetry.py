@@ -19,7 +19,6 @@ class Distributions:
     mean_pi: float = 0.0
     blocked: float = 0.0
     clamped: float = 0.0
-    update_norm: float = 0.0
 
     def add(self, statistics: Statistics, staleness: int, waited: float, weight: float = NEWEST) -> None:
         """Count one commit; `weight` of the first is 1, so that the means begin with it."""
@@ -28,15 +27,14 @@ class Distributions:
         self.mean_pi += weight * (statistics.mean_pi - self.mean_pi)
         self.blocked += weight * (statistics.blocked_fraction - self.blocked)
         self.clamped += weight * (statistics.clamped_fraction - self.clamped)
-        self.update_norm += weight * (statistics.update_norm - self.update_norm)
 
 
 @dataclass(slots=True)
 class WorkerTelemetry:
     """Of one worker, over all its sessions of this server process; written by the applying task and the service.
 
-    `measured` are the commits that the sums are over; waits are in seconds. `last_commit` is when the newest one was
-    applied, on the server's clock. `distributions` is None until there is a commit, and where they are not wanted.
+    `measured` are the commits that the sums are over; waits are in seconds. `distributions` is None until there is a
+    commit, and where they are not wanted.
     """
 
     rate: RateMeter = field(default_factory=RateMeter)
@@ -52,5 +50,4 @@ class WorkerTelemetry:
     measured: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
-    last_commit: float | None = None
     distributions: Distributions | None = None

@@ -96,19 +96,25 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
     if status.HasField("loss"):
         yield _gauge("gemps_training_loss", "Mean over the newest commit of each worker.", status.loss)
     yield _gauge("gemps_pi_mean", "Mean factor of GEM over the newest commit of each worker.", status.mean_pi)
-    yield _gauge("gemps_blocked_ratio", "Fraction of elements that the newest commits could not move.",
-                 status.blocked_fraction)  # fmt: skip
-    yield _gauge("gemps_fairness_ratio", "Jain's index of the commits while all workers were there: 1 is fair.",
-                 status.jain_index)  # fmt: skip
+    yield _gauge(
+        "gemps_blocked_ratio", "Fraction of elements that the newest commits could not move.", status.blocked_fraction
+    )
+    yield _gauge(
+        "gemps_fairness_ratio",
+        "Jain's index of the commits while all workers were there: 1 is fair.",
+        status.jain_index,
+    )
     for which, name in (("last", "last_evaluation"), ("best", "best_evaluation")):
         if status.HasField(name):
             seen = getattr(status, name)
             yield _gauge(f"gemps_evaluation_{which}_loss", f"Test loss of the {which} evaluation.", seen.loss)
-            yield _gauge(f"gemps_evaluation_{which}_accuracy_ratio", f"Test accuracy of the {which} evaluation.",
-                         seen.accuracy)  # fmt: skip
+            yield _gauge(
+                f"gemps_evaluation_{which}_accuracy_ratio", f"Test accuracy of the {which} evaluation.", seen.accuracy
+            )
     if status.keeps_telemetry:
-        yield _histogram("gemps_staleness_commits", "Commits applied since the snapshot of a commit's gradient.",
-                         status.staleness)  # fmt: skip
+        yield _histogram(
+            "gemps_staleness_commits", "Commits applied since the snapshot of a commit's gradient.", status.staleness
+        )
         yield _histogram("gemps_queue_wait_seconds", "From complete commit to applied.", status.wait)
 
 
@@ -123,17 +129,20 @@ def _of_the_server(status: status_pb2.RunStatus) -> Iterator[Metric]:
     yield _gauge("gemps_memory_reserved_bytes", "What is promised of that.", memory.reserved_bytes)
     yield _gauge("gemps_memory_anonymous_bytes", "Anonymous memory of the process.", memory.anonymous_bytes)
     if status.checkpoint.path:
-        yield _gauge("gemps_checkpoint_age_seconds", "Since the newest checkpoint was written.",
-                     status.checkpoint.seconds_ago)  # fmt: skip
+        yield _gauge(
+            "gemps_checkpoint_age_seconds", "Since the newest checkpoint was written.", status.checkpoint.seconds_ago
+        )
 
 
 def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:
     live = [worker for worker in status.workers if worker.state in _LIVE]
     yield _gauge("gemps_workers", "Workers with a session.", len(live))
     conditions = GaugeMetricFamily(
-        "gemps_worker_conditions", "How many of the workers that are known are so; others than well want a look.",
-        None, ["condition"],
-    )  # fmt: skip
+        "gemps_worker_conditions",
+        "How many of the workers that are known are so; others than well want a look.",
+        None,
+        ["condition"],
+    )
     for name, number in _CONDITIONS.items():
         conditions.add_metric([name], float(sum(worker.condition == number for worker in status.workers)))
     yield conditions

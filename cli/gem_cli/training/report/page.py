@@ -5,10 +5,11 @@ from importlib import resources
 from typing import Any
 
 from gem_cli import status_view
+from gem_cli.status_view import percent
 from gem_cli.training.report import charts
 from gem_cli.training.report.charts import Curve
 from gem_cli.training.report.contents import Contents
-from gem_cli.training.report.words import duration, number, percent, safe, size, word
+from gem_cli.training.report.words import duration, number, safe, size, word
 
 MAX_TENSORS = 64  # rows that a page can bear; of models with more tensors, evenly chosen ones
 MAX_BARS = 64

@@ -24,11 +24,6 @@ def number(value: Any, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
-def percent(fraction: Any) -> str:
-    """Return `12.3 %`."""
-    return _NOT_KNOWN if fraction is None else f"{100 * float(fraction):.1f} %"
-
-
 def duration(seconds: Any) -> str:
     """Return `0.4 ms`, `12.3 s`, `4 min 5 s`, `2 h 10 min`."""
     if seconds is None:

@@ -2,7 +2,7 @@
 
 import { byId, define, make, mark, say } from "./dom.js";
 import { UNKNOWN, bytes, count, duration, mean, number, percent, plain, shortTime, word } from "./format.js";
-import { condition, isLive, quantile } from "./run.js";
+import { condition, isLive } from "./run.js";
 import { reason, usualRate } from "./workers.js";
 
 export function showTop(run) {
@@ -66,10 +66,10 @@ export function showTiles(run) {
 
 export function showQueue(run) {
   const { queue, wait } = run.status;
-  const of = (fraction) => (wait?.counts?.length ? shortTime(quantile(wait.counts, wait.bounds, fraction)) : UNKNOWN);
+  const known = (seconds) => (wait?.counts?.some(Boolean) ? shortTime(seconds) : UNKNOWN);
   define(byId("queue-figures"), [
-    ["half waited at most", of(0.5)],
-    ["99 % at most", of(0.99)],
+    ["half waited at most", known(run.status.wait_p50_seconds)],
+    ["99 % at most", known(run.status.wait_p99_seconds)],
     ["waiting now", count(queue.length)],
     ["buffers in use", `${queue.staging_buffers_in_use} of ${queue.staging_buffers}`],
   ]);

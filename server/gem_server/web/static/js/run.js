@@ -88,18 +88,3 @@ export function condition(worker) {
   const name = String(worker.condition ?? "").replace("WORKER_CONDITION_", "").toLowerCase();
   return CONDITIONS.includes(name) ? name : "";
 }
-
-/** The value that this fraction of a histogram's values does not exceed, as near as the buckets tell; null: empty. */
-export function quantile(counts, bounds, fraction) {
-  const all = counts.reduce((sum, one) => sum + one, 0);
-  if (!all) return null;
-  let wanted = fraction * all;
-  let lower = 0;
-  for (let index = 0; index < counts.length; index += 1) {
-    const upper = bounds[Math.min(index, bounds.length - 1)];
-    if (counts[index] && wanted <= counts[index]) return lower + ((upper - lower) * wanted) / counts[index];
-    wanted -= counts[index];
-    lower = upper;
-  }
-  return lower;
-}

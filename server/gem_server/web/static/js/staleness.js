@@ -3,7 +3,6 @@
 import { colour, heat } from "./colours.js";
 import { make, say } from "./dom.js";
 import { count, mean, percent } from "./format.js";
-import { quantile } from "./run.js";
 import { FONT, View, fitted, widest } from "./view.js";
 
 const AXIS = 18;
@@ -75,7 +74,7 @@ export class Staleness extends View {
         pen.fillText(fitted(pen, worker.name, left - 9), 0, top + row / 2);
         pen.textAlign = "right";
         pen.fillText(mean(worker.staleness.sum / all), width - 36, top + row / 2);
-        pen.fillText(mean(quantile(counts, this.bounds, 0.99)), width, top + row / 2);
+        pen.fillText(mean(worker.staleness_p99), width, top + row / 2);
         pen.textAlign = "left";
       }
       if (row >= BARS_FROM) {
