@@ -3,6 +3,7 @@
 Labels are bounded: a series a worker only for those with a session, the first MAX_WORKERS by rank.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import accumulate
 
@@ -36,16 +37,11 @@ _CONDITIONS = {
 }
 
 
-class Metrics(Collector):
-    """Serves /metrics from `report`, the server's status at the moment."""
+class Metrics:
+    """Serves /metrics from `report`, the server's status at the moment. The text is made outside the event loop."""
 
     def __init__(self, report: Callable[[], Awaitable[status_pb2.RunStatus]]) -> None:
         self._report = report
-        self._status = status_pb2.RunStatus()  # that of the scrape that is being answered
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
 
     def routes(self) -> list[web.RouteDef]:
         """Where it is."""
@@ -53,19 +49,34 @@ class Metrics(Collector):
 
     async def _serve(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        self._status = await self._report()
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        registry = CollectorRegistry()
+        registry.register(_OfStatus(await self._report()))
+        body = await asyncio.to_thread(_encoded, encode, registry)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+class _OfStatus(Collector):
+    """The metric families of one status."""
+
+    def __init__(self, status: status_pb2.RunStatus) -> None:
+        self._status = status
 
     def describe(self) -> list[Metric]:
         """No names beforehand: nothing else is in the registry that they could clash with."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric family, as it is now."""
-        status = self._status
-        yield from _of_the_run(status)
-        yield from _of_the_server(status)
-        yield from _of_workers(status)
+        """All of them."""
+        yield from _of_the_run(self._status)
+        yield from _of_the_server(self._status)
+        yield from _of_workers(self._status)
+
+
+def _encoded(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry) -> bytes:
+    """The text, with what Prometheus' own client says of the process."""
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return encode(registry)
 
 
 def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
