@@ -2,8 +2,8 @@
 
 A step is what `ParameterServer.step` does between two backward passes, but for zeroing the gradient. Over the stream:
 scale by -eta into the payload and look for values that no server would take, encode, commit, decode into the flat
-parameters. Through shared memory: commit the gradient where it lies, with the factor, and copy the parameters. The
-server does the whole of GEM, its statistics included.
+parameters. In float32, and through shared memory: commit the gradient where it lies, with the factor, and copy the
+parameters. The server does the whole of GEM, its statistics included.
 """
 
 import sys
@@ -74,6 +74,7 @@ class Gemps(Contender):
         from gem_worker.wire_casts import HostEncoder, decode
 
         from gem_core.payload import PayloadFormat
+        from gem_core.wire_types import WireType
         from peers.model import Model
 
         layout = layout_of(case)
@@ -88,16 +89,21 @@ class Gemps(Contender):
         ) as client:
             if not client.join().has_parameters:
                 client.initialize(memoryview(model.parameters.numpy()))
-            payload = torch.empty(PayloadFormat(layout, delta_type).byte_count, dtype=torch.uint8)
             reply = torch.empty(PayloadFormat(layout, parameter_type).byte_count, dtype=torch.uint8)
-            encoder = HostEncoder(delta_type)
-            outgoing, incoming = payload.numpy().data, reply.numpy().data
+            incoming = reply.numpy().data
             client.pull(incoming)
+            gradient = model.gradient.numpy().data
+            payload = torch.empty(PayloadFormat(layout, delta_type).byte_count, dtype=torch.uint8)
+            outgoing = payload.numpy().data
+            encoder = HostEncoder(delta_type)
 
             def step() -> None:
-                if not encoder.encode(model.gradient, -ETA, payload):
-                    raise ValueError("the delta is not finite")
-                client.commit(outgoing, incoming)
+                if delta_type is WireType.FLOAT32:
+                    client.commit(gradient, incoming, scale=-ETA)
+                else:
+                    if not encoder.encode(model.gradient, -ETA, payload):
+                        raise ValueError("the delta is not finite")
+                    client.commit(outgoing, incoming)
                 decode(parameter_type, reply, model.parameters)
 
             desk.pace(step)

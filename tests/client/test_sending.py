@@ -2,7 +2,7 @@
 
 import pytest
 from gem_worker.client.commit_call import RequestFeed
-from gem_worker.client.send import chunk_messages, count_chunks
+from gem_worker.client.send import Source, chunk_messages, count_chunks
 from gemps.framing import split_chunk
 from gemps.v1 import commit_pb2, transfer_pb2
 
@@ -17,7 +17,7 @@ def messages_of(made: list[int]) -> RequestFeed:
     feed = RequestFeed()
     feed.put(
         chunk_messages(
-            payload(LARGE, 1.0),
+            Source(payload(LARGE, 1.0), format_),
             format_,
             LARGE_CHUNK_BYTES,
             2,

@@ -130,6 +130,25 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_the_next_one_works(ser
     assert worker_status(server)["commits"] == 5
 
 
+@pytest.mark.parametrize("where", [0, 1024 * 1024])
+def test_of_a_gradient_of_several_chunks_one_bad_element_skips_the_step(where: int, server: ServerThread) -> None:
+    """The server finds it while it receives; what it then says ends the stream, and not the run."""
+    model = nn.Linear(1024, 1024)
+    with connect(server, model) as ps:
+        for bad in (False, True, False):
+            model(torch.ones(1, 1024)).sum().backward()
+            if bad:
+                before = model.weight.detach().clone()
+                gradient = model.weight.grad if where < model.weight.numel() else model.bias.grad
+                assert gradient is not None
+                gradient.view(-1)[0] = float("nan")
+            report = ps.step()
+            assert (report.skipped, report.applied) == (bad, not bad)
+            if bad:
+                assert torch.equal(model.weight, before)
+    assert worker_status(server)["commits"] == 2
+
+
 def test_a_hundred_gradients_in_a_row_that_are_not_finite_are_divergence(server: ServerThread) -> None:
     model = make("perceptron")
     ps = connect(server, model)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from gem_worker.client.send import Source
 from gem_worker.errors import UnsupportedModel
 from gem_worker.flat_model import FlatModel
 from gem_worker.transfer import Transfer
@@ -56,6 +57,28 @@ def test_a_staged_delta_is_the_scaled_gradient_as_the_core_encodes_it_then_the_b
     assert bytes(transfer.delta[:split]) == bytes(encode(wire, delta))
     buffers = b"".join(bytes_of(model.get_buffer(spec.name)) for spec in flat.layout.buffers)
     assert bytes(transfer.delta[split:]) == buffers
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_what_is_scaled_on_its_way_is_the_same_delta(kind: str) -> None:
+    models = [make(kind), make(kind)]
+    payloads = []
+    for model, scales_later in zip(models, (False, True), strict=True):
+        flat = FlatModel(model)
+        transfer = Transfer(flat, WireType.FLOAT32, WireType.FLOAT32, scales_later=scales_later)
+        train_one(model, flat)
+        staged = transfer.stage(ETA, None)
+        source = Source(transfer.delta, PayloadFormat(flat.layout, WireType.FLOAT32), staged.scale)
+        payloads.append((bytes(source.whole()), b"".join(bytes(piece) for _, piece in source.pieces(1000))))
+    assert payloads[0][0] == payloads[0][1] == payloads[1][0] == payloads[1][1]
+
+
+def test_a_plain_models_gradients_lie_in_the_delta_where_it_is_scaled_on_its_way() -> None:
+    flat = FlatModel(make("perceptron"))
+    transfer = Transfer(flat, WireType.FLOAT32, WireType.FLOAT32, scales_later=True)
+    flat.groups[0].gradients.fill_(3)
+    assert np.frombuffer(transfer.delta, np.float32).min() == 3
+    assert transfer.stage(ETA, None).scale == -ETA
 
 
 @pytest.mark.parametrize("wire", WIRE_TYPES)

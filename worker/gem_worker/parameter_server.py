@@ -203,7 +203,8 @@ class ParameterServer:
                     "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
                 )
             wire_types = membership.delta_wire_type, membership.parameter_wire_type
-            transfer = Transfer(flat, *wire_types, overlap=membership.overlap)
+            overlap = membership.overlap
+            transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
             try:
                 self._bring_parameters(transfer, has_parameters=membership.has_parameters)
             except RunFinished:
@@ -356,7 +357,7 @@ class ParameterServer:
             exchange = time.perf_counter() - started
             self._bring_parameters(transfer, has_parameters=False)
         except ServerRefused as refusal:
-            # Whether a delta that the server multiplies is finite, nobody has looked before.
+            # Whether a delta that is multiplied on its way is finite, nobody has looked before.
             if staged.scale is None or refusal.reason != "BAD_VALUE":
                 raise
             return self._skip(transfer, loss, samples, eta)

@@ -2,7 +2,8 @@
 
 Out: the flat gradient is scaled by -eta and cast to the wire type on the device, then copied once, into pinned host
 memory where the device is CUDA. On the CPU scaling, judging and casting are one way through memory, which writes the
-payload and nothing else. In: the received payload is copied to the device and decoded there, straight into the flat
+payload and nothing else; and where the payload is float32 the gradients lie in it as they are, and are scaled when they
+are sent. In: the received payload is copied to the device and decoded there, straight into the flat
 parameter buffer where the model is plain. The model only ever holds a complete version: nothing here runs while bytes
 are still arriving.
 """
@@ -36,7 +37,7 @@ class Staged:
     usable: every element of the delta is finite and at most 5e29 in magnitude, and every floating-point buffer finite:
         the server accepts it. Where there is a `scale` only the buffers were looked at: the server looks at the rest.
     loss: the loss as a number, where one was given and is finite.
-    scale: what the server multiplies the delta by, which is the gradient itself; None: nothing.
+    scale: what the delta, which is the gradient itself, has yet to be multiplied by; None: nothing.
     """
 
     usable: bool
@@ -47,7 +48,9 @@ class Staged:
 class Transfer:
     """The host's buffers for one model, and the ways in and out of them.
 
-    delta: the payload of a commit in `delta_wire`, written by `stage`.
+    delta: the payload of a commit in `delta_wire`, written by `stage`. With `scales_later` whoever sends it multiplies
+        by `Staged.scale`, and a plain float32 model on the CPU has its gradients there: nothing is left to be copied,
+        and nothing may compute gradients while a commit is under way.
     reply: where the client puts the next payload in `parameter_wire`; `arrived` says that it is there, `install` reads
         what arrived last. With `overlap` there are two places, so that one payload may arrive while the one before is
         installed.
@@ -56,7 +59,13 @@ class Transfer:
     """
 
     def __init__(
-        self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType, *, overlap: bool = False
+        self,
+        flat: FlatModel,
+        delta_wire: WireType,
+        parameter_wire: WireType,
+        *,
+        overlap: bool = False,
+        scales_later: bool = False,
     ) -> None:
         self._flat = flat
         self._delta_format = PayloadFormat(flat.layout, delta_wire)
@@ -74,8 +83,9 @@ class Transfer:
         self._decoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
         self._delta_place: memoryview | None = None
-        # The gradient itself may lie in the payload, if nothing computes there while a commit is under way.
-        self._may_move = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and not overlap
+        self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and scales_later
+        if self._is_there:
+            flat.move_gradients(self._delta_values())
         self.clock = step_clock(flat.device)
 
     @property
@@ -86,8 +96,8 @@ class Transfer:
     def write_delta_to(self, place: memoryview | None) -> None:
         """Let `delta` be this memory, shared with the server, from now on; None: its own.
 
-        On the CPU a plain float32 model then has its gradients there, and nothing is left to be copied; other models
-        have them scaled into it. Where the model is on a device, `delta` stays its own.
+        On the CPU a plain float32 model then has its gradients there; other models have them scaled into it. Where the
+        model is on a device, `delta` stays its own.
         """
         if not self._on_host or place is self._delta_place:
             return
@@ -95,8 +105,8 @@ class Transfer:
         self._delta_host = self._own_delta if place is None else torch.from_numpy(np.frombuffer(place, np.uint8))
         self._gathered = self._memory_of_gathered()
         self.delta = host_view(self._delta_host)
-        if self._may_move:
-            self._flat.move_gradients(self._delta_values() if place is not None else self._memory_on_device())
+        if self._is_there:
+            self._flat.move_gradients(self._delta_values())
 
     def arrived(self, parameters: memoryview | None = None) -> None:
         """A payload is complete: in `reply`, or (with `in_place`) at `parameters`, which stays as it is meanwhile."""
@@ -109,12 +119,11 @@ class Transfer:
     def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
         """Write -eta * gradient and the buffers into `delta`. The flat gradient may be used up: zero it afterwards.
 
-        Where the gradient lies in `delta` it stays as it is, for the server to scale: zero it when that has it.
+        Where the gradient lies in `delta` it stays as it is, to be scaled on its way: zero it when the server has it.
 
         Raises ValueError when `loss` is a tensor of more than one element.
         """
         self.clock.staging()
-        is_there = self._may_move and self._delta_place is not None
         scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
         gradients = self._flat.groups[0].gradients if self._gathered is None else self._gathered
         if self._gathered is not None:
@@ -128,7 +137,7 @@ class Transfer:
         split, usable = self._delta_format.parameter_bytes, True
         if not self._on_host:
             self._copy_out(gradients)
-        elif not is_there:
+        elif not self._is_there:
             usable = self._encoder.encode(gradients, -eta, self._delta_host[:split])
         self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
         self.clock.staged()
@@ -139,7 +148,7 @@ class Transfer:
             usable = lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails every comparison
         usable = usable and all(map(math.isfinite, numbers))
         known_loss = float(number) if number is not None and math.isfinite(number) else None
-        return Staged(usable, known_loss, -eta if is_there else None)
+        return Staged(usable, known_loss, -eta if self._is_there else None)
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:

@@ -25,7 +25,7 @@ from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import CommitOutcome, RunState, Version, to_wire_types
 from gem_worker.client.pull import Puller
 from gem_worker.client.receive import ParametersReceiver
-from gem_worker.client.send import scaled
+from gem_worker.client.send import Source
 from gem_worker.client.session import LOST_SESSION, Session
 from gem_worker.client.watchdog import Watchdog
 
@@ -114,11 +114,10 @@ class Committer:
             own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([WireType.SHARED_MEMORY])[0]))
             return SharedCommit(own, delta, session.formats.delta, shared)
         payload = session.formats.delta
-        if own.HasField("scale"):
-            delta = scaled(delta, own.scale, payload)
-            own.ClearField("scale")
+        source = Source(delta, payload, own.scale if own.HasField("scale") else None)
+        own.ClearField("scale")
         own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([payload.wire_type])[0]))
-        return StreamedCommit(own, delta, payload, session.membership.chunk_bytes)
+        return StreamedCommit(own, source, payload, session.membership.chunk_bytes)
 
     def _until_settled(
         self, header: commit_pb2.CommitHeader, delta: memoryview, into: memoryview, *, in_place: bool

@@ -22,7 +22,10 @@ class CommitCall(Protocol):
         """Around a series of `send` and `receive`."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send these messages, and make them as they are sent; it may return before that."""
+        """Send these messages, and make them as they are sent; it may return before that.
+
+        A message is read before the next one is asked for.
+        """
 
     def receive(self) -> Buffer | None:
         """The next message, valid until the next call; None when the call ended with OK. Raises grpc.RpcError."""

@@ -27,7 +27,7 @@ from gem_worker.client.errors import ServerMisbehavedError, Torn
 from gem_worker.client.messages import Verdict
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.send import Message, chunk_messages, count_chunks, payload_footer, scaled
+from gem_worker.client.send import Message, Source, chunk_messages, count_chunks, payload_footer
 from gem_worker.client.shared_memory import SharedMemory, TornParametersError
 from gem_worker.client.watchdog import Watchdog, Watched
 
@@ -89,9 +89,8 @@ class SharedCommit:
 
     def _header_of_repeat(self) -> commit_pb2.CommitHeader:
         if not self._header.HasField("payload_crc32c"):
-            has_scale = self._header.HasField("scale")
-            delta = scaled(self._delta, self._header.scale, self._payload) if has_scale else self._delta
-            self._header.payload_crc32c = word_sum(delta)
+            scale = self._header.scale if self._header.HasField("scale") else None
+            self._header.payload_crc32c = word_sum(Source(self._delta, self._payload, scale).whole())
         return self._header
 
 
@@ -99,7 +98,7 @@ class StreamedCommit:
     """A delta that goes as chunks: the same bytes in every attempt. `header` names sequence, base and size."""
 
     def __init__(
-        self, header: commit_pb2.CommitHeader, delta: memoryview, payload: PayloadFormat, chunk_bytes: int
+        self, header: commit_pb2.CommitHeader, delta: Source, payload: PayloadFormat, chunk_bytes: int
     ) -> None:
         self.sequence = header.sequence
         self.is_whole = payload.byte_count <= WHOLE_LIMIT
@@ -148,15 +147,17 @@ class StreamedCommit:
         )
 
     def _whole_message(self) -> Message:
-        header = self._header_of_repeat()
-        chunks = 1 if self._delta.nbytes else 0
+        delta, header = self._delta.whole(), self._header
+        if not header.HasField("payload_crc32c"):
+            header.payload_crc32c = crc32c(delta)
+        chunks = 1 if delta.nbytes else 0
         footer = payload_footer(self._payload, chunks, header.payload_crc32c)
         fields = commit_pb2.CommitRequest(header=header, footer=footer).SerializeToString()
-        return (before_chunk(fields, COMMIT_REQUEST_CHUNK, 0, len(self._delta)), self._delta) if chunks else (fields,)
+        return (before_chunk(fields, COMMIT_REQUEST_CHUNK, 0, delta.nbytes), delta) if chunks else (fields,)
 
     def _header_of_repeat(self) -> commit_pb2.CommitHeader:
         if not self._header.HasField("payload_crc32c"):
-            self._header.payload_crc32c = crc32c(self._delta)
+            self._header.payload_crc32c = self._delta.crc32c()
         return self._header
 
 

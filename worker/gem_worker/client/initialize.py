@@ -9,7 +9,7 @@ from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.send import chunk_messages, count_chunks, payload_footer
+from gem_worker.client.send import Source, chunk_messages, count_chunks, payload_footer
 from gem_worker.client.session import LOST_SESSION, Session
 from gem_worker.client.watchdog import Watchdog
 
@@ -60,7 +60,7 @@ def _upload(
 
         watched.waiting = False
         messages = chunk_messages(
-            payload,
+            Source(payload, format_),
             format_,
             chunk_bytes,
             INITIALIZE_REQUEST_CHUNK,

@@ -6,12 +6,16 @@ from typing import TypeAlias
 import numpy as np
 from gemps.framing import Buffer, before_chunk
 from gemps.v1 import transfer_pb2
+from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 
 # One message, in pieces: bytes of the payload stay where they are until the message is sent.
 Message: TypeAlias = tuple[Buffer, ...]
+
+# Summed up at once where nothing is sent: it stays in a core's cache.
+_PIECE_BYTES = 1 << 20
 
 
 def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable: bool = False) -> memoryview:
@@ -39,8 +43,53 @@ def payload_footer(format_: PayloadFormat, chunk_count: int, crc32c: int) -> tra
     return transfer_pb2.Footer(byte_count=format_.byte_count, chunk_count=chunk_count, crc32c=crc32c)
 
 
+class Source:
+    """A payload that is about to be sent, perhaps more than once: the same bytes each time.
+
+    Args:
+        payload: its bytes; they must not change meanwhile.
+        format_: what they are.
+        scale: of a FLOAT32 payload: each PARAMETER that is sent is this number times the one in `payload`, rounded to
+            float32; a piece is multiplied just before it is sent, while it is in the cache.
+    """
+
+    def __init__(self, payload: memoryview, format_: PayloadFormat, scale: float | None = None) -> None:
+        self._payload = payload
+        self._format = format_
+        self._scale = np.float32(scale) if scale is not None else None
+
+    def pieces(self, piece_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        """Offset and bytes of pieces as chunks are cut. A piece is valid until the next one is asked for."""
+        scratch = np.empty(min(piece_bytes, self._format.byte_count) if self._scale is not None else 0, np.uint8)
+        for start, stop in self._format.cut(piece_bytes):
+            yield start, self._scaled(start, stop, scratch) if self._scale is not None else self._payload[start:stop]
+
+    def crc32c(self) -> int:
+        """Of all that is sent."""
+        checksum = 0
+        for _, piece in self.pieces(_PIECE_BYTES):
+            checksum = crc32c(piece, checksum)
+        return checksum
+
+    def whole(self) -> memoryview:
+        """All of it in one piece, a copy where there is a scale."""
+        if self._scale is None:
+            return self._payload
+        return self._scaled(0, self._format.byte_count, np.empty(self._format.byte_count, np.uint8))
+
+    def _scaled(self, start: int, stop: int, into: NDArray[np.uint8]) -> memoryview:
+        """The bytes [start, stop) of the payload, two borders, as they are sent: at the beginning of `into`."""
+        middle = min(max(start, self._format.parameter_bytes), stop)
+        count = middle - start
+        values = np.frombuffer(self._payload[start:middle], np.float32)
+        np.multiply(values, self._scale, out=into[:count].view(np.float32))
+        if middle < stop:
+            into[count : stop - start] = np.frombuffer(self._payload[middle:stop], np.uint8)
+        return into[: stop - start].data
+
+
 def chunk_messages(
-    payload: memoryview,
+    source: Source,
     format_: PayloadFormat,
     chunk_bytes: int,
     field: int,
@@ -50,7 +99,7 @@ def chunk_messages(
     on_message: Callable[[], None],
     on_last: Callable[[], None],
 ) -> Iterator[Message]:
-    """The messages of a payload, each with one chunk in `field`.
+    """The messages of a payload, each with one chunk in `field`; each is valid until the next one is asked for.
 
     `first` and `last` are other fields, serialised, that the first and the last message hold too (the header, the
     footer). `last` makes them when it is told the CRC32C of the payload, which is summed up chunk by chunk on the way:
@@ -63,20 +112,11 @@ def chunk_messages(
         yield (first + last(0),)
         return
     checksum = 0
-    for offset, end in format_.cut(chunk_bytes):
+    for offset, data in source.pieces(chunk_bytes):
         on_message()
-        data = payload[offset:end]
         checksum = crc32c(data, checksum)
         rest = first if offset == 0 else b""
-        if end == format_.byte_count:
+        if offset + data.nbytes == format_.byte_count:
             on_last()
             rest += last(checksum)
-        yield before_chunk(rest, field, offset, end - offset), data
-
-
-def scaled(delta: memoryview, scale: float, payload: PayloadFormat) -> memoryview:
-    """A copy of a FLOAT32 payload whose PARAMETERs are multiplied by `scale`, rounded to float32."""
-    copy = bytearray(delta)
-    values = np.frombuffer(copy, np.float32, payload.layout.parameter_count)
-    np.multiply(values, np.float32(scale), out=values)
-    return memoryview(copy)
+        yield before_chunk(rest, field, offset, data.nbytes), data
