@@ -140,8 +140,29 @@ class RawAssembler(Assembler):
     def __init__(self, payload: PayloadFormat, into: memoryview, start: int = 0, crc32c: int = 0) -> None:
         super().__init__(payload, start, crc32c)
         self._into = check_bytes(into, payload.byte_count, "into")
+        self._is_placed = False
+
+    def place(self, offset: int, count: int) -> memoryview | None:
+        """Where `into` the next chunk belongs, if this could be it: whoever receives it there calls `add_placed`.
+
+        Bytes that are written there do not count before that.
+        """
+        end = offset + count
+        if offset != self.received or not 1 <= count <= MAX_CHUNK_BYTES or end > self.payload.byte_count:
+            return None
+        return self._into[offset:end]
+
+    def add_placed(self, offset: int, count: int) -> None:
+        """`add`, of a chunk that is at its place already."""
+        self._is_placed = True
+        try:
+            self.add(offset, self._into[offset : offset + count])
+        finally:
+            self._is_placed = False
 
     def _take(self, start: int, stop: int, data: memoryview) -> None:
+        if self._is_placed:
+            return
         # Through NumPy, because memoryview's own assignment holds the interpreter lock while it copies.
         np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
 

@@ -105,6 +105,30 @@ def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | N
     return b"".join(rest), found[0], found[1]
 
 
+def chunk_at_end(begin: memoryview, size: int, field: int) -> tuple[bytes, int, int] | None:
+    """Of a message of `size` bytes that begins so: the other fields, the chunk's offset, and where its data begins.
+
+    The data then is all the rest of the message, as `before_chunk` makes it. None: it is not, or that cannot be told
+    yet; `split_chunk` judges the message when it is whole.
+    """
+    rest: list[memoryview] = []
+    position = 0
+    try:
+        while position < size:
+            _check_fields(len(rest))
+            start = position
+            number, wire, position = _tag(begin, position, size)
+            if wire == _LENGTH_DELIMITED and number == field:
+                length, position = _varint(begin, position, size)
+                found = _data_at_end(begin, position, size) if position + length == size else None
+                return (b"".join(rest), *found) if found is not None else None
+            position = _skip(begin, wire, position, size)
+            rest.append(begin[start:position])
+    except (FramingError, IndexError):  # not a message, or not enough of it
+        pass
+    return None
+
+
 def count_fields(message: bytes, path: tuple[int, ...], limit: int) -> int:
     """Count the occurrences of the field at `path` (field numbers, outermost first), stopping above `limit`.
 
@@ -153,6 +177,19 @@ def _chunk(message: Buffer, view: memoryview, position: int, end: int) -> tuple[
         else:
             position = _skip(message, wire, position, end)
     return offset, data
+
+
+def _data_at_end(begin: memoryview, position: int, size: int) -> tuple[int, int] | None:
+    """A chunk's offset, and where its data begins that ends at `size`."""
+    offset = 0
+    number, wire, position = _tag(begin, position, size)
+    if number == _OFFSET and wire == _VARINT:
+        offset, position = _varint(begin, position, size)
+        number, wire, position = _tag(begin, position, size)
+    if number != _DATA or wire != _LENGTH_DELIMITED:
+        return None
+    length, position = _varint(begin, position, size)
+    return (offset, position) if position + length == size else None
 
 
 def _check_fields(number: int) -> None:

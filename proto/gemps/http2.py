@@ -10,8 +10,8 @@ TCP is the flow control: with one call on a connection, whoever does not read st
 
 import struct
 from collections import deque
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
 
 from gemps.framing import Buffer
 from gemps.header_block import UnknownEncodingError, read_headers
@@ -35,6 +35,11 @@ _PREFIX = 5  # before each message of gRPC: whether it is compressed, and its si
 
 # The rest of a frame of data is read to where it belongs, if it has at least so many bytes.
 _READ_DIRECTLY = 16 << 10
+
+
+# Where the end of a message goes: told its first bytes and its size, how many of them are its beginning, and memory for
+# all that follows; None: where messages always go.
+Place: TypeAlias = Callable[[memoryview, int], tuple[int, memoryview] | None]
 
 
 class ProtocolError(Exception):
@@ -97,6 +102,7 @@ class Http2:
         wants_data: whether messages are wanted; if not, what is said up to the next frame of data is heard, no further,
             also while there is a message.
         has_message: whether there is a whole one.
+        place: asked for each large message, when enough of it has come.
         answers: frames that have to be sent before anything else.
     """
 
@@ -112,6 +118,7 @@ class Http2:
         self.stream = 0
         self.wants_data = True
         self.has_message = False
+        self.place: Place | None = None
         self.answers = bytearray()
         self._listener = listener
         self._spare: deque[memoryview] = spare if spare is not None else deque()
@@ -127,10 +134,12 @@ class Http2:
         self._headers_last = False
         self._our_window = window
         self._unacknowledged = 0
-        # The message being received: its prefix, then itself.
+        # The message being received: its prefix, then itself, in this end's memory or, but for its beginning, in that
+        # of whoever wants it elsewhere.
         self._prefix = bytearray()
-        self._message = memoryview(b"")
+        self._memory = self._message = memoryview(b"")
         self._size = self._received = 0
+        self._may_be_placed = False
         # Sending.
         self._window = self._stream_window = self._initial_window = _DEFAULT_WINDOW
         self._max_frame = _DEFAULT_FRAME
@@ -215,7 +224,7 @@ class Http2:
 
     @property
     def message(self) -> memoryview:
-        """The message that is there (`has_message`); valid until `release`."""
+        """The message that is there (`has_message`), or what of it was placed elsewhere; valid until `release`."""
         return self._message[: self._size]
 
     def release(self) -> None:
@@ -226,9 +235,9 @@ class Http2:
 
     def forget_memory(self) -> None:
         """Unless a message has begun, let others have its memory."""
-        if self._message.nbytes and not self._prefix:
-            self._spare.append(self._message)
-            self._message = memoryview(b"")
+        if self._memory.nbytes and not self._prefix:
+            self._spare.append(self._memory)
+            self._memory = self._message = memoryview(b"")
 
     def _take_frame(self, available: int) -> bool:
         """The frame at the buffer's start, if enough of it is there."""
@@ -276,6 +285,8 @@ class Http2:
             if len(self._prefix) == _PREFIX:
                 self._begin_message()
         else:
+            if self._may_be_placed and not self._received:
+                count -= self._place_message(count)
             took = min(count, self._size - self._received)
             self._message[self._received : self._received + took] = self._buffer[self._start : self._start + took]
             self._received += took
@@ -290,11 +301,26 @@ class Http2:
         if size > self._limit:
             raise BadMessageError(f"a message of {size} bytes, more than {self._limit}", is_too_large=True)
         self._size = size
-        if size > self._message.nbytes:
+        self._may_be_placed = self.place is not None and size >= _READ_DIRECTLY
+        if size > self._memory.nbytes:
             if self._spare:
-                self._message = self._spare.pop()
-            if size > self._message.nbytes:
-                self._message = memoryview(bytearray(size))
+                self._memory = self._spare.pop()
+            if size > self._memory.nbytes:
+                self._memory = memoryview(bytearray(size))
+        self._message = self._memory
+
+    def _place_message(self, count: int) -> int:
+        """Let the message go where it is wanted; returns how many of its first `count` bytes have been used up."""
+        self._may_be_placed = False
+        begin = self._buffer[self._start : self._start + count]
+        placed = self.place(begin, self._size) if self.place is not None else None
+        if placed is None:
+            return 0
+        used, self._message = placed
+        self._size -= used
+        self._start += used
+        self._frame_left -= used
+        return used
 
     def _message_progressed(self) -> None:
         self.has_message = len(self._prefix) == _PREFIX and self._received == self._size

@@ -202,7 +202,7 @@ class Client:
         commit may have a base that was the newest before this one.
 
         `scale`: each PARAMETER of the delta is this number times the one in `delta`, rounded to float32. Through shared
-        memory the server multiplies, while it copies them anyhow; else this client does, as it sends them piece by piece.
+        memory the server multiplies, while it copies them anyhow; else this client does, piece by piece as it sends.
 
         `in_place`: parameters that came through shared memory are not copied to `into`; `outcome.parameters` says where
         they are: `into`, or there (read-only, until the next call of this client).

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import grpc
 from gemps.framing import Buffer
+from gemps.http2 import Place
 
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.send import Message
@@ -27,8 +28,11 @@ class CommitCall(Protocol):
         A message is read before the next one is asked for.
         """
 
-    def receive(self) -> Buffer | None:
-        """The next message, valid until the next call; None when the call ended with OK. Raises grpc.RpcError."""
+    def receive(self, place: Place | None = None) -> Buffer | None:
+        """The next message, valid until the next call; None when the call ended with OK. Raises grpc.RpcError.
+
+        `place` may be asked where its end goes (gemps.http2), which then is what is returned.
+        """
 
     def look(self) -> bool:
         """Whether the call goes on, as far as can be said without waiting."""
@@ -56,7 +60,7 @@ class GrpcCall:
         """See CommitCall. gRPC's thread makes the messages."""
         self._feed.put(messages)
 
-    def receive(self) -> bytes | None:
+    def receive(self, place: Place | None = None) -> bytes | None:
         """See CommitCall."""
         return next(self._call, None)
 

@@ -4,7 +4,7 @@ Nothing here repeats anything: a break is raised as Torn, a refusal as ServerRef
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import grpc
 from gemps.framing import (
@@ -13,6 +13,7 @@ from gemps.framing import (
     Buffer,
     FramingError,
     before_chunk,
+    chunk_at_end,
     parse_small,
     split_chunk,
 )
@@ -207,9 +208,14 @@ class CommitStream:
 
     def _receive(self, commit: Outgoing, reply: CommitReply, watched: Watched) -> None:
         may_proceed = True
-        while (message := self._call.receive()) is not None:
+        place = _Place(reply.receiver)
+        while (message := self._call.receive(place)) is not None:
             watched.progress()
-            fields, offset, data = _take_apart(message)
+            if (placed := place.taken()) is not None:
+                fields, offset, data = commit_pb2.CommitResponse.FromString(placed.fields), placed.offset, None
+                reply.receiver.add_placed(offset, len(message))
+            else:
+                fields, offset, data = _take_apart(message)
             if fields.HasField("proceed"):
                 if not may_proceed or fields.proceed.sequence != commit.sequence:
                     raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")
@@ -231,6 +237,38 @@ class CommitStream:
                 reply.receiver.finish(fields.footer)
                 return
         raise Torn("the stream ended without a footer")
+
+
+class _Placed(NamedTuple):
+    """A message whose chunk lies where it belongs: its other fields, serialised, and the chunk's offset."""
+
+    fields: bytes
+    offset: int
+
+
+class _Place:
+    """Lets chunks of a reply be received where they belong."""
+
+    def __init__(self, receiver: ParametersReceiver) -> None:
+        self._receiver = receiver
+        self._placed: _Placed | None = None
+
+    def __call__(self, begin: memoryview, size: int) -> tuple[int, memoryview] | None:
+        """See gemps.http2.Place."""
+        found = chunk_at_end(begin, size, COMMIT_RESPONSE_CHUNK)
+        if found is None:
+            return None
+        fields, offset, start = found
+        memory = self._receiver.place(offset, size - start)
+        if memory is None:
+            return None
+        self._placed = _Placed(fields, offset)
+        return start, memory
+
+    def taken(self) -> _Placed | None:
+        """What is known of the message that has come, if it was placed."""
+        placed, self._placed = self._placed, None
+        return placed
 
 
 def _take_apart(message: Buffer) -> tuple[commit_pb2.CommitResponse, int, Buffer | None]:

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import grpc
 from gemps import http2
 from gemps.header_block import write_headers
-from gemps.http2 import BadMessageError, ForeignHeadersError, Http2, ProtocolError
+from gemps.http2 import BadMessageError, ForeignHeadersError, Http2, Place, ProtocolError
 
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.send import Message
@@ -162,14 +162,16 @@ class DirectCall:
             for message in messages:
                 self._write_message(http2.pieces_of(message))
 
-    def receive(self) -> memoryview | None:
+    def receive(self, place: Place | None = None) -> memoryview | None:
         """See CommitCall; within `exchange`. Raises CallEnded."""
         self._release_message()
         if self._end is None:
+            self._http2.place = place
             with contextlib.suppress(_OverError):
                 while not self._http2.has_message:
                     self._step(wait=True)
                 self._is_taken = True
+                self._http2.place = None
                 return self._http2.message
         end = self._end
         if end is None or end.code() is grpc.StatusCode.OK:

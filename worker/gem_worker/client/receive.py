@@ -102,6 +102,16 @@ class ParametersReceiver:
             raise ServerMisbehavedError("the server sent a chunk before the header")
         self._assembler.add(offset, data)
 
+    def place(self, offset: int, count: int) -> memoryview | None:
+        """Where a chunk that is about to come belongs, if it continues what has arrived; then `add_placed` it."""
+        return self._assembler.place(offset, count) if self._assembler is not None else None
+
+    def add_placed(self, offset: int, count: int) -> None:
+        """`add`, of a chunk that was received to its `place`."""
+        if self._assembler is None:
+            raise AssertionError("without it there was no place")
+        self._assembler.add_placed(offset, count)
+
     def finish(self, footer: transfer_pb2.Footer) -> None:
         """The footer. Raises gem_core's SizeMismatchError or ChecksumError when it does not match.
 

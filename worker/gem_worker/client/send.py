@@ -60,9 +60,11 @@ class Source:
 
     def pieces(self, piece_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """Offset and bytes of pieces as chunks are cut. A piece is valid until the next one is asked for."""
-        scratch = np.empty(min(piece_bytes, self._format.byte_count) if self._scale is not None else 0, np.uint8)
+        scale = self._scale
+        scratch = np.empty(min(piece_bytes, self._format.byte_count) if scale is not None else 0, np.uint8)
         for start, stop in self._format.cut(piece_bytes):
-            yield start, self._scaled(start, stop, scratch) if self._scale is not None else self._payload[start:stop]
+            piece = self._payload[start:stop]
+            yield start, piece if scale is None else self._scaled(start, piece, scale, scratch)
 
     def crc32c(self) -> int:
         """Of all that is sent."""
@@ -75,17 +77,14 @@ class Source:
         """All of it in one piece, a copy where there is a scale."""
         if self._scale is None:
             return self._payload
-        return self._scaled(0, self._format.byte_count, np.empty(self._format.byte_count, np.uint8))
+        return self._scaled(0, self._payload, self._scale, np.empty(self._format.byte_count, np.uint8))
 
-    def _scaled(self, start: int, stop: int, into: NDArray[np.uint8]) -> memoryview:
-        """The bytes [start, stop) of the payload, two borders, as they are sent: at the beginning of `into`."""
-        middle = min(max(start, self._format.parameter_bytes), stop)
-        count = middle - start
-        values = np.frombuffer(self._payload[start:middle], np.float32)
-        np.multiply(values, self._scale, out=into[:count].view(np.float32))
-        if middle < stop:
-            into[count : stop - start] = np.frombuffer(self._payload[middle:stop], np.uint8)
-        return into[: stop - start].data
+    def _scaled(self, start: int, piece: memoryview, scale: np.float32, into: NDArray[np.uint8]) -> memoryview:
+        """A piece that begins at the border `start`, as it is sent: at the beginning of `into`."""
+        count = min(max(0, self._format.parameter_bytes - start), piece.nbytes)
+        np.multiply(np.frombuffer(piece[:count], np.float32), scale, out=into[:count].view(np.float32))
+        into[count : piece.nbytes] = np.frombuffer(piece[count:], np.uint8)
+        return into[: piece.nbytes].data
 
 
 def chunk_messages(
