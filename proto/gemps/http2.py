@@ -103,6 +103,7 @@ class Http2:
             also while there is a message.
         has_message: whether there is a whole one.
         place: asked for each large message, when enough of it has come.
+        reads_directly: whether the last `space` is for nothing but the rest of a frame of data, which has begun to come.
         answers: frames that have to be sent before anything else.
     """
 
@@ -119,6 +120,7 @@ class Http2:
         self.wants_data = True
         self.has_message = False
         self.place: Place | None = None
+        self.reads_directly = False
         self.answers = bytearray()
         self._listener = listener
         self._spare: deque[memoryview] = spare if spare is not None else deque()
@@ -171,25 +173,25 @@ class Http2:
 
     def space(self) -> memoryview:
         """Where the next bytes of the peer go; empty while the buffer is full of what `received` has not taken yet."""
-        if self.reads_directly:
-            return self._message[self._received : self._received + min(self._frame_left, self._size - self._received)]
-        if self._start == self._stop:
+        start, stop = self._start, self._stop
+        self.reads_directly = False
+        if start == stop:
+            room = min(self._frame_left, self._size - self._received)
+            # Without a whole prefix there is no message yet, and no room in it.
+            if room >= _READ_DIRECTLY and self._frame_counts:
+                self.reads_directly = True
+                return self._message[self._received : self._received + room]
             self._start = self._stop = 0
-        elif self._start:
-            left = bytes(self._buffer[self._start : self._stop])
+        elif start:
+            left = bytes(self._buffer[start:stop])
             self._buffer[: len(left)] = left
             self._start, self._stop = 0, len(left)
         return self._buffer[self._stop :]
 
     @property
-    def reads_directly(self) -> bool:
-        """Whether `space` is for nothing but the rest of a frame of data, which the peer has begun to send."""
-        return (
-            self._start == self._stop
-            and self._frame_counts
-            and len(self._prefix) == _PREFIX
-            and min(self._frame_left, self._size - self._received) >= _READ_DIRECTLY
-        )
+    def has_more(self) -> bool:
+        """Whether `received(0)` may find something that it has not acted on."""
+        return self._start != self._stop or self._frame_ends_stream
 
     def received(self, count: int) -> bool:
         """So many bytes were put into `space`: act on them, as far as is wanted; whether there was anything.
@@ -199,6 +201,8 @@ class Http2:
         if count and self.reads_directly:
             self._received += count
             self._frame_left -= count
+            if self._received < self._size and self._frame_left:
+                return True
             self._message_progressed()
         else:
             self._stop += count

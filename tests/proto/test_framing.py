@@ -1,7 +1,7 @@
 """gemps.framing against the generated protobuf code."""
 
 import pytest
-from gemps.framing import COMMIT_REQUEST_CHUNK, FramingError, before_chunk, count_fields, split_chunk
+from gemps.framing import COMMIT_REQUEST_CHUNK, FramingError, before_chunk, chunk_at_end, count_fields, split_chunk
 from gemps.v1 import commit_pb2, layout_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
@@ -39,6 +39,24 @@ def test_split_finds_what_protobuf_serialised(offset: int, data: bytes, header: 
     assert (found_offset, None if found is None else bytes(found)) == (offset, data)
     message.ClearField("chunk")
     assert commit_pb2.CommitRequest.FromString(rest) == message
+
+
+@given(offset=st.integers(0, MAX_U64), data=st.binary(max_size=300), footer=st.booleans(), begin=st.integers(0, 400))
+def test_a_chunk_at_the_end_is_found_in_the_beginning(offset: int, data: bytes, footer: bool, begin: int) -> None:
+    rest = commit_pb2.CommitRequest(footer=transfer_pb2.Footer(chunk_count=9) if footer else None).SerializeToString()
+    head = before_chunk(rest, COMMIT_REQUEST_CHUNK, offset, len(data))
+    message = memoryview(head + data)
+    found = chunk_at_end(message[:begin], len(message), COMMIT_REQUEST_CHUNK)
+    assert found == ((rest, offset, len(head)) if data and begin >= len(head) else None)
+
+
+@settings(max_examples=500)
+@given(raw=st.binary(max_size=60), begin=st.integers(0, 60))
+def test_of_arbitrary_bytes_no_other_chunk_is_found(raw: bytes, begin: int) -> None:
+    found = chunk_at_end(memoryview(raw)[:begin], len(raw), COMMIT_REQUEST_CHUNK)
+    if found is not None:
+        rest, offset, start = found
+        assert split_chunk(raw, COMMIT_REQUEST_CHUNK) == (rest, offset, memoryview(raw)[start:])
 
 
 def test_message_without_chunk_is_handed_on_whole() -> None:

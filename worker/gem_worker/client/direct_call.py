@@ -325,9 +325,8 @@ class DirectCall:
 
     def _answer(self) -> None:
         """Send what the connection itself has to say."""
-        if self._http2.answers:
-            said, self._http2.answers = self._http2.answers, bytearray()
-            self._write([memoryview(said)])
+        said, self._http2.answers = self._http2.answers, bytearray()
+        self._write([memoryview(said)])
 
     def _write(self, views: list[memoryview]) -> None:
         assert self._socket is not None
@@ -361,7 +360,7 @@ class DirectCall:
 
     def _step(self, *, wait: bool) -> bool:
         """Read once, and act on what is complete; False when nothing had come. Raises _OverError when it is the end."""
-        if self._hear(0):  # what came with the message before
+        if self._http2.has_more and self._hear(0):  # what came with the message before
             return True
         return self._hear(self._read(wait=wait))
 
@@ -374,15 +373,17 @@ class DirectCall:
         except ProtocolError as error:
             is_too_large = isinstance(error, BadMessageError) and error.is_too_large
             self._fail(grpc.StatusCode.RESOURCE_EXHAUSTED if is_too_large else grpc.StatusCode.INTERNAL, str(error))
-        self._answer()
+        if self._http2.answers:
+            self._answer()
         return heard
 
     def _read(self, *, wait: bool) -> int:
         assert self._socket is not None
+        space = self._http2.space()
         # The rest of a frame is on its way: one call for all of it.
         flags = (socket.MSG_WAITALL if self._http2.reads_directly else 0) if wait else socket.MSG_DONTWAIT
         try:
-            got = self._socket.recv_into(self._http2.space(), 0, flags)
+            got = self._socket.recv_into(space, 0, flags)
         except BlockingIOError:
             return 0
         except OSError as error:
