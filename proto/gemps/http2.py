@@ -103,7 +103,7 @@ class Http2:
             also while there is a message.
         has_message: whether there is a whole one.
         place: asked for each large message, when enough of it has come.
-        reads_directly: whether the last `space` is for nothing but the rest of a frame of data, which has begun to come.
+        reads_directly: whether the last `space` is only for the rest of a frame of data that has begun to come.
         answers: frames that have to be sent before anything else.
     """
 
