@@ -8,6 +8,7 @@ handler runs, and may raise, as soon as gRPC has been left, in the way that it p
 """
 
 import contextlib
+import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,9 +17,14 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Without what makes enums of handlers, and fails at it when they are functions: a tenth of the time of a small commit.
-_handler_of: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-_set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+try:
+    # What `signal` is made of, without what makes enums of handlers and fails at it when they are functions: that is a
+    # seventh of a small commit's time.
+    _plain: Any = importlib.import_module("_signal")
+except ImportError:
+    _plain = signal
+_handler_of: Callable[[int], Any] = _plain.getsignal
+_set_handler: Callable[[int, Any], Any] = _plain.signal
 
 
 class _Noted:
