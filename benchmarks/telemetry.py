@@ -21,7 +21,7 @@ from gem_server.telemetry.telemetry import Telemetry
 from round_trips import commit_for
 
 GOAL = 1.02
-SLICES = 8  # of each way in a round, in turn: what else the machine does is then the same for both
+SLICES = 40  # of each way in a round, in turn: what else the machine does is then the same for both
 
 
 def main() -> None:
