@@ -11,6 +11,7 @@ from gem_cli.commands.certs import certs
 from gem_cli.commands.checkpoint import checkpoint
 from gem_cli.commands.doctor import doctor
 from gem_cli.commands.evaluate import evaluate
+from gem_cli.commands.export_task import export_task
 from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
 from gem_cli.commands.report import report
@@ -63,8 +64,8 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, status, top, checkpoint, finish, report, replay, simulate, reproduce, certs, doctor,
-    version,
+    train, serve, work, evaluate, status, top, checkpoint, finish, report, replay, simulate, reproduce,
+    export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
 

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from gem_worker.digits_file import held_out_mask
 from gem_worker.errors import TaskError
 from gem_worker.models import create_model
 from gem_worker.settings import WorkerSettings
@@ -20,7 +21,6 @@ from gem_worker.tasks import (
     task_names,
     training_batches,
 )
-from gem_worker.tasks.digits import held_out_mask
 from gem_worker.tasks.samples import Samples, TensorSamples
 from gem_worker.tasks.torchvision_import import import_torchvision
 from sklearn.datasets import load_digits
