@@ -1,0 +1,117 @@
+/** A worker's side of gemps.v1: joins, gets parameters, commits deltas, leaves. Nobody above it sees a retry. */
+
+import { setInterval } from 'node:timers';
+
+import { connect } from './calls.js';
+import { Committer, type Outcome } from './commit.js';
+import { Patience } from './patience.js';
+import type { ModelState } from './payload.js';
+import { pull } from './pull.js';
+import { type Identity, Session } from './session.js';
+import { type ClientSettings, DEFAULTS } from './settings.js';
+import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
+
+export class Client {
+  readonly #calls: ParameterServerServiceClient;
+  readonly #patience: Patience;
+  readonly #session: Session;
+  readonly #committer: Committer;
+  #heartbeats: NodeJS.Timeout | undefined;
+  #isBusy = false;
+
+  /**
+   * @param address HOST:PORT
+   * @param tell Takes a line about each trouble, and its end.
+   * @param stop Ends everything but leaving: what is under way throws Stopped.
+   */
+  constructor(
+    address: string,
+    identity: Identity,
+    tell: (text: string) => void,
+    private readonly stop: AbortSignal,
+    private readonly settings: ClientSettings = DEFAULTS,
+  ) {
+    this.#calls = connect(address);
+    this.#patience = new Patience(settings, tell, stop);
+    this.#session = new Session({ calls: this.#calls, settings, patience: this.#patience, stop, tell }, identity);
+    this.#committer = new Committer(this.#session);
+  }
+
+  /** From which the first parameters and the order of samples follow. */
+  get seed(): number {
+    return Number(BigInt.asUintN(32, this.#session.joined.settings?.seed ?? 0n));
+  }
+
+  get rank(): number {
+    return this.#session.joined.rank;
+  }
+
+  /** The newest values that came from the server. */
+  get state(): ModelState {
+    return this.#session.state;
+  }
+
+  get eta(): number {
+    return this.#session.eta;
+  }
+
+  get isFinished(): boolean {
+    return this.#session.isFinished;
+  }
+
+  /** Join the run, and get its parameters; `firstState` makes them where there are none yet. */
+  async start(firstState: (seed: number) => ModelState): Promise<void> {
+    const session = this.#session;
+    await this.#busy(async () => {
+      await session.join();
+      this.#patience.succeeded();
+      session.state = firstState(this.seed);
+      if (session.isFinished && !session.joined.hasParameters) return; // none will come
+      await pull(session, true);
+    });
+    this.#heartbeats = setInterval(() => this.#beat(), this.settings.heartbeatInterval).unref();
+  }
+
+  /** A line about the membership. */
+  describe(): string {
+    const { settings, rank } = this.#session.joined;
+    const { delta, parameters } = this.#session.formats;
+    return (
+      `joined as rank ${rank}, rule ${settings?.rule ?? '?'}, eta ${this.eta}, ${delta.layout.parameterCount} parameters, ` +
+      `deltas in ${delta.codec.name}, parameters in ${parameters.codec.name}`
+    );
+  }
+
+  /** Commit `delta`, float32 of every parameter, with the buffers as they are now. Throws RunFinished. */
+  commit(delta: Float32Array, buffers: Uint8Array, loss: number | undefined, samples: number): Promise<Outcome> {
+    return this.#busy(() => {
+      const payload = this.#session.formats.delta.encode({ parameters: delta, buffers, constants: NOTHING });
+      return this.#committer.commit(payload, loss, samples);
+    });
+  }
+
+  /** Leave the run and close the connection. */
+  async leave(reason: string): Promise<void> {
+    clearInterval(this.#heartbeats);
+    this.#committer.close();
+    await this.#session.leave(reason);
+    this.#calls.close();
+  }
+
+  async #busy<T>(work: () => Promise<T>): Promise<T> {
+    this.#isBusy = true;
+    try {
+      return await work();
+    } finally {
+      this.#isBusy = false;
+    }
+  }
+
+  /** Keeps the session of a worker that computes for long. What fails here the next call finds out by itself. */
+  #beat(): void {
+    if (this.#isBusy || this.#committer.hasOpenStream || this.stop.aborted) return;
+    this.#session.probe().catch(() => undefined);
+  }
+}
+
+const NOTHING = new Uint8Array(0);
