@@ -1,0 +1,21 @@
+"""The conformance kit: a strict server that plays scenarios against a worker in any language, and says what is wrong.
+
+See DESIGN.md beside this file, and docs/protocol.md for what a candidate has to be.
+"""
+
+from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.limits import Limits
+from gem_conformance.runner import Outcome, play_by_hand, play_scenarios
+from gem_conformance.scenarios import SCENARIOS, Scenario
+
+__all__ = [
+    "SCENARIOS",
+    "Fault",
+    "FaultName",
+    "Limits",
+    "Outcome",
+    "Place",
+    "Scenario",
+    "play_by_hand",
+    "play_scenarios",
+]

@@ -1,0 +1,66 @@
+"""A candidate's process: started anew for each scenario, watched, and ended with everything that it started."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from gem_conformance.wire import Event, Kind
+
+__all__ = ["Candidate"]
+
+_SHOWN_LINES = 12
+_SHOWN_BYTES = 8192
+
+
+class Candidate:
+    """One process, in a process group of its own; its output goes into a file.
+
+    Args:
+        command: the command line.
+        environment: beside what this process has.
+        output: the file.
+        events: told when it has ended.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: dict[str, str], output: Path, events: queue.Queue[Event]
+    ) -> None:
+        self._output = output
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(  # noqa: S603 - the caller's own command
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        threading.Thread(target=self._wait, args=(events,), daemon=True).start()
+
+    def end(self) -> None:
+        """Kill what is left of its process group, and return when the process is gone."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # nobody is left
+            pass
+        self._process.wait()
+
+    def last_lines(self) -> list[str]:
+        """The end of its output."""
+        with self._output.open("rb") as file:
+            file.seek(max(0, self._output.stat().st_size - _SHOWN_BYTES))
+            text = file.read().decode("utf-8", "replace")
+        return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+
+    def _wait(self, events: queue.Queue[Event]) -> None:
+        status = self._process.wait()
+        events.put(Event(Kind.EXITED, status=status))

@@ -1,0 +1,160 @@
+"""What the kit's server knows: the central variable (theta <- theta + delta), one session, and what that was given."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+from gemps.v1 import commit_pb2, run_pb2, transfer_pb2
+from numpy.typing import NDArray
+
+from gem_conformance.task import Task, buffer_bytes
+from gem_core.chunking import Splitter
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType, decode, encode
+
+__all__ = ["Central", "Clock", "Session", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A version: (incarnation, clock)."""
+
+    incarnation: int
+    clock: int
+
+    def __str__(self) -> str:
+        return f"(incarnation {self.incarnation}, clock {self.clock})"
+
+    def to_wire(self) -> transfer_pb2.Version:
+        """As a message."""
+        return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
+
+    @staticmethod
+    def of(message: transfer_pb2.Version) -> Clock:
+        """Of a message."""
+        return Clock(message.incarnation, message.clock)
+
+
+@dataclass(slots=True, eq=False)
+class Snapshot:
+    """Parameters that a session was given, or is being given.
+
+    Attributes:
+        version: theirs.
+        theta: float32, unrounded.
+        buffers: bytes of the BUFFERs.
+        is_delivered: all of it was sent, footer included, on a call that was not broken.
+    """
+
+    version: Clock
+    theta: NDArray[np.float32]
+    buffers: bytes
+    is_delivered: bool = False
+
+    def seen(self, wire_type: WireType) -> NDArray[np.float32]:
+        """Theta as a worker has it that got it in `wire_type`."""
+        out = np.empty_like(self.theta)
+        if out.size:
+            decode(wire_type, memoryview(bytes(encode(wire_type, self.theta))), out)
+        return out
+
+    def split(self, payload: PayloadFormat, constants: bytes, chunk_bytes: int, start: int) -> Splitter:
+        """The chunks of it."""
+        rest = self.buffers + constants if payload.with_constants else self.buffers
+        return Splitter(payload, self.theta, rest, chunk_bytes, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What makes a repeat the same commit."""
+
+    wire_type: int
+    byte_count: int
+    crc32c: int
+
+
+@dataclass(slots=True)
+class Session:
+    """The candidate's session.
+
+    Attributes:
+        is_known: the server knows it now; False after a restart or expiry, until the next Join.
+        last_applied, stored, content: of its newest applied commit.
+        snapshot: what it was given last; None: nothing yet, or lost.
+        before: what it had before, to recognise a delta of it.
+        has_constants: it pulled them, or uploaded its own.
+    """
+
+    session_id: bytes
+    delta_wire_type: WireType = WireType.FLOAT32
+    parameter_wire_type: WireType = WireType.FLOAT32
+    is_known: bool = True
+    last_applied: int = 0
+    stored: commit_pb2.Verdict | None = None
+    content: Content | None = None
+    snapshot: Snapshot | None = None
+    before: Snapshot | None = None
+    has_constants: bool = False
+
+
+@dataclass(slots=True)
+class Central:
+    """The central variable, and the run.
+
+    Attributes:
+        theta: None: there are no parameters yet.
+        eta, run_state, local_steps: what Join, Heartbeat and verdicts tell.
+        generation: of the made-up BUFFERs.
+    """
+
+    task: Task
+    theta: NDArray[np.float32] | None = None
+    buffers: bytes = b""
+    constants: bytes = b""
+    clock: int = 0
+    incarnation: int = field(default_factory=lambda: random.randrange(1, 1 << 63))  # noqa: S311 - no secret
+    eta: float = 0.05
+    run_state: run_pb2.RunState = run_pb2.RUN_STATE_TRAINING
+    local_steps: int = 1
+    generation: int = 1
+
+    @property
+    def version(self) -> Clock:
+        """The current one."""
+        return Clock(self.incarnation, self.clock)
+
+    def begin(self, theta: NDArray[np.float32]) -> None:
+        """Let another worker have initialised it, and have trained for a while."""
+        self.theta = theta.copy()
+        self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)
+        self.constants = buffer_bytes(self.task.layout.constants, 3)
+        self.clock = 41
+
+    def others_commit(self) -> int:
+        """Let other workers commit, so that a candidate that goes on from its own parameters shows; how often they did.
+
+        The factor keeps values exact in narrow types: with eta = 0.5 the candidate's own commit then makes it -2.
+        """
+        if self.theta is None:
+            raise AssertionError("there are no parameters")
+        self.theta *= np.float32(-1.5)
+        self.generation += 1
+        self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)
+        self.clock += 2
+        return 2
+
+    def apply(self, delta: NDArray[np.float32], buffers: bytes) -> None:
+        """theta <- theta + delta."""
+        if self.theta is None:
+            raise AssertionError("there are no parameters")
+        self.theta += delta
+        self.buffers = buffers
+        self.clock += 1
+
+    def snapshot(self) -> Snapshot:
+        """What there is now."""
+        if self.theta is None:
+            raise AssertionError("there are no parameters")
+        return Snapshot(self.version, self.theta.copy(), self.buffers)

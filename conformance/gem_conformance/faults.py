@@ -1,0 +1,102 @@
+"""What a candidate may do wrong: each fault has a stable name, and a place in docs/protocol.md that says what is right."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Fault", "FaultName", "Place"]
+
+DOCUMENT = "docs/protocol.md"
+
+
+class Place(Enum):
+    """The headings of docs/protocol.md."""
+
+    CONNECTIONS = "Connections and limits"
+    VERSIONS = "Versions"
+    SESSIONS = "Sessions"
+    LAYOUTS = "Layouts and digests"
+    PAYLOADS = "Payloads and wire types"
+    CHUNKS = "Chunks, footers and checksums"
+    INITIALIZE = "Initialize"
+    PULL = "Pull"
+    COMMIT = "Commit"
+    RETRIES = "Retries and exactly once"
+    REFUSALS = "Refusals"
+    END = "The end of a run"
+    CONFORMANCE = "Conformance"
+
+    @property
+    def link(self) -> str:
+        """File and anchor, as GitHub makes anchors of headings."""
+        kept = "".join(one for one in self.value.lower() if one.isalnum() or one in " -")
+        return f"{DOCUMENT}#{kept.replace(' ', '-')}"
+
+
+class FaultName(Enum):
+    """The names are stable: programs may compare them. `value` says it in a few words."""
+
+    # The process and its calls.
+    SILENT = "nothing came"
+    STOPPED = "it ended in the midst of a scenario"
+    WRONG_EXIT = "it ended with a wrong exit status"
+    LEFT_EARLY = "it left a run that was not over"
+    NO_LEAVE = "it ended without Leave"
+    NOT_ENDED = "it did not end"
+    UNEXPECTED_CALL = "it made a call that a worker must not make here"
+    NO_PROGRESS = "it made the same calls again and again"
+    MALFORMED = "a message that is not one of the contract"
+    TOO_LARGE = "a message beyond the limit"
+    # Join.
+    WRONG_JOIN = "a Join with an illegal field"
+    WRONG_SESSION = "another session id"
+    WRONG_LAYOUT = "another layout than the task's"
+    WRONG_OFFER = "other wire types offered than the task's"
+    # Payloads.
+    OUT_OF_ORDER = "parts in an illegal order"
+    DATA_BEFORE_PROCEED = "data before proceed"
+    WRONG_SIZE = "a payload of another size"
+    WRONG_CHUNK = "an illegal chunk"
+    NO_FOOTER = "no footer"
+    WRONG_FOOTER = "a footer with wrong counts"
+    WRONG_CHECKSUM = "a wrong CRC32C"
+    WRONG_WIRE_TYPE = "another wire type than Join settled"
+    WRONG_VALUES = "wrong values"
+    WRONG_BUFFERS = "wrong bytes of a BUFFER or CONSTANT"
+    TRUNCATING_BFLOAT16 = "bfloat16 truncated instead of rounded half to even"
+    # Parameters.
+    WRONG_DIGEST = "a wrong layout digest"
+    WRONG_RESUME = "a pull that goes on where it cannot"
+    NO_CONSTANTS = "the CONSTANTs were never asked for"
+    UNFINISHED_PARAMETERS = "it trained on parameters that were not complete"
+    # Commits.
+    WRONG_SEQUENCE = "a wrong sequence"
+    STALE_BASE = "a base version that is not the session's"
+    STALE_DELTA = "a delta of parameters that were replaced"
+    NEW_SEQUENCE_ON_RETRY = "a new sequence for a commit whose outcome was open"
+    OTHER_BYTES_ON_RETRY = "other bytes under the same sequence"
+    NO_CHECKSUM_IN_REPEAT = "a repeat without payload_crc32c"
+    IGNORED_RETRY_INFO = "it came back before RetryInfo allowed it"
+    RETRIED_WITHOUT_RETRY_INFO = "it repeated what must not be repeated"
+    IGNORED_ETA = "another learning rate than the server's"
+    IGNORED_LOCAL_STEPS = "it trained without the run's local steps"
+    IGNORED_FINISHED = "it went on after the run was finished"
+
+
+@dataclass
+class Fault(Exception):  # noqa: N818 - the kit's result, not an error of its own
+    """A candidate broke the contract.
+
+    Attributes:
+        name: which fault.
+        expected: what the contract asks for here.
+        came: what came instead.
+        place: where docs/protocol.md says so.
+    """
+
+    name: FaultName
+    expected: str
+    came: str
+    place: Place
+
+    def __str__(self) -> str:
+        return f"{self.name.name}: expected {self.expected}; came {self.came} ({self.place.link})"

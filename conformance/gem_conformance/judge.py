@@ -1,0 +1,209 @@
+"""Judges payloads: their parts as they come, then every value. Pure; no connection, no clock.
+
+An `Upload` takes the parts of one payload in the order in which they came and raises a Fault at the first that the
+contract does not allow. `judge_values` compares a complete payload with the one that the quadratic task makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from gemps.v1 import transfer_pb2
+from numpy.typing import NDArray
+
+from gem_conformance.faults import Fault, FaultName, Place
+from gem_core.checksum import crc32c
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, WireType, decode, encode
+
+__all__ = ["Expected", "Upload", "judge_values"]
+
+
+class Upload:
+    """One payload on its way in.
+
+    Attributes:
+        received: its bytes so far.
+        is_complete: a footer that matches has come.
+    """
+
+    def __init__(self, payload: PayloadFormat, chunk_bytes: int, what: str) -> None:
+        self.received = bytearray()
+        self.is_complete = False
+        self._payload = payload
+        self._chunk_bytes = min(chunk_bytes, MAX_CHUNK_BYTES)
+        self._what = what
+        self._chunks = 0
+
+    @property
+    def has_all_bytes(self) -> bool:
+        """Only the footer is missing."""
+        return len(self.received) == self._payload.byte_count
+
+    @property
+    def crc32c(self) -> int:
+        """Of what has come."""
+        return crc32c(bytes(self.received))
+
+    def take(self, chunk: transfer_pb2.Chunk | None, footer: transfer_pb2.Footer | None) -> None:
+        """Take the parts of a message, in the order of the contract. Raises Fault."""
+        if self.is_complete:
+            raise self._fault(FaultName.OUT_OF_ORDER, "nothing behind the footer", "another part")
+        if chunk is not None:
+            self._take_chunk(chunk)
+        if footer is not None:
+            self._take_footer(footer)
+
+    def _take_chunk(self, chunk: transfer_pb2.Chunk) -> None:
+        size, start = len(chunk.data), len(self.received)
+        end = chunk.offset + size
+        limit = min(self._chunk_bytes, MAX_CHUNK_BYTES)
+        if chunk.offset != start:
+            raise self._fault(FaultName.WRONG_CHUNK, f"a chunk at offset {start}", f"one at {chunk.offset}")
+        if not size:
+            raise self._fault(FaultName.WRONG_CHUNK, "chunks of at least 1 byte", f"an empty one at {start}")
+        if size > limit:
+            raise self._fault(
+                FaultName.WRONG_CHUNK, f"chunks of at most the {limit} bytes of chunk_bytes", f"one of {size} bytes"
+            )
+        if end > self._payload.byte_count:
+            raise self._fault(
+                FaultName.WRONG_CHUNK,
+                f"{self._payload.byte_count} bytes in all",
+                f"a chunk that ends at {end}",
+            )
+        if not self._payload.is_border(end):
+            raise self._fault(
+                FaultName.WRONG_CHUNK,
+                f"a cut between two elements (blocks), such as at {self._payload.border_at_or_before(end)}",
+                f"a chunk that ends at {end}",
+            )
+        self.received += chunk.data
+        self._chunks += 1
+
+    def _take_footer(self, footer: transfer_pb2.Footer) -> None:
+        received = len(self.received)
+        if received != self._payload.byte_count:
+            raise self._fault(
+                FaultName.WRONG_SIZE,
+                f"{self._payload.byte_count} bytes before the footer",
+                f"the footer behind {received} bytes",
+            )
+        if (footer.byte_count, footer.chunk_count) != (received, self._chunks):
+            raise self._fault(
+                FaultName.WRONG_FOOTER,
+                f"a footer of {received} bytes and {self._chunks} chunks, as were sent",
+                f"one of {footer.byte_count} bytes and {footer.chunk_count} chunks",
+            )
+        if footer.crc32c != self.crc32c:
+            raise self._fault(
+                FaultName.WRONG_CHECKSUM,
+                f"CRC32C {self.crc32c:#010x} of the bytes that were sent",
+                f"{footer.crc32c:#010x} in the footer",
+            )
+        self.is_complete = True
+
+    def no_footer(self, came: str) -> Fault:
+        """The fault of a payload that does not end."""
+        return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self._payload.byte_count} bytes", came)
+
+    def _fault(self, name: FaultName, expected: str, came: str) -> Fault:
+        return Fault(name, f"{self._what}: {expected}", came, Place.CHUNKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a payload may be: `parameters` are right; as `otherwise` they are wrong in a way that has a name.
+
+    Attributes:
+        parameters: float32, one dimension, before they are encoded.
+        rest: the bytes behind the PARAMETERs.
+        otherwise: (fault, what is right, what such values are) of further float32 arrays.
+    """
+
+    parameters: NDArray[np.float32]
+    rest: bytes
+    otherwise: Sequence[tuple[FaultName, str, str, NDArray[np.float32]]] = ()
+
+
+def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: str) -> None:
+    """Raise a Fault unless `data`, a complete payload, is the expected one bit by bit (though 0 may be -0)."""
+    middle = payload.parameter_bytes
+    came, rest = data[:middle], data[middle:]
+    wire_type = payload.wire_type
+    right = bytes(encode(wire_type, expected.parameters))
+    if not _same(wire_type, came, right):
+        if wire_type is WireType.BFLOAT16 and came == _truncated(expected.parameters):
+            raise Fault(
+                FaultName.TRUNCATING_BFLOAT16,
+                f"{what}: bfloat16 rounded half to even: {_first_difference(payload, came, right)[0]}",
+                f"the upper half of float32 as it is: {_first_difference(payload, came, right)[1]}",
+                Place.PAYLOADS,
+            )
+        for name, wanted, found, parameters in expected.otherwise:
+            if _same(wire_type, came, bytes(encode(wire_type, parameters))):
+                raise Fault(name, f"{what}: {wanted}", found, Place.COMMIT)
+        wanted, found = _first_difference(payload, came, right)
+        raise Fault(FaultName.WRONG_VALUES, f"{what}: {wanted}", found, Place.PAYLOADS)
+    if rest != expected.rest:
+        offset = next(index for index, pair in enumerate(zip(rest, expected.rest, strict=True)) if pair[0] != pair[1])
+        spec, element = payload.locate_rest(middle + offset)
+        raise Fault(
+            FaultName.WRONG_BUFFERS,
+            f"{what}: {spec.kind.value} {spec.name!r} as it was received last, byte {expected.rest[offset]:#04x} "
+            f"in element {element}",
+            f"byte {rest[offset]:#04x}",
+            Place.PAYLOADS,
+        )
+
+
+def _same(wire_type: WireType, came: bytes, right: bytes) -> bool:
+    if came == right:
+        return True
+    if wire_type is WireType.INT8_BLOCK:
+        return False
+    # 0 and -0 differ in a bit, and in nothing else.
+    return bool(np.array_equal(_values(wire_type, came), _values(wire_type, right)))
+
+
+def _values(wire_type: WireType, data: bytes) -> NDArray[np.float32]:
+    out = np.empty(_elements(wire_type, len(data)), np.float32)
+    decode(wire_type, memoryview(data), out)
+    return out
+
+
+def _elements(wire_type: WireType, size: int) -> int:
+    if wire_type is not WireType.INT8_BLOCK:
+        return size // wire_type.unit_bytes
+    blocks = -(-size // BLOCK_BYTES)
+    return size - 4 * blocks
+
+
+def _truncated(values: NDArray[np.float32]) -> bytes:
+    return (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+
+
+def _first_difference(payload: PayloadFormat, came: bytes, right: bytes) -> tuple[str, str]:
+    """What the first wrong element should be, and what it is."""
+    wire_type = payload.wire_type
+    offset = next(index for index, pair in enumerate(zip(came, right, strict=True)) if pair[0] != pair[1])
+    if wire_type is not WireType.INT8_BLOCK:
+        found, wanted = _values(wire_type, came), _values(wire_type, right)
+        element = int(np.argmax(~(found == wanted)))
+        return f"{_name(payload, element)} = {float(wanted[element])!r}", f"{float(found[element])!r}"
+    block, within = divmod(offset, BLOCK_BYTES)
+    if within < 4:
+        scales = [
+            float(np.frombuffer(one, "<f4", 1, block * BLOCK_BYTES)[0]) for one in (right, came)
+        ]  # fmt: skip
+        return f"the scale of block {block} = {scales[0]!r}", f"{scales[1]!r}"
+    element = block * BLOCK_ELEMENTS + within - 4
+    wanted_q, found_q = (int(np.int8(np.uint8(one[offset]))) for one in (right, came))
+    return f"{_name(payload, element)} = {wanted_q} times the block's scale", f"{found_q}"
+
+
+def _name(payload: PayloadFormat, element: int) -> str:
+    spec, index = payload.layout.locate_parameter(element)
+    return f"element {index} of {spec.name!r}"

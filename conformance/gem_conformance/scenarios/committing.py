@@ -1,0 +1,91 @@
+"""Commits that meet no trouble: small and large, buffers withheld, slow readers, other learning rates."""
+
+import time
+
+from gem_conformance.faults import Place
+from gem_conformance.play import Play
+from gem_conformance.scenarios.scenario import LARGE, Scenario
+
+__all__ = ["SCENARIOS"]
+
+
+def commit_small(play: Play) -> None:
+    """Payloads of at most 64 KiB, one after the other."""
+    play.initialised_by_others()
+    for _ in range(4):
+        play.commit()
+    play.last_commit()
+
+
+def commit_large(play: Play) -> None:
+    """Payloads that wait for proceed."""
+    play.initialised_by_others()
+    for _ in range(3):
+        commit = play.new_header()
+        play.quiet(commit, 0.2)
+        play.answer(commit)
+    play.last_commit()
+
+
+def proceed_withheld(play: Play) -> None:
+    """The server has no staging buffer for a while."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.quiet(commit, 2 * play.limits.quiet)
+    play.answer(commit)
+    play.last_commit()
+
+
+def slow_reader(play: Play) -> None:
+    """The server stops to read in the midst of a payload, and sends its reply slowly."""
+    play.initialised_by_others()
+    commit = play.new_header()
+    commit.call.stop_reading()
+    play.proceed(commit)
+    for _ in range(3):
+        time.sleep(play.limits.quiet / 2)
+        commit.call.read_one()
+        play.take_part(commit)
+    commit.call.go_on_reading()
+    play.take_rest(commit)
+    play.apply(commit)
+    play.reply(commit, pause=0.1)
+    play.last_commit()
+
+
+def changed_eta(play: Play) -> None:
+    """Each verdict tells another learning rate for the next commit."""
+    play.initialised_by_others()
+    for eta in (0.02, 0.3, 0.01):
+        commit = play.new_header()
+        play.take(commit)
+        play.apply(commit)
+        play.central.eta = eta
+        play.reply(commit)
+    play.last_commit()
+
+
+def local_steps(play: Play) -> None:
+    """The run asks for four local steps a commit."""
+    play.central.local_steps = 4
+    play.initialised_by_others()
+    commit = play.header_unless_it_stops("the run asks for local steps", Place.COMMIT)
+    if commit is not None:
+        play.answer(commit)
+        play.last_commit()
+
+
+SCENARIOS = (
+    Scenario("commit-small", "payloads of at most 64 KiB travel whole", commit_small, is_basic=True),
+    Scenario("commit-large", "larger ones wait for proceed", commit_large, LARGE),
+    Scenario("proceed-withheld", "no proceed for a while: wait for it", proceed_withheld, LARGE),
+    Scenario("slow-reader", "the server reads and answers slowly: wait for it", slow_reader, LARGE),
+    Scenario("changed-eta", "each verdict has another learning rate", changed_eta),
+    Scenario(
+        "local-steps",
+        "local steps are asked for: take them, or stop",
+        local_steps,
+        may_not_speak=True,
+    ),
+)

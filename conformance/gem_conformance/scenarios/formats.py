@@ -1,0 +1,120 @@
+"""Layouts and wire types."""
+
+from dataclasses import replace
+
+from gem_conformance.play import Play
+from gem_conformance.scenarios.scenario import Scenario
+from gem_conformance.task import Task, tensor
+from gem_core.layout import ElementType, Layout
+from gem_core.wire_types import WireType
+
+__all__ = ["SCENARIOS"]
+
+# 1 003 elements: the last block of int8 is a short one.
+_ODD = Task(Layout([tensor("a", (31, 17)), tensor("b", (476,))]))
+
+
+def commits(play: Play) -> None:
+    """A generic learning rate, then one by which products are exact, so that ties have to be rounded."""
+    play.initialised_by_others()
+    commit = play.new_header()
+    play.take(commit)
+    play.apply(commit)
+    play.central.eta = 0.5
+    play.reply(commit)
+    play.commit()
+    play.last_commit()
+
+
+def exact_commits(play: Play) -> None:
+    """With a learning rate of 1/2 every value is exact in all four floating-point types."""
+    play.central.eta = 0.5
+    play.initialised_by_others()
+    play.commit()
+    play.last_commit()
+
+
+def initialise(play: Play) -> None:
+    """The candidate uploads all kinds of tensors, and gets others' values for some of them."""
+    play.central.eta = 0.5
+    play.initialise()
+    play.commit()
+    play.last_commit()
+
+
+def _tensors(count: int) -> Task:
+    shapes = ((), (3,), (0, 4), (2, 2))
+    parameters = [tensor(f"layer{index}.weight", shapes[index % 4]) for index in range(count - 200)]
+    buffers = [tensor(f"layer{index}.count", (), "buffer", "int64") for index in range(200)]
+    return Task(Layout([*parameters, *buffers]))
+
+
+# In the order of the Python worker's models: BUFFERs by width, the widest first.
+_KINDS = Task(
+    Layout(
+        [
+            tensor("weight", (30, 20)),
+            tensor("scale", ()),
+            tensor("steps", (), "buffer", "int64"),
+            tensor("mean", (7,), "buffer", "float32"),
+            tensor("counts", (5,), "buffer", "int32"),
+            tensor("mask", (9,), "buffer", "bool"),
+            tensor("frozen.weight", (11, 3), "constant", "float32"),
+            tensor("frozen.table", (13,), "constant", "uint8"),
+        ]
+    )
+)
+_TYPES = Task(
+    Layout(
+        [
+            tensor("trained.float32", (40, 3)),
+            tensor("trained.float64", (21,), "parameter", "float64"),
+            tensor("trained.float16", (19,), "parameter", "float16"),
+            tensor("trained.bfloat16", (17,), "parameter", "bfloat16"),
+            *(
+                tensor(f"kept.{one.value}", (3,), "buffer", one.value)
+                for one in sorted(ElementType, key=lambda one: (-one.byte_size, f"torch.{one.value}"))
+            ),
+        ]
+    )
+)
+_EMPTY = Task(
+    Layout(
+        [
+            tensor("nothing", (0,)),
+            tensor("weight", (8, 8)),
+            tensor("no_rows", (0, 7)),
+            tensor("bias", (8,)),
+            tensor("no_columns", (7, 0)),
+            tensor("empty", (0,), "buffer"),
+            tensor("count", (2,), "buffer"),
+            tensor("frozen", (3, 0), "constant"),
+        ]
+    )
+)
+
+
+def _wire(deltas: bool, wire_type: WireType) -> Scenario:
+    types = (wire_type,)
+    task = replace(_ODD, delta_wire_types=types) if deltas else replace(_ODD, parameter_wire_types=types)
+    what, name = ("deltas", "delta") if deltas else ("parameters", "parameter")
+    return Scenario(
+        f"{name}-{wire_type.name.lower().replace('_', '-')}",
+        f"{what} travel as {wire_type.name}",
+        commits,
+        task,
+        may_not_speak=wire_type is not WireType.FLOAT32,
+    )
+
+
+_SPOKEN = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
+
+SCENARIOS = (
+    *(_wire(True, one) for one in _SPOKEN),
+    *(_wire(False, one) for one in _SPOKEN),
+    Scenario("buffers-constants", "BUFFERs go along, CONSTANTs come once", commits, _KINDS),
+    Scenario("buffers-first", "BUFFERs and CONSTANTs in the first upload", initialise, _KINDS),
+    Scenario("element-types", "tensors of every element type", exact_commits, _TYPES, may_not_speak=True),
+    Scenario("empty-tensor", "tensors of 0 elements", commits, _EMPTY),
+    Scenario("many-tensors", "a layout of 10 000 tensors", commits, _tensors(10_000)),
+)

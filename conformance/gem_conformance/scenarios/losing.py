@@ -1,0 +1,77 @@
+"""What breaks: streams, replies, sessions, the server itself."""
+
+from gem_conformance.play import Play
+from gem_conformance.scenarios.scenario import LARGE, Scenario
+
+__all__ = ["SCENARIOS"]
+
+
+def torn_commit(play: Play) -> None:
+    """A stream breaks in the midst of a payload: nothing is applied, the identical bytes come again."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.proceed(commit)
+    play.take_part(commit)
+    play.take_part(commit)
+    play.tear(commit)
+    play.commit()
+    play.last_commit()
+
+
+def dropped_reply(play: Play) -> None:
+    """A commit is applied, and the stream breaks before the verdict."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.take(commit)
+    play.apply(commit)
+    play.tear(commit)
+    play.commit()
+    play.last_commit()
+
+
+def duplicate(play: Play) -> None:
+    """The same, but it is applied only after the candidate has asked: its header again brings the verdict at once."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.take(commit)
+    play.tear(commit)
+    again = play.new_header()
+    if play.turn_into_repeat(again, commit):
+        play.repeat(again)
+        play.commit()
+    else:
+        play.answer(again)
+    play.last_commit()
+
+
+def torn_reply(play: Play) -> None:
+    """The verdict came, and then the stream breaks in the midst of the parameters."""
+    play.initialised_by_others()
+    commit = play.new_header()
+    play.take(commit)
+    play.apply(commit)
+    play.reply(commit, tear_after=3)
+    play.commit()
+    play.last_commit()
+
+
+def restart(play: Play) -> None:
+    """The server is killed with a commit under way, and starts again with another incarnation."""
+    play.initialised_by_others()
+    play.commit()
+    play.new_header()
+    play.restart()
+    play.commit()
+    play.last_commit()
+
+
+SCENARIOS = (
+    Scenario("torn-commit", "the stream breaks in a payload: the identical bytes again", torn_commit, LARGE),
+    Scenario("dropped-reply", "applied, and the verdict is lost: ask for it", dropped_reply),
+    Scenario("duplicate", "applied before it is sent again: a verdict instead of proceed", duplicate, LARGE),
+    Scenario("torn-reply", "the reply breaks in its parameters: bring the rest", torn_reply, LARGE),
+    Scenario("restart", "another incarnation on the same port: join, pull, drop the delta", restart),
+)

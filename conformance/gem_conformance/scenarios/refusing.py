@@ -1,0 +1,79 @@
+"""Refusals: what each asks a worker to do."""
+
+import grpc
+
+from gem_conformance.faults import Place
+from gem_conformance.play import Play
+from gem_conformance.scenarios.scenario import LARGE, Scenario
+from gem_conformance.wire import Refusal
+
+__all__ = ["SCENARIOS"]
+
+
+def retry_info(play: Play) -> None:
+    """Join, and twice a commit, are refused with RetryInfo."""
+    play.initialised_by_others()
+    play.join(Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY", retry_after=1.5))
+    play.commit()
+    play.refuse(play.new_header(), "WAITING_ROOM", retry_after=1.5)
+    play.refuse(play.new_header(), "WAITING_ROOM", retry_after=2.0)
+    play.commit()
+    play.last_commit()
+
+
+def no_retry(play: Play) -> None:
+    """A commit is refused without RetryInfo, for a reason that the table does not name."""
+    play.initialised_by_others()
+    play.commit()
+    play.refuse(play.new_header(), "BAD_VALUE")
+    play.must_stop("the refusal says that it is the worker's own fault", Place.REFUSALS)
+
+
+def stale_base(play: Play) -> None:
+    """A commit is refused as stale: pull, drop the delta, the same sequence."""
+    play.initialised_by_others()
+    play.commit()
+    play.refuse(play.new_header(), "STALE_BASE")
+    play.commit()
+    play.last_commit()
+
+
+def sequence_gap(play: Play) -> None:
+    """The server counts otherwise than the candidate: Join tells what is next."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.session.last_applied += 3
+    play.session.stored = None
+    play.refuse(commit, "SEQUENCE_GAP")
+    play.commit()
+    play.last_commit()
+
+
+def expired_session(play: Play) -> None:
+    """The server has forgotten the session: join under the same id, pull, drop the delta."""
+    play.initialised_by_others()
+    play.commit()
+    play.refuse(play.new_header(), "EXPIRED_SESSION")
+    play.commit()
+    play.last_commit()
+
+
+def draining(play: Play) -> None:
+    """The server shuts down, and says so; then another one is there."""
+    play.initialised_by_others()
+    play.commit()
+    play.refuse(play.new_header(), "DRAINING", retry_after=1.0)
+    play.restart()
+    play.commit()
+    play.last_commit()
+
+
+SCENARIOS = (
+    Scenario("retry-info", "refused with RetryInfo: not before its delay, the identical bytes", retry_info, LARGE),
+    Scenario("no-retry", "refused without RetryInfo: do not repeat it, stop", no_retry),
+    Scenario("stale-base", "refused as stale: pull, drop the delta", stale_base),
+    Scenario("sequence-gap", "refused as a gap: Join tells the sequence", sequence_gap),
+    Scenario("expired-session", "the session has expired: join, pull, drop the delta", expired_session),
+    Scenario("draining", "the server shuts down, another one comes", draining),
+)

@@ -1,0 +1,87 @@
+"""The quadratic task: what a candidate trains, so that every byte that it must send is known.
+
+The loss is 1/2 * sum(theta^2), so the gradient is theta and a delta is float32(-eta) * theta as float32 rounds it. What
+the candidate reads of it is the task file, `Task.to_json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.wire_types import WireType
+
+__all__ = ["Task", "buffer_bytes", "delta", "first_parameters", "wire_name"]
+
+_DTYPES = {
+    ElementType.FLOAT32: "<f4",
+    ElementType.FLOAT64: "<f8",
+    ElementType.FLOAT16: "<f2",
+    ElementType.INT8: "<i1",
+    ElementType.INT16: "<i2",
+    ElementType.INT32: "<i4",
+    ElementType.INT64: "<i8",
+    ElementType.UINT8: "<u1",
+    ElementType.BOOL: "<u1",
+}
+
+
+def wire_name(wire_type: WireType) -> str:
+    """Its name in the task file."""
+    return wire_type.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a scenario has a candidate train.
+
+    Attributes:
+        layout: of the model.
+        delta_wire_types, parameter_wire_types: to be offered in Join, in this order.
+    """
+
+    layout: Layout
+    delta_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
+    parameter_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
+
+    def to_json(self) -> str:
+        """The task file, whose form docs/protocol.md#conformance describes."""
+        return json.dumps(
+            {
+                "layout": self.layout.describe(),
+                "delta_wire_types": [wire_name(one) for one in self.delta_wire_types],
+                "parameter_wire_types": [wire_name(one) for one in self.parameter_wire_types],
+            }
+        )
+
+
+def tensor(name: str, shape: Sequence[int], kind: str = "parameter", element_type: str = "float32") -> TensorSpec:
+    """A tensor of a scenario's layout."""
+    return TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind))
+
+
+def first_parameters(count: int) -> NDArray[np.float32]:
+    """What a candidate uploads as its `count` PARAMETERs; exact in all four floating-point types."""
+    return ((np.arange(count) % 509 - 254) / 256).astype(np.float32)
+
+
+def delta(theta: NDArray[np.float32], eta: float) -> NDArray[np.float32]:
+    """What a candidate must commit for parameters `theta` (float32, one dimension) and the learning rate `eta`."""
+    return np.float32(-eta) * theta
+
+
+def buffer_bytes(tensors: Sequence[TensorSpec], generation: int) -> bytes:
+    """Made-up legal bytes of BUFFERs or CONSTANTs, others in each generation; generation 0 is all zeros."""
+    parts = []
+    for one in tensors:
+        values = (np.arange(one.elements) * generation + generation) % (2 if one.element_type is ElementType.BOOL else 5)
+        if one.element_type is ElementType.BFLOAT16:
+            parts.append((values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes())
+        else:
+            parts.append(values.astype(_DTYPES[one.element_type]).tobytes())
+    return b"".join(parts)

@@ -1,0 +1,230 @@
+"""The kit's end of the connection: a gRPC server whose every call and message becomes an event in one queue.
+
+gRPC's threads only carry bytes; who reads the queue (play.py) decides everything, in one thread, so that a scenario is a
+sequence of steps. All methods are served as streams of raw bytes, which on the wire is the same as unary calls.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+__all__ = ["Call", "Event", "Kind", "Refusal", "Wire"]
+
+# Far above the contract's 2 MiB + 64 KiB, so that a message that is too large reaches the judge, who has a name for it.
+_RECEIVE_LIMIT = 64 << 20
+# Every open call holds one; candidates have two or three.
+_THREADS = 32
+_SERVICE = "gemps.v1.ParameterServerService"
+_DETAILS_KEY = "grpc-status-details-bin"
+_REBIND_SECONDS = 10.0
+
+
+class Kind(Enum):
+    """What an event is about."""
+
+    MESSAGE = "a message"
+    HALF_CLOSED = "the candidate has sent its last message"
+    ENDED = "the call is over: cancelled, or its connection is gone, or the kit ended it"
+    EXITED = "the candidate's process has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a call ends: with a status, and ErrorInfo and RetryInfo where there are a reason and a delay.
+
+    Attributes:
+        code: gRPC's.
+        reason: name of an ErrorReason; empty: as a broken connection looks, without any details.
+        retry_after: seconds; None: no RetryInfo.
+        message: for people.
+    """
+
+    code: grpc.StatusCode
+    reason: str = ""
+    retry_after: float | None = None
+    message: str = "the conformance kit refuses this"
+
+
+# As the end of a connection looks to a client.
+TORN = Refusal(grpc.StatusCode.UNAVAILABLE, message="the conformance kit broke this call")
+
+
+class Call:
+    """One call of the candidate. `send` and `end` return at once; gRPC's thread does the rest.
+
+    Attributes:
+        method: its name, without the service.
+        is_over: nothing can be sent any more.
+    """
+
+    def __init__(self, method: str, events: queue.Queue[Event]) -> None:
+        self.method = method
+        self.is_over = False
+        self._events = events
+        self._outgoing: queue.Queue[bytes | Refusal | None] = queue.Queue()
+        self._may_read = threading.Event()
+        self._may_read.set()
+        self._allowed = threading.Semaphore(0)
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+        self._outgoing.put(message)
+
+    def end(self, refusal: Refusal | None = None) -> None:
+        """End the call, after what was sent: with OK, or with a refusal. What still comes on it is nobody's concern."""
+        self.is_over = True
+        self._outgoing.put(refusal)
+
+    def stop_reading(self) -> None:
+        """Take no further message; HTTP/2's flow control then stops the candidate."""
+        self._may_read.clear()
+
+    def read_one(self) -> None:
+        """Take one message more."""
+        self._allowed.release()
+
+    def go_on_reading(self) -> None:
+        """Read again as it comes."""
+        self._may_read.set()
+        self._allowed.release()
+
+    def serve(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """For gRPC's thread: what is sent."""
+        context.add_callback(self._ended)
+        threading.Thread(target=self._read, args=(messages,), daemon=True).start()
+        while (outgoing := self._outgoing.get()) is not None:
+            if isinstance(outgoing, Refusal):
+                _abort(context, outgoing)
+            else:
+                yield outgoing
+
+    def _read(self, messages: Iterator[bytes]) -> None:
+        try:
+            while True:
+                if not self._may_read.is_set():
+                    self._allowed.acquire()
+                message = next(messages, None)
+                if message is None:
+                    break
+                self._events.put(Event(Kind.MESSAGE, self, message))
+        except Exception:  # gRPC raises a bare Exception when the call ended; `_ended` tells
+            return
+        self._events.put(Event(Kind.HALF_CLOSED, self))
+
+    def _ended(self) -> None:
+        self._outgoing.put(None)
+        self.go_on_reading()
+        self._events.put(Event(Kind.ENDED, self))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened, and when (monotonic seconds). `status`: the exit status, of EXITED."""
+
+    kind: Kind
+    call: Call | None = None
+    message: bytes = b""
+    status: int = 0
+    at: float = field(default_factory=time.monotonic)
+
+
+class Wire:
+    """A server on a port of this machine.
+
+    Args:
+        listen: HOST:PORT; port 0: any, which then stays the same over restarts.
+
+    Attributes:
+        events: everything that happens, in order.
+    """
+
+    def __init__(self, listen: str = "127.0.0.1:0") -> None:
+        self.events: queue.Queue[Event] = queue.Queue()
+        self._host, _, port = listen.rpartition(":")
+        self._port = int(port)
+        self._server: grpc.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return f"{self._host}:{self._port}"
+
+    def start(self) -> None:
+        """Listen. Raises OSError when the port is taken."""
+        server = grpc.server(
+            ThreadPoolExecutor(_THREADS),
+            handlers=[_Handlers(self.events)],
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", _RECEIVE_LIMIT),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+        )
+        until = time.monotonic() + _REBIND_SECONDS
+        while True:
+            try:
+                self._port = server.add_insecure_port(self.address) or self._port
+                break
+            except RuntimeError:
+                # A port that was just given back may be busy for a moment.
+                if time.monotonic() >= until:
+                    raise OSError(f"cannot listen at {self.address}: is another server there?") from None
+                time.sleep(0.1)
+        server.start()
+        self._server = server
+
+    def stop(self) -> None:
+        """End every call and connection at once, as a killed server does."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop(0).wait()
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    def __init__(self, events: queue.Queue[Event]) -> None:
+        self._events = events
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        if service == "grpc.health.v1.Health":
+            return _stream(_healthy)
+        if service != _SERVICE:
+            return None
+        return _stream(lambda messages, context: Call(method, self._events).serve(messages, context))
+
+
+def _stream(behaviour: Any) -> grpc.RpcMethodHandler[bytes, bytes]:
+    return grpc.stream_stream_rpc_method_handler(behaviour, None, None)
+
+
+def _healthy(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Answer Check and Watch: HealthCheckResponse{status: SERVING}. A Watch gets no more, since nothing changes."""
+    next(messages, None)
+    yield b"\x08\x01"
+
+
+def _abort(context: grpc.ServicerContext, refusal: Refusal) -> None:
+    if not refusal.reason:
+        context.abort(refusal.code, refusal.message)
+    status = Status(code=code_pb2.Code.Value(refusal.code.name), message=refusal.message)
+    status.details.add().Pack(ErrorInfo(reason=refusal.reason, domain="gemps"))
+    if refusal.retry_after is not None:
+        delay = Duration()
+        delay.FromMicroseconds(int(refusal.retry_after * 1e6))
+        status.details.add().Pack(RetryInfo(retry_delay=delay))
+    context.set_trailing_metadata(((_DETAILS_KEY, status.SerializeToString()),))
+    context.abort(refusal.code, refusal.message)

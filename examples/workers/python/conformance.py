@@ -1,0 +1,64 @@
+"""The Python worker as a candidate of `gemps conformance serve`: it trains the quadratic task on any layout.
+
+    gemps conformance serve -- python examples/workers/python/conformance.py
+
+What a candidate is, docs/protocol.md says under "Conformance". All that is about the service is in `ParameterServer`;
+here is only a model that has the tensors of the task, and whose gradient is its parameters.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from gem_worker import ParameterServer
+from torch import nn
+
+# What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
+WIRE_NAMES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "int8_block": "int8"}
+NOT_SPOKEN = 3
+
+
+def build(layout: list[dict[str, Any]]) -> nn.Module:
+    """A model with these tensors; a name with dots makes modules within it."""
+    model, done = nn.Module(), 0
+    for spec in layout:
+        *path, name = spec["name"].split(".")
+        owner = model
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            owner = owner.get_submodule(part)
+        value = torch.zeros(spec["shape"], dtype=getattr(torch, spec["element_type"]))
+        if spec["kind"] == "parameter":
+            elements = torch.arange(done, done + value.numel())
+            value = ((elements % 509 - 254) / 256).to(value.dtype).view(value.shape)
+            done += value.numel()
+        if spec["kind"] == "buffer":
+            owner.register_buffer(name, value)
+        else:
+            owner.register_parameter(name, nn.Parameter(value, requires_grad=spec["kind"] == "parameter"))
+    return model
+
+
+def main() -> int:
+    """Train until the run is finished; the exit status."""
+    task = json.loads(Path(os.environ["GEMPS_CONFORMANCE"]).read_text(encoding="utf-8"))
+    offers = [[WIRE_NAMES[one] for one in task[f"{what}_wire_types"] if one in WIRE_NAMES] for what in ("delta", "parameter")]
+    if not all(offers):
+        return NOT_SPOKEN
+    torch.set_num_threads(1)
+    model = build(task["layout"])
+    trained = [one for one in model.parameters() if one.requires_grad]
+    with ParameterServer(model=model, delta_wire=offers[0][0], parameter_wire=offers[1][0]) as ps:
+        while True:  # until the run is finished: then step() raises RunFinished, which the with block absorbs
+            for one in trained:
+                one.grad = one.detach().clone()  # of 1/2 * sum(theta^2)
+            ps.step()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
