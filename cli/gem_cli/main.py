@@ -9,6 +9,7 @@ import typer
 
 from gem_cli.commands.certs import certs
 from gem_cli.commands.checkpoint import checkpoint
+from gem_cli.commands.conformance import conformance_app
 from gem_cli.commands.doctor import doctor
 from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.export_task import export_task
@@ -68,6 +69,7 @@ for command in (
     export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
+app.add_typer(conformance_app)
 
 
 def main() -> None:

@@ -23,9 +23,7 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
         if spec.element_type not in _TYPES or spec.kind not in _KINDS:
             raise LayoutError(f"tensor {index} ({spec.name[:100]!r}) has no known element_type or kind")
         tensors.append(
-            TensorSpec(
-                spec.name, tuple(spec.shape), _TYPES[spec.element_type], _KINDS[spec.kind], tuple(spec.aliases)
-            )
+            TensorSpec(spec.name, tuple(spec.shape), _TYPES[spec.element_type], _KINDS[spec.kind], tuple(spec.aliases))
         )
     return Layout(tensors)
 

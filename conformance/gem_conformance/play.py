@@ -207,7 +207,10 @@ class Play:
             request = self._part(call, upload, parameters_pb2.InitializeRequest, Place.INITIALIZE)
             if request.HasField("header"):
                 raise Fault(
-                    FaultName.OUT_OF_ORDER, "one header, then chunks and the footer", "a second header", Place.INITIALIZE
+                    FaultName.OUT_OF_ORDER,
+                    "one header, then chunks and the footer",
+                    "a second header",
+                    Place.INITIALIZE,
                 )
         layout = self._task.layout
         rest = buffer_bytes(layout.buffers + layout.constants, 0)
@@ -230,9 +233,9 @@ class Play:
         self.central.begin(self._others_theta())
         self._say_initialised(_call(event), parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED)
 
-    def initialised_by_others(self) -> None:
-        """Let there be parameters before the candidate joins."""
-        self.central.begin(self._others_theta())
+    def initialised_by_others(self, *, narrow: bool = False) -> None:
+        """Let there be parameters before the candidate joins; `narrow`: exact in all four floating-point types."""
+        self.central.begin(-first_parameters(self._task.layout.parameter_count) if narrow else self._others_theta())
 
     def pull(self) -> Pull:
         """Await a pull; `send` answers it."""
@@ -458,9 +461,7 @@ class Play:
         """
         status = self._see_it_end(leaving=True, was_refused=was_refused)
         if status not in (0, None):
-            raise Fault(
-                FaultName.WRONG_EXIT, "exit status 0 at the end of a run", f"exit status {status}", Place.END
-            )
+            raise Fault(FaultName.WRONG_EXIT, "exit status 0 at the end of a run", f"exit status {status}", Place.END)
         if not self._has_left:
             raise Fault(FaultName.NO_LEAVE, "Leave when the run is finished", "the end of the process", Place.END)
 
@@ -559,9 +560,7 @@ class Play:
                 self._answer_leave(event)
                 if self._may_stop:
                     return
-                raise Fault(
-                    FaultName.LEFT_EARLY, "a worker that stays until the run is finished", "Leave", Place.END
-                )
+                raise Fault(FaultName.LEFT_EARLY, "a worker that stays until the run is finished", "Leave", Place.END)
             case "GetStatus":
                 answer = status_pb2.GetStatusResponse()
                 answer.status.run_state = self.central.run_state
@@ -575,9 +574,7 @@ class Play:
             case "WatchStatus" | "GetHistory":
                 self._refuse(call, Refusal(_CODES["NOT_OFFERED"], "NOT_OFFERED"))
             case method:
-                raise Fault(
-                    FaultName.UNEXPECTED_CALL, "Join, Pull, Commit, Heartbeat or Leave", method, Place.SESSIONS
-                )
+                raise Fault(FaultName.UNEXPECTED_CALL, "Join, Pull, Commit, Heartbeat or Leave", method, Place.SESSIONS)
 
     def _count(self, call: Call) -> None:
         self._served += 1
@@ -765,9 +762,7 @@ class Play:
 
     def _check_session(self, session_id: bytes) -> None:
         if self._session is None or session_id != self._session.session_id:
-            raise Fault(
-                FaultName.WRONG_SESSION, "the session id of Join in every call", "another one", Place.SESSIONS
-            )
+            raise Fault(FaultName.WRONG_SESSION, "the session id of Join in every call", "another one", Place.SESSIONS)
 
     def _initialize_header(self, event: Event) -> parameters_pb2.InitializeRequest:
         request = self._parse(event, parameters_pb2.InitializeRequest)
@@ -785,9 +780,7 @@ class Play:
         return request
 
     def _say_initialised(self, call: Call, outcome: parameters_pb2.InitializeOutcome) -> None:
-        _answer(
-            call, parameters_pb2.InitializeResponse(outcome=outcome, version=self.central.version.to_wire())
-        )
+        _answer(call, parameters_pb2.InitializeResponse(outcome=outcome, version=self.central.version.to_wire()))
 
     def _others_theta(self) -> NDArray[np.float32]:
         """Not what a candidate would have made; up to 9 bits of significand, so that bfloat16 has ties to round."""
@@ -1108,9 +1101,7 @@ class Play:
         expected = Expected(delta(seen, self._told_eta), commit.base.buffers, otherwise)
         judge_values(payload, data, expected, what)
 
-    def _judge_local_steps(
-        self, payload: PayloadFormat, data: bytes, seen: NDArray[np.float32], what: str
-    ) -> None:
+    def _judge_local_steps(self, payload: PayloadFormat, data: bytes, seen: NDArray[np.float32], what: str) -> None:
         """-eta times the sum of the gradients at the worker's own steps; in which order it is summed is open."""
         eta = np.float32(self._told_eta)
         theta, total = seen.copy(), np.zeros_like(seen)

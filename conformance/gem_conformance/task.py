@@ -79,7 +79,9 @@ def buffer_bytes(tensors: Sequence[TensorSpec], generation: int) -> bytes:
     """Made-up legal bytes of BUFFERs or CONSTANTs, others in each generation; generation 0 is all zeros."""
     parts = []
     for one in tensors:
-        values = (np.arange(one.elements) * generation + generation) % (2 if one.element_type is ElementType.BOOL else 5)
+        values = (np.arange(one.elements) * generation + generation) % (
+            2 if one.element_type is ElementType.BOOL else 5
+        )
         if one.element_type is ElementType.BFLOAT16:
             parts.append((values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes())
         else:

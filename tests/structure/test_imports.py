@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CLI = (
+CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CONFORMANCE, CLI = (
     ROOT / path
     for path in (
         "gem_core", "gem_trace", "server/gem_server", "worker/gem_worker", "simulator/gem_simulator",
-        "reproduction/gem_reproduction", "cli/gem_cli",
+        "reproduction/gem_reproduction", "conformance/gem_conformance", "cli/gem_cli",
     )
 )  # fmt: skip
-PACKAGES = (CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CLI)
+PACKAGES = (CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CONFORMANCE, CLI)
 FRAMING = ROOT / "proto/gemps"
 
 GRPC = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "gemps")
@@ -60,7 +60,7 @@ def violations(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
 
 
 def test_core_imports_nothing_of_ours_no_grpc_no_protobuf_no_torch() -> None:
-    ours = ("gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
+    ours = ("gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_conformance", "gem_cli")
     assert violations(sources(CORE), (*ours, *GRPC, *PROTOBUF, "torch", "torchvision")) == []
 
 
@@ -69,25 +69,31 @@ def test_core_reads_no_clock_and_does_no_input_or_output() -> None:
 
 
 def test_trace_imports_the_core_alone_and_reads_no_clock() -> None:
-    ours = ("gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
+    ours = ("gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_conformance", "gem_cli")
     clocks = ("time", "datetime", "socket", "asyncio", "subprocess", "logging")
     assert violations(sources(TRACE), (*ours, *GRPC, *PROTOBUF, *clocks, "torch", "torchvision")) == []
 
 
 def test_server_and_worker_do_not_know_each_other() -> None:
-    assert violations(sources(SERVER), ("gem_worker", "gem_simulator", "gem_reproduction")) == []
-    assert violations(sources(WORKER), ("gem_server", "gem_simulator", "gem_reproduction")) == []
+    assert violations(sources(SERVER), ("gem_worker", "gem_simulator", "gem_reproduction", "gem_conformance")) == []
+    assert violations(sources(WORKER), ("gem_server", "gem_simulator", "gem_reproduction", "gem_conformance")) == []
 
 
 def test_simulator_knows_neither_the_server_nor_the_wire_nor_a_clock() -> None:
     clocks = ("time", "datetime", "socket", "asyncio", "subprocess")
     forbidden = ("gem_server", "gem_worker.client", "gem_worker.parameter_server", *GRPC, *PROTOBUF)
-    assert violations(sources(SIMULATOR), (*forbidden, *clocks, "gem_reproduction")) == []
+    assert violations(sources(SIMULATOR), (*forbidden, *clocks, "gem_reproduction", "gem_conformance")) == []
 
 
 def test_reproduction_knows_neither_the_server_nor_the_wire() -> None:
-    forbidden = ("gem_server", "gem_worker.client", "gem_worker.parameter_server", *GRPC, *PROTOBUF)
+    forbidden = ("gem_server", "gem_worker.client", "gem_worker.parameter_server", "gem_conformance", *GRPC, *PROTOBUF)
     assert violations(sources(REPRODUCTION), forbidden) == []
+
+
+def test_conformance_knows_the_contract_and_the_core_but_no_worker_and_no_server() -> None:
+    """A kit that shared code with what it judges would share its mistakes."""
+    ours = ("gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction")
+    assert violations(sources(CONFORMANCE), (*ours, "torch", "torchvision", "numba")) == []
 
 
 def test_server_does_not_import_torch() -> None:

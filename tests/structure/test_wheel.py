@@ -17,6 +17,7 @@ PACKAGES = {
     "gem_worker": "worker",
     "gem_simulator": "simulator",
     "gem_reproduction": "reproduction",
+    "gem_conformance": "conformance",
     "gem_cli": "cli",
     "gemps": "proto",
 }

@@ -29,7 +29,7 @@ def commits(play: Play) -> None:
 def exact_commits(play: Play) -> None:
     """With a learning rate of 1/2 every value is exact in all four floating-point types."""
     play.central.eta = 0.5
-    play.initialised_by_others()
+    play.initialised_by_others(narrow=True)
     play.commit()
     play.last_commit()
 
@@ -67,12 +67,12 @@ _KINDS = Task(
 _TYPES = Task(
     Layout(
         [
-            tensor("trained.float32", (40, 3)),
-            tensor("trained.float64", (21,), "parameter", "float64"),
-            tensor("trained.float16", (19,), "parameter", "float16"),
-            tensor("trained.bfloat16", (17,), "parameter", "bfloat16"),
+            tensor("trained.as_float32", (40, 3)),
+            tensor("trained.as_float64", (21,), "parameter", "float64"),
+            tensor("trained.as_float16", (19,), "parameter", "float16"),
+            tensor("trained.as_bfloat16", (17,), "parameter", "bfloat16"),
             *(
-                tensor(f"kept.{one.value}", (3,), "buffer", one.value)
+                tensor(f"kept.as_{one.value}", (3,), "buffer", one.value)
                 for one in sorted(ElementType, key=lambda one: (-one.byte_size, f"torch.{one.value}"))
             ),
         ]

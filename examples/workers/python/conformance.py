@@ -46,7 +46,9 @@ def build(layout: list[dict[str, Any]]) -> nn.Module:
 def main() -> int:
     """Train until the run is finished; the exit status."""
     task = json.loads(Path(os.environ["GEMPS_CONFORMANCE"]).read_text(encoding="utf-8"))
-    offers = [[WIRE_NAMES[one] for one in task[f"{what}_wire_types"] if one in WIRE_NAMES] for what in ("delta", "parameter")]
+    offers = [
+        [WIRE_NAMES[one] for one in task[f"{what}_wire_types"] if one in WIRE_NAMES] for what in ("delta", "parameter")
+    ]
     if not all(offers):
         return NOT_SPOKEN
     torch.set_num_threads(1)

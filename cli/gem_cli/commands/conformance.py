@@ -1,0 +1,161 @@
+"""`gemps conformance`."""
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gem_cli.errors import FAILED, USAGE, CommandError
+from gem_cli.options import help_text
+
+if TYPE_CHECKING:
+    from gem_conformance import Outcome, Scenario
+
+conformance_app = typer.Typer(
+    name="conformance",
+    help="Hold a worker in any language to the contract of gemps.v1: docs/protocol.md.",
+    no_args_is_help=True,
+)
+
+
+def serve(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND ARG...]",
+            help="The candidate, which is started anew for each scenario. Without it the server waits for one that you "
+            "start by hand.",
+        ),
+    ] = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option("--scenario", metavar="NAME", help="Play this one alone. May be given several times."),
+    ] = None,
+    basic: Annotated[
+        bool,
+        typer.Option("--basic", help="Play only what a minimal worker has to do: initialise, pull, commit, leave."),
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, max=64, help="So many scenarios side by side.")] = 2,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Without a command: where to listen. Port 0: any.")
+    ] = "127.0.0.1:50051",
+    answer_seconds: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            help="Seconds to wait for a candidate's next call or message. Longer lets slower ones pass, and takes "
+            "longer to notice that one hangs.",
+        ),
+    ] = 40.0,
+    start_seconds: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that a candidate may take from its start to its first call.")
+    ] = 90.0,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a scenario, for programs.")] = False,
+) -> None:
+    """Play scenarios against a worker as a strict server does, and say of each: passed, failed, or not spoken.
+
+    A candidate is started with GEMPS_SERVER, GEMPS_WORKER_NAME and GEMPS_CONFORMANCE in its environment; the last is the
+    path of a file that says what to train. docs/protocol.md#conformance says what it has to be. A failure names the
+    fault, what was expected, what came, and the place in docs/protocol.md. The exit code is 0 when nothing failed.
+
+    [bold]Examples[/bold]
+
+      gemps conformance serve -- python examples/workers/python/conformance.py
+
+      gemps conformance serve --basic -- ./my_worker
+
+      gemps conformance serve --scenario dropped-reply
+    """
+    from gem_conformance import Limits, play_by_hand, play_scenarios
+
+    chosen = _chosen(scenario or [], basic=basic)
+    limits = Limits(start=start_seconds, answer=answer_seconds)
+    width = max(len(one.name) for one in chosen)
+    show = _show_json if as_json else lambda outcome: _show(outcome, width)
+    try:
+        if command:
+            if shutil.which(command[0]) is None:
+                raise CommandError(f"there is no command {command[0]}: give the candidate's after --", USAGE)
+            outcomes = play_scenarios(chosen, command, jobs=jobs, limits=limits, on_outcome=show)
+        else:
+            outcomes = play_by_hand(
+                chosen, _checked(listen), limits=limits, on_ready=_tell_environment, on_outcome=show
+            )
+    except OSError as error:
+        raise CommandError(str(error)) from None
+    failed = [one for one in outcomes if one.verdict == "failed"]
+    if not as_json:
+        _conclude(outcomes, failed)
+    if failed:
+        raise SystemExit(FAILED)
+
+
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a scenario, for programs.")] = False,
+) -> None:
+    """List the scenarios of gemps conformance serve; those of --basic are marked."""
+    from gem_conformance import SCENARIOS
+
+    width = max(map(len, SCENARIOS))
+    for one in SCENARIOS.values():
+        if as_json:
+            print(json.dumps({"scenario": one.name, "about": one.about, "basic": one.is_basic}))
+        else:
+            print(f"{one.name:{width}}  {'basic' if one.is_basic else '     '}  {one.about}")
+
+
+def _chosen(names: list[str], *, basic: bool) -> "list[Scenario]":
+    from gem_conformance import SCENARIOS
+
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown:
+        raise CommandError(f"there is no scenario {unknown[0]}: choose of {', '.join(SCENARIOS)}", USAGE)
+    chosen = [one for one in SCENARIOS.values() if (not names or one.name in names) and (one.is_basic or not basic)]
+    if not chosen:
+        raise CommandError("none of these scenarios is a basic one: leave --basic out", USAGE)
+    return chosen
+
+
+def _checked(listen: str) -> str:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise CommandError(f"--listen {listen}: write HOST:PORT, such as 127.0.0.1:50051", USAGE)
+    return listen
+
+
+def _tell_environment(scenario: "Scenario", environment: dict[str, str]) -> None:
+    """Where a person reads it: stdout may be JSON."""
+    print(f"{scenario.name}: {scenario.about}. Start the candidate with", file=sys.stderr)
+    for name, value in environment.items():
+        print(f"  {name}={value}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _show(outcome: "Outcome", width: int) -> None:
+    name = f"  {outcome.fault.name.name}" if outcome.fault is not None else ""
+    print(f"{outcome.scenario:{width}}  {outcome.verdict}{name}", flush=True)
+
+
+def _show_json(outcome: "Outcome") -> None:
+    print(json.dumps(outcome.as_json()), flush=True)
+
+
+def _conclude(outcomes: "list[Outcome]", failed: "list[Outcome]") -> None:
+    for one in failed:
+        fault = one.fault
+        if fault is None:
+            continue
+        print(f"\n{one.scenario}: {fault.name.name}, {fault.name.value}")
+        print(f"  expected  {fault.expected}\n  came      {fault.came}\n  see       {fault.place.link}")
+        for line in one.output:
+            print(f"  | {line}")
+    counts = {
+        verdict: sum(one.verdict == verdict for one in outcomes) for verdict in ("passed", "failed", "not spoken")
+    }
+    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+
+
+for name, function in (("serve", serve), ("list", list_)):
+    conformance_app.command(name=name, help=help_text(function))(function)
