@@ -1,4 +1,4 @@
-"""What a candidate may do wrong: each fault has a stable name, and a place in docs/protocol.md that says what is right."""
+"""What a candidate may do wrong: each fault has a stable name, and a place in docs/protocol.md that says it right."""
 
 from dataclasses import dataclass
 from enum import Enum

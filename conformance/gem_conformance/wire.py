@@ -1,6 +1,6 @@
 """The kit's end of the connection: a gRPC server whose every call and message becomes an event in one queue.
 
-gRPC's threads only carry bytes; who reads the queue (play.py) decides everything, in one thread, so that a scenario is a
+gRPC's threads only carry bytes; who reads the queue (play.py) decides everything, in one thread: so a scenario is a
 sequence of steps. All methods are served as streams of raw bytes, which on the wire is the same as unary calls.
 """
 
@@ -194,7 +194,7 @@ class Wire:
             server.stop(0).wait()
 
 
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+class _Handlers(grpc.GenericRpcHandler):
     def __init__(self, events: queue.Queue[Event]) -> None:
         self._events = events
 

@@ -1,4 +1,4 @@
-"""The scenarios, in the order in which they are listed. Each is a function that is one sequence of steps on a `Play`."""
+"""The scenarios, in the order in which they are listed. Each is a function: a sequence of steps on a `Play`."""
 
 from gem_conformance.scenarios import committing, ending, formats, losing, refusing, starting
 from gem_conformance.scenarios.scenario import Scenario
