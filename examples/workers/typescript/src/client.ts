@@ -9,6 +9,7 @@ import type { ModelState } from './payload.js';
 import { pull } from './pull.js';
 import { type Identity, Session } from './session.js';
 import { type ClientSettings, DEFAULTS } from './settings.js';
+import type { DeltaSettings } from './delta.js';
 import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
 
 export class Client {
@@ -51,8 +52,10 @@ export class Client {
     return this.#session.state;
   }
 
-  get eta(): number {
-    return this.#session.eta;
+  /** As the server told them last. */
+  get deltaSettings(): DeltaSettings {
+    const { localSteps = 0, normaliseLocalSteps = false } = this.#session.joined.settings ?? {};
+    return { eta: this.#session.eta, localSteps: Math.max(1, localSteps), normalise: normaliseLocalSteps };
   }
 
   get isFinished(): boolean {
@@ -77,7 +80,7 @@ export class Client {
     const { settings, rank } = this.#session.joined;
     const { delta, parameters } = this.#session.formats;
     return (
-      `joined as rank ${rank}, rule ${settings?.rule ?? '?'}, eta ${this.eta}, ${delta.layout.parameterCount} parameters, ` +
+      `joined as rank ${rank}, rule ${settings?.rule ?? '?'}, eta ${this.#session.eta}, ${delta.layout.parameterCount} parameters, ` +
       `deltas in ${delta.codec.name}, parameters in ${parameters.codec.name}`
     );
   }

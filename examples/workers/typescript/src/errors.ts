@@ -35,9 +35,6 @@ export class RunFinished extends Error {}
 /** The server was away, or could not complete a call, for too long. */
 export class Unavailable extends Error {}
 
-/** The run asks for something that this worker does not do. */
-export class NotSpoken extends Error {}
-
 /** Somebody stopped this worker. */
 export class Stopped extends Error {}
 

@@ -3,8 +3,9 @@
 import { readFileSync } from 'node:fs';
 
 import { Client } from './client.js';
+import { deltaOf } from './delta.js';
 import { Digits } from './digits.js';
-import { NotSpoken, RunFinished, Stopped } from './errors.js';
+import { RunFinished, Stopped } from './errors.js';
 import { type Options, readOptions, USAGE, UsageError } from './options.js';
 import { Progress } from './progress.js';
 import { Quadratic, readConformance } from './quadratic.js';
@@ -61,7 +62,7 @@ async function main(): Promise<number> {
       return code;
     }
     progress.trouble(error instanceof Error ? error.message : String(error));
-    return error instanceof NotSpoken ? NOT_SPOKEN : FAILED;
+    return FAILED;
   }
 }
 
@@ -125,18 +126,13 @@ async function train(options: Options, work: Work, progress: Progress, stop: Abo
 
 /** Until the run is finished. */
 async function steps(client: Client, task: Task, progress: Progress, stop: AbortSignal): Promise<void> {
-  const delta = new Float32Array(task.layout.parameterCount);
   while (!client.isFinished) {
     if (stop.aborted) throw new Stopped();
-    const { eta } = client;
-    const { gradient, buffers, loss, samples } = task.step(client.state);
-    // Both factors are float32, so their product is exact, and is rounded once.
-    const factor = Math.fround(-eta);
-    for (let i = 0; i < delta.length; i++) delta[i] = factor * gradient[i];
-    if (!delta.every(Number.isFinite)) throw new Error('the gradient is not finite: the run diverged; lower --eta');
+    const settings = client.deltaSettings;
+    const { values, buffers, loss, samples } = deltaOf(task, client.state, settings);
     try {
-      const { isApplied, verdict } = await client.commit(delta, buffers, loss, samples);
-      progress.step(loss, eta, isApplied, verdict);
+      const { isApplied, verdict } = await client.commit(values, buffers, loss, samples);
+      progress.step(loss, settings.eta, isApplied, verdict);
     } catch (error) {
       if (error instanceof RunFinished) return;
       throw error;

@@ -19,8 +19,8 @@ Trains handwritten digits through a gemps parameter server until the run is fini
   --patience SECONDS           for how long the server may be away (default 300)
 
 With GEMPS_CONFORMANCE=FILE it trains what the conformance kit wants instead (gemps conformance serve).
-Exit codes: 0 finished, 1 failed, 2 wrong usage, 3 the run asks for what this worker does not speak,
-130 Ctrl-C, 143 SIGTERM (both leave the run).`;
+Exit codes: 0 finished, 1 failed, 2 wrong usage, 3 none of the kit's wire types is spoken here, 130 Ctrl-C,
+143 SIGTERM (both leave the run).`;
 
 /** The caller's fault; the message names the fix. */
 export class UsageError extends Error {}

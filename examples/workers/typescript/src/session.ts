@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 
 import { ask, type Method } from './calls.js';
-import { LOST_SESSION, Misbehaved, NotSpoken, Refusal, Torn } from './errors.js';
+import { LOST_SESSION, Misbehaved, Refusal, Torn } from './errors.js';
 import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
 import { RunState } from './generated/gemps/v1/run.js';
 import type { HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse } from './generated/gemps/v1/session.js';
@@ -79,23 +79,17 @@ export class Session {
     return this.runState === RunState.FINISHED;
   }
 
-  /** Join, or join again under the same id; waits for a server that is not there yet. Throws Refusal, NotSpoken. */
+  /** Join, or join again under the same id; waits for a server that is not there yet. Throws Refusal. */
   async join(): Promise<void> {
     const { calls } = this.context;
     const response = await this.#insist(calls.join.bind(calls), this.#joinRequest());
     this.#isMember = true;
-    const { settings, chunkBytes, incarnation } = response;
+    const { chunkBytes, incarnation } = response;
     const delta = chosen(response.deltaWireType, this.identity.deltaWireTypes);
     const parameters = chosen(response.parameterWireType, this.identity.parameterWireTypes);
-    if (settings === undefined) throw new Misbehaved('the server told no settings of the run');
+    if (response.settings === undefined) throw new Misbehaved('the server told no settings of the run');
     if (chunkBytes > LARGEST_CHUNK || chunkBytes < Math.max(delta.unitBytes, parameters.unitBytes)) {
       throw new Misbehaved(`the server wants chunks of ${chunkBytes} bytes`);
-    }
-    if (settings.localSteps > 1) {
-      throw new NotSpoken(
-        `the run wants ${settings.localSteps} local steps a commit, and this worker makes one: ` +
-          'start the server with --local-steps 1, or take the Python worker',
-      );
     }
     if (this.#joined?.incarnation !== incarnation) this.held = undefined;
     this.#joined = response;
