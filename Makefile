@@ -12,8 +12,10 @@ JOBS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/peers
+BUF = npx --yes @bufbuild/buf@1.75.0
+PROTO ?= proto
 
-.PHONY: train test check proto settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-sinks fuzz wheels install
+.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-sinks fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -28,6 +30,15 @@ check:
 
 proto: $(INSTALLED)
 	$(BIN)/python proto/generate.py
+
+# The protos' style, and that nothing is broken that proto/baseline.txtpb has promised. Needs Node.js.
+proto-lint:
+	$(BUF) lint $(PROTO)
+	$(BUF) breaking $(PROTO) --against proto/baseline.txtpb
+
+# Promise what the protos say now: with a release, or with a change that is known to break workers.
+proto-baseline:
+	cd proto && $(BUF) build . --path gemps --exclude-source-info --output baseline.txtpb
 
 settings: $(INSTALLED)
 	$(BIN)/python docs/generate_settings.py
