@@ -58,6 +58,11 @@ def bfloat16_bits(value: float) -> int:
     return below
 
 
+def float16_bits(value: float) -> int:
+    """The float16 nearest to the float32 `value`, by Python's own conversion; 65504 for what is finite and beyond."""
+    return int(struct.unpack("<H", struct.pack("<e", max(-65504.0, min(65504.0, value))))[0])
+
+
 def int8_block(values: list[float]) -> tuple[float, list[int]]:
     """Scale and quantised values of one block of float32 values (transfer.proto, INT8_BLOCK)."""
     scale = float32(float32(max(abs(value) for value in values)) / 127)

@@ -56,6 +56,15 @@ def test_bfloat16_rounding_is_that_of_the_vectors() -> None:
     assert np.frombuffer(encode(WireType.BFLOAT16, values), "<u2").tolist() == expected
 
 
+def test_float16_rounding_is_that_of_the_vectors() -> None:
+    found = json.loads((VECTORS / "float16.json").read_text())["cases"]
+    values = np.array([case["float32"] for case in found], np.uint32).view(np.float32)
+    expected = [case["float16"] for case in found]
+    assert len(found) >= 10
+    assert [slow.float16_bits(float(value)) for value in values] == expected
+    assert np.frombuffer(encode(WireType.FLOAT16, values), "<u2").tolist() == expected
+
+
 @pytest.mark.parametrize("case", cases("int8_block.json"))
 def test_int8_blocks_are_those_of_the_vectors(case: dict[str, Any]) -> None:
     values = np.array(case["float32"], np.uint32).view(np.float32)
