@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gem_conformance.wire import Event, Kind
@@ -48,10 +49,8 @@ class Candidate:
 
     def end(self) -> None:
         """Kill what is left of its process group, and return when the process is gone."""
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
             os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # nobody is left
-            pass
         self._process.wait()
 
     def last_lines(self) -> list[str]:

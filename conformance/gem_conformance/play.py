@@ -56,8 +56,7 @@ _CODES = {
     "NOT_INITIALIZED": grpc.StatusCode.FAILED_PRECONDITION,
     "RUN_FINISHED": grpc.StatusCode.FAILED_PRECONDITION,
     "WAITING_ROOM": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "MEMORY": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "STARTING": grpc.StatusCode.UNAVAILABLE,
+    "STALLED": grpc.StatusCode.ABORTED,
     "DRAINING": grpc.StatusCode.UNAVAILABLE,
     "BAD_VALUE": grpc.StatusCode.INVALID_ARGUMENT,
     "NOT_OFFERED": grpc.StatusCode.UNIMPLEMENTED,
@@ -445,10 +444,14 @@ class Play:
         self.session.is_known = False
         self._lose_snapshot()
 
-    def restart(self) -> None:
-        """Kill the server, and start another on the same port: a new incarnation, with what was applied until now."""
+    def restart(self, *, lost: int = 0) -> None:
+        """Kill the server, and start another on the same port: a new incarnation.
+
+        `lost`: so many of the candidate's commits are not in the checkpoint that it starts with.
+        """
         self._wire.stop()
         self.central.incarnation += 1
+        self.session.last_applied -= lost
         self.session.stored = None
         self._not_before.clear()
         self.forget_session("UNKNOWN_SESSION")

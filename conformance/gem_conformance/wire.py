@@ -201,7 +201,7 @@ class _Handlers(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
         if service == "grpc.health.v1.Health":
-            return _stream(_healthy)
+            return _stream(_healthy if method == "Check" else _healthy_for_good)
         if service != _SERVICE:
             return None
         return _stream(lambda messages, context: Call(method, self._events).serve(messages, context))
@@ -212,9 +212,17 @@ def _stream(behaviour: Any) -> grpc.RpcMethodHandler[bytes, bytes]:
 
 
 def _healthy(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Answer Check and Watch: HealthCheckResponse{status: SERVING}. A Watch gets no more, since nothing changes."""
+    """Answer Check: HealthCheckResponse{status: SERVING}."""
     next(messages, None)
     yield b"\x08\x01"
+
+
+def _healthy_for_good(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Answer Watch, which lasts as long as the caller wants it, since nothing changes."""
+    ended = threading.Event()
+    context.add_callback(ended.set)
+    yield from _healthy(messages, context)
+    ended.wait()
 
 
 def _abort(context: grpc.ServicerContext, refusal: Refusal) -> None:

@@ -3,15 +3,12 @@
 from dataclasses import replace
 
 from gem_conformance.play import Play
-from gem_conformance.scenarios.scenario import Scenario
+from gem_conformance.scenarios.scenario import LARGE, Scenario
 from gem_conformance.task import Task, tensor
 from gem_core.layout import ElementType, Layout
 from gem_core.wire_types import WireType
 
 __all__ = ["SCENARIOS"]
-
-# 1 003 elements: the last block of int8 is a short one.
-_ODD = Task(Layout([tensor("a", (31, 17)), tensor("b", (476,))]))
 
 
 def commits(play: Play) -> None:
@@ -49,18 +46,19 @@ def _tensors(count: int) -> Task:
     return Task(Layout([*parameters, *buffers]))
 
 
-# In the order of the Python worker's models: BUFFERs by width, the widest first.
+# In the order of the Python worker's models: BUFFERs by width, the widest first. Chunks are cut within a BUFFER and
+# within a CONSTANT, at offsets that are no multiple of 4.
 _KINDS = Task(
     Layout(
         [
             tensor("weight", (30, 20)),
             tensor("scale", ()),
             tensor("steps", (), "buffer", "int64"),
-            tensor("mean", (7,), "buffer", "float32"),
+            tensor("mean", (19_000,), "buffer", "float32"),
             tensor("counts", (5,), "buffer", "int32"),
             tensor("mask", (9,), "buffer", "bool"),
             tensor("frozen.weight", (11, 3), "constant", "float32"),
-            tensor("frozen.table", (13,), "constant", "uint8"),
+            tensor("frozen.table", (80_013,), "constant", "uint8"),
         ]
     )
 )
@@ -96,7 +94,7 @@ _EMPTY = Task(
 
 def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     types = (wire_type,)
-    task = replace(_ODD, delta_wire_types=types) if deltas else replace(_ODD, parameter_wire_types=types)
+    task = replace(LARGE, delta_wire_types=types) if deltas else replace(LARGE, parameter_wire_types=types)
     what, name = ("deltas", "delta") if deltas else ("parameters", "parameter")
     return Scenario(
         f"{name}-{wire_type.name.lower().replace('_', '-')}",

@@ -59,11 +59,12 @@ def torn_reply(play: Play) -> None:
 
 
 def restart(play: Play) -> None:
-    """The server is killed with a commit under way, and starts again with another incarnation."""
+    """The server is killed with a commit under way, and starts again from a checkpoint without the last one."""
     play.initialised_by_others()
     play.commit()
+    play.commit()
     play.new_header()
-    play.restart()
+    play.restart(lost=1)
     play.commit()
     play.last_commit()
 

@@ -11,12 +11,16 @@ __all__ = ["SCENARIOS"]
 
 
 def retry_info(play: Play) -> None:
-    """Join, and twice a commit, are refused with RetryInfo."""
+    """Join, a commit at its header, and the same in the midst of its payload are refused with RetryInfo."""
     play.initialised_by_others()
     play.join(Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY", retry_after=1.5))
     play.commit()
     play.refuse(play.new_header(), "WAITING_ROOM", retry_after=1.5)
-    play.refuse(play.new_header(), "WAITING_ROOM", retry_after=2.0)
+    commit = play.new_header()
+    play.proceed(commit)
+    play.take_part(commit)
+    play.take_part(commit)
+    play.refuse(commit, "STALLED", retry_after=2.0)
     play.commit()
     play.last_commit()
 

@@ -11,7 +11,7 @@ __all__ = ["LARGE", "SMALL", "Scenario"]
 
 # A payload of 3 348 bytes: travels whole.
 SMALL = Task(Layout([tensor("weight", (64, 13)), tensor("bias", (5,))]))
-# 400 kB, six chunks: waits for proceed.
+# 400 kB in float32, six chunks: waits for proceed, in int8 too. 100 001 elements: its last int8 block is a short one.
 LARGE = Task(Layout([tensor("weight", (310, 320)), tensor("bias", (801,))]))
 # No multiple of an element, so that a cut has to look for a border; more than a payload that travels whole has.
 CHUNK_BYTES = 70_001
