@@ -154,6 +154,13 @@ def test_broken_call_is_repeated_on_a_new_connection_unless_the_server_itself_br
     assert (world.renewed, world.pauses) == (1, [0.1, 0.2])
 
 
+def test_server_that_starts_or_drains_is_not_asked_again_before_the_time_that_it_names() -> None:
+    world = World()
+    world.patience.torn(Torn("DRAINING", by_server=True, retry_after=1.0))
+    world.patience.torn(Torn("STARTING", by_server=True, retry_after=0.05))
+    assert world.pauses == [1.0, 0.2]
+
+
 def test_known_cause_is_told_with_its_fix_at_the_start_and_at_the_end() -> None:
     world = World()
     world.patience.torn(Torn("unknown name", fix="check the spelling"))

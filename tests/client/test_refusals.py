@@ -120,11 +120,11 @@ def test_error_info_of_somebody_else_is_not_taken_for_the_servers(script: Script
 def test_server_that_starts_or_drains_is_waited_for(reason: str, script: Script, connect: Connect) -> None:
     server = script(SMALL)
     connected = connect(server.address, SMALL)
-    server.at("join", *[refuse(Status.UNAVAILABLE, reason, retry_after=30.0)] * 3)
+    server.at("join", *[refuse(Status.UNAVAILABLE, reason, retry_after=0.2)] * 3)
     connected.client.join()
     assert connected.kinds() == [EventKind.WAITING_FOR_SERVER, EventKind.CONNECTION_BACK]
     connected.client.pull(buffer(SMALL))
-    server.at("commit", refuse(Status.UNAVAILABLE, reason, retry_after=30.0))
+    server.at("commit", refuse(Status.UNAVAILABLE, reason, retry_after=0.2))
     assert connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
 
 

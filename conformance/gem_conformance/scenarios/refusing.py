@@ -68,6 +68,7 @@ def draining(play: Play) -> None:
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "DRAINING", retry_after=1.0)
+    play.refuse(play.new_header(), "DRAINING", retry_after=1.0)
     play.restart()
     play.commit()
     play.last_commit()

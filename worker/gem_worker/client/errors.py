@@ -88,7 +88,7 @@ class Torn(Exception):  # noqa: N818 - an event
 
     `fix`: what the user may have to do about it, where the cause is known. `by_server`: a gemps server said so, over a
     sound connection. `by_stranger`: what answers there is none, nor will it become one. `untrusted`: TLS stands
-    between.
+    between. `retry_after` in seconds: the server asked not to come back before that.
     """
 
     def __init__(
@@ -99,9 +99,11 @@ class Torn(Exception):  # noqa: N818 - an event
         by_server: bool = False,
         by_stranger: bool = False,
         untrusted: bool = False,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(why)
         self.fix = fix
         self.by_server = by_server
         self.by_stranger = by_stranger
         self.untrusted = untrusted
+        self.retry_after = retry_after

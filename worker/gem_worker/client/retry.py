@@ -79,13 +79,13 @@ class Patience:
             raise ServerMisbehavedError(f"no gemps server at {self._address}: {torn}; {torn.fix}")
         if not torn.by_server:
             self._renew()
-        self.failed(str(torn), fix=torn.fix)
+        self.failed(str(torn), fix=torn.fix, at_least=torn.retry_after or 0.0)
 
-    def failed(self, why: str, *, fix: str = "", report: bool = True) -> None:
+    def failed(self, why: str, *, fix: str = "", report: bool = True, at_least: float = 0.0) -> None:
         """An attempt failed: sleep before the next, or raise ServerUnavailable when this has gone on for too long.
 
         `fix`: what to do about it, where that is known. `report` False: the caller has told the event sink itself what
-        happened. Raises GivenUp after `give_up`.
+        happened. `at_least`: seconds that the server asked for. Raises GivenUp after `give_up`.
         """
         self._check_wanted()
         now = self._clock()
@@ -108,6 +108,8 @@ class Patience:
         if report:
             self._report_trouble(f"{why}: {fix}" if fix else why, elapsed)
         self._slept = max(0.0, min(self._pause * self._uniform(0.5, 1.5), self._limit - elapsed))
+        if self._slept < at_least:
+            self._slept = at_least * self._uniform(1.0, 1.25)
         self._sleep(self._slept)
         self._check_wanted()
         self._pause = min(2 * self._pause, self._settings.backoff_limit)

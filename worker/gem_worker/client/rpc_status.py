@@ -114,7 +114,7 @@ def failure(error: grpc.RpcError) -> Torn | ServerRefused:
             message = f"what answers there does not offer this call of gemps.v1; is it a gemps server? {message}"
         return ServerRefused(code.name, message)
     if info.reason in _PASSING_REASONS:
-        return Torn(f"{info.reason}: {message}", by_server=True)
+        return Torn(f"{info.reason}: {message}", by_server=True, retry_after=retry_after)
     if info.reason in _FIX:
         message = f"{message}: {_FIX[info.reason]}"
     kind = _OWN_CLASS.get(info.reason, ServerRefused)
