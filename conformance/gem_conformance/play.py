@@ -157,6 +157,7 @@ class Play:
         self._session: Session | None = None
         self._lost_reason = "UNKNOWN_SESSION"
         self._open: _Open | None = None
+        self._late: Commit | None = None
         self._not_before: dict[str, float] = {}
         self._sent = 0
         self._sends = 0
@@ -326,14 +327,6 @@ class Play:
             self.take_part(commit)
         self._judge_payload(commit)
 
-    def turn_into_repeat(self, again: Commit, earlier: Commit) -> bool:
-        """Apply an earlier, complete attempt after all, so that this one became a repeat; False if it is another."""
-        if again.header.base_version != earlier.header.base_version:
-            return False
-        self.apply(earlier)
-        again.is_repeat = True
-        return True
-
     def take_part(self, commit: Commit) -> None:
         """Take one further message of the payload."""
         upload = commit.upload
@@ -421,8 +414,12 @@ class Play:
             self._judge_checksum(commit)
         self.reply(commit)
 
-    def tear(self, commit: Commit) -> None:
-        """Break the stream, as a broken connection looks."""
+    def tear(self, commit: Commit, *, applied_late: bool = False) -> None:
+        """Break the stream, as a broken connection looks.
+
+        `applied_late`: a complete commit is applied only when the candidate's next commit or pull has come.
+        """
+        self._late = commit if applied_late else None
         commit.call.end(TORN)
         self._leave_open(commit, is_unknown=commit.upload.is_complete)
 
@@ -516,10 +513,9 @@ class Play:
         self, pick: Callable[[Event], _Found | None], what: str, place: Place, seconds: float | None = None
     ) -> _Found:
         """Serve what comes until `pick` finds what is awaited in an event."""
-        limit = self.limits.answer if self._session is not None or seconds is None else seconds
-        until = time.monotonic() + limit
         while True:
-            event = self._next(max(0.0, until - time.monotonic()))
+            limit = self.limits.answer if self._session is not None or seconds is None else seconds
+            event = self._next(limit + max([0.0, *(one - time.monotonic() for one in self._not_before.values())]))
             if event is None:
                 raise Fault(FaultName.SILENT, what, f"nothing for {limit:g} s", place)
             if event.kind is Kind.EXITED and self._may_stop:
@@ -788,7 +784,7 @@ class Play:
     def _others_theta(self) -> NDArray[np.float32]:
         """Not what a candidate would have made; up to 9 bits of significand, so that bfloat16 has ties to round."""
         count = self._task.layout.parameter_count
-        return ((np.arange(count) * 7 % 1021 - 510) / 512).astype(np.float32)
+        return (((np.arange(count) * 7 + 510) % 1021 - 510) / 512).astype(np.float32)
 
     # --- Pull
 
@@ -810,6 +806,7 @@ class Play:
                 f"a pull of wire type {request.wire_type}",
                 Place.PULL,
             )
+        self._apply_late()
         held = session.snapshot
         if request.HasField("resume_version"):
             if held is None or Clock.of(request.resume_version) != held.version:
@@ -942,6 +939,7 @@ class Play:
                 f"a commit of sequence {header.sequence}",
                 Place.LAYOUTS,
             )
+        self._apply_late()
         base = Clock.of(header.base_version)
         is_repeat = session.stored is not None and header.sequence == session.last_applied
         payload = PayloadFormat(self._task.layout, session.delta_wire_type)
@@ -1130,6 +1128,11 @@ class Play:
                 f"{header.payload_crc32c:#010x}",
                 Place.CHUNKS,
             )
+
+    def _apply_late(self) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            self.apply(late)
 
     def _leave_open(self, commit: Commit, *, is_unknown: bool) -> None:
         data = bytes(commit.upload.received)

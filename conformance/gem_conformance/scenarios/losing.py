@@ -37,13 +37,8 @@ def duplicate(play: Play) -> None:
     play.commit()
     commit = play.new_header()
     play.take(commit)
-    play.tear(commit)
-    again = play.new_header()
-    if play.turn_into_repeat(again, commit):
-        play.repeat(again)
-        play.commit()
-    else:
-        play.answer(again)
+    play.tear(commit, applied_late=True)
+    play.commit()
     play.last_commit()
 
 

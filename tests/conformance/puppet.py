@@ -1,0 +1,254 @@
+"""A worker whose every message a test may write: right by default, wrong exactly where the test says so."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+from gem_conformance import Fault, Limits, Scenario
+from gem_conformance.layouts import layout_to
+from gem_conformance.play import NotSpokenError, Play
+from gem_conformance.task import Task
+from gem_conformance.wire import Event, Kind, Wire
+from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, parameters_pb2, session_pb2, transfer_pb2
+from numpy.typing import NDArray
+
+from gem_core.checksum import crc32c
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType, decode, encode
+
+NAME = "puppet"
+# Patience for what never comes: a test waits that long for its fault, a right puppet never does.
+LIMITS = Limits(start=5.0, answer=2.0, footer=0.5, quiet=0.3, exit=2.0)
+_SECONDS = 20.0
+
+
+class Puppet:
+    """Holds what a worker holds; see the module. One thread."""
+
+    def __init__(self, wire: Wire, task: Task) -> None:
+        self.task = task
+        self.session_id = os.urandom(16)
+        self.applied = 0
+        self.eta = 0.0
+        self.version = transfer_pb2.Version()
+        self.theta: NDArray[np.float32] = np.empty(0, np.float32)
+        self.buffers = b""
+        self._wire = wire
+        self.channel = grpc.insecure_channel(wire.address)
+        self.stub: Any = parameter_server_pb2_grpc.ParameterServerServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self._said: queue.Queue[commit_pb2.CommitRequest | None] = queue.Queue()
+        self._call: Any = None
+        self._calls: list[Any] = []
+
+    @property
+    def payload(self) -> PayloadFormat:
+        """Of a delta."""
+        return PayloadFormat(self.task.layout, self.task.delta_wire_types[0])
+
+    @property
+    def is_whole(self) -> bool:
+        """A delta travels whole."""
+        return self.payload.byte_count <= 64 << 10
+
+    # --- calls
+
+    def join(self, **changes: Any) -> session_pb2.JoinResponse:
+        request = {
+            "session_id": self.session_id,
+            "worker_name": NAME,
+            "layout": layout_to(self.task.layout),
+            "delta_wire_types": [int(one) for one in self.task.delta_wire_types],
+            "parameter_wire_types": [int(one) for one in self.task.parameter_wire_types],
+        }
+        answer: session_pb2.JoinResponse = self.stub.Join(
+            session_pb2.JoinRequest(**(request | changes)), timeout=_SECONDS, wait_for_ready=True
+        )
+        self.applied = answer.last_applied_sequence
+        self.eta = answer.next_eta
+        return answer
+
+    def initialize(self, data: bytes, *, chunk_bytes: int = 70_000) -> parameters_pb2.InitializeResponse:
+        footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=0, crc32c=crc32c(data))
+        header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(data))
+        messages = [parameters_pb2.InitializeRequest(header=header)]
+        payload = PayloadFormat(self.task.layout, WireType.FLOAT32, with_constants=True)
+        for start, end in payload.cut(chunk_bytes):
+            chunk = transfer_pb2.Chunk(offset=start, data=data[start:end])
+            messages.append(parameters_pb2.InitializeRequest(chunk=chunk))
+            footer.chunk_count += 1
+        messages.append(parameters_pb2.InitializeRequest(footer=footer))
+        answer: parameters_pb2.InitializeResponse = self.stub.Initialize(iter(messages), timeout=_SECONDS)
+        return answer
+
+    def pull(self, **changes: Any) -> None:
+        """Pull, and hold what came, however little that was."""
+        request = {"session_id": self.session_id, "with_constants": True} | changes
+        data = bytearray()
+        for message in self.stub.Pull(parameters_pb2.PullRequest(**request), timeout=_SECONDS):
+            if message.HasField("header"):
+                self.version = message.header.version
+            data += message.chunk.data
+        if not changes.get("resume_offset"):
+            self.hold(bytes(data))
+
+    def heartbeat(self) -> session_pb2.HeartbeatResponse:
+        answer: session_pb2.HeartbeatResponse = self.stub.Heartbeat(
+            session_pb2.HeartbeatRequest(session_id=self.session_id), timeout=_SECONDS
+        )
+        return answer
+
+    def leave(self) -> None:
+        self.stub.Leave(session_pb2.LeaveRequest(session_id=self.session_id), timeout=_SECONDS)
+
+    def exits(self, status: int) -> None:
+        """The end of its process, had it one."""
+        self._wire.events.put(Event(Kind.EXITED, status=status))
+
+    # --- commits
+
+    def delta(self, theta: NDArray[np.float32] | None = None) -> bytes:
+        values = np.float32(-self.eta) * (self.theta if theta is None else theta)
+        return bytes(encode(self.task.delta_wire_types[0], values)) + self.buffers
+
+    def header(self, **changes: Any) -> commit_pb2.CommitHeader:
+        fields = {
+            "session_id": self.session_id,
+            "sequence": self.applied + 1,
+            "base_version": self.version,
+            "wire_type": int(self.task.delta_wire_types[0]),
+            "byte_count": self.payload.byte_count,
+        }
+        return commit_pb2.CommitHeader(**(fields | changes))
+
+    def footer(self, data: bytes, chunks: int, **changes: Any) -> transfer_pb2.Footer:
+        fields = {"byte_count": len(data), "chunk_count": chunks, "crc32c": crc32c(data)}
+        return transfer_pb2.Footer(**(fields | changes))
+
+    def whole(self, data: bytes | None = None, **changes: Any) -> commit_pb2.CommitRequest:
+        data = self.delta() if data is None else data
+        return commit_pb2.CommitRequest(
+            header=self.header(**changes), chunk=transfer_pb2.Chunk(data=data), footer=self.footer(data, 1)
+        )
+
+    def chunks(self, data: bytes | None = None, chunk_bytes: int = 70_000) -> list[commit_pb2.CommitRequest]:
+        """What follows proceed."""
+        data = self.delta() if data is None else data
+        cuts = list(self.payload.cut(chunk_bytes))
+        found = [
+            commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(offset=start, data=data[start:end]))
+            for start, end in cuts
+        ]
+        return [*found, commit_pb2.CommitRequest(footer=self.footer(data, len(cuts)))]
+
+    def say(self, *messages: commit_pb2.CommitRequest) -> None:
+        """On the commit stream, which is opened when there is none."""
+        if self._call is None:
+            self._call = self.stub.Commit(iter(self._said.get, None), timeout=_SECONDS)
+        for message in messages:
+            self._said.put(message)
+
+    def hear(self) -> commit_pb2.CommitResponse:
+        """The next message of the stream. A stream that ends is forgotten, and its error raised."""
+        try:
+            answer: commit_pb2.CommitResponse = next(self._call)
+        except grpc.RpcError:
+            self.hang_up()
+            raise
+        return answer
+
+    def hang_up(self) -> None:
+        """Close the stream, as gently as can be."""
+        self._said.put(None)
+        self._calls.append(self._call)  # one that nobody holds is cancelled
+        self._said, self._call = queue.Queue(), None
+
+    def hear_reply(self) -> commit_pb2.Verdict:
+        """Up to the footer; holds what came."""
+        verdict, data = commit_pb2.Verdict(), bytearray()
+        while True:
+            answer = self.hear()
+            if answer.HasField("verdict"):
+                verdict.CopyFrom(answer.verdict)
+                self.eta, self.applied = verdict.next_eta, verdict.sequence
+            if answer.HasField("parameters"):
+                self.version = answer.parameters.version
+            data += answer.chunk.data
+            if answer.HasField("footer"):
+                self.hold(bytes(data))
+                return verdict
+
+    def commit(self, **changes: Any) -> commit_pb2.Verdict:
+        """A right commit, with a changed header."""
+        data = self.delta()
+        if self.is_whole:
+            self.say(self.whole(data, **changes))
+        else:
+            self.say(commit_pb2.CommitRequest(header=self.header(**changes)))
+            assert self.hear().HasField("proceed")
+            self.say(*self.chunks(data))
+        return self.hear_reply()
+
+    def hold(self, data: bytes) -> None:
+        """Take parameters as they came, complete or not."""
+        payload = PayloadFormat(self.task.layout, self.task.parameter_wire_types[0])
+        if len(data) < payload.byte_count:
+            return
+        self.theta = np.empty(self.task.layout.parameter_count, np.float32)
+        decode(payload.wire_type, memoryview(data)[: payload.parameter_bytes], self.theta)
+        self.buffers = data[payload.parameter_bytes : payload.byte_count]
+
+
+Steps = Callable[[Puppet], object]
+
+
+def begin(puppet: Puppet) -> None:
+    """What every worker does first where there are parameters."""
+    puppet.join()
+    puppet.pull()
+
+
+def until_finished(puppet: Puppet) -> None:
+    """Commit until the run is finished, and leave."""
+    while puppet.commit().run_state != 3:
+        pass
+    puppet.leave()
+
+
+def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> Fault | None | str:
+    """What the kit says of a puppet that takes these steps: a fault, None (passed) or "not spoken"."""
+    wire = Wire()
+    wire.start()
+    puppet = Puppet(wire, scenario.task)
+    thread = threading.Thread(target=_carry_out, args=(steps, puppet))
+    play = Play(
+        scenario.task,
+        wire,
+        LIMITS,
+        worker_name=NAME,
+        chunk_bytes=scenario.chunk_bytes,
+        may_not_speak=scenario.may_not_speak,
+        by_hand=by_hand,
+    )
+    thread.start()
+    try:
+        scenario.play(play)
+    except Fault as fault:
+        return fault
+    except NotSpokenError:
+        return "not spoken"
+    finally:
+        wire.stop()
+        puppet.hang_up()
+        thread.join()
+    return None
+
+
+def _carry_out(steps: Steps, puppet: Puppet) -> None:
+    try:
+        steps(puppet)
+    except grpc.RpcError:
+        pass  # the kit has ended the play, or the test has the kit refuse something and looks no further
