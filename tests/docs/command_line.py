@@ -30,6 +30,7 @@ OF_A_RUN = _classes_of("serve")
 def flags() -> frozenset[str]:
     """Every flag of every command."""
     commands = [_COMMANDS, *_COMMANDS.commands.values()]
+    commands += [part for command in commands[1:] for part in getattr(command, "commands", {}).values()]
     found = [option for command in commands for parameter in command.params for option in parameter.opts]
     return frozenset(found) | {"--help"} | {f"--no-{name[2:]}" for name in found}
 
@@ -48,8 +49,14 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
         return f"gemps has no command {name}"
     if "--help" in rest or not (rest or variables):  # a command's name alone is what a text calls it by
         return ""
+    command = _COMMANDS.commands[name]
+    while parts := getattr(command, "commands", {}):  # gemps conformance list
+        part = rest.pop(0) if rest else ""
+        if part not in parts:
+            return f"gemps {name} has no command {part}"
+        name, command = f"{name} {part}", parts[part]
     try:
-        given: dict[str, Any] = _COMMANDS.commands[name].make_context(name, rest).params
+        given: dict[str, Any] = command.make_context(name, rest).params
     except Exception as error:
         return f"gemps {name}: {error}"
     own = {"data_dir": "a folder of the run"} if name == "train" else {}

@@ -1,0 +1,265 @@
+"""docs/protocol.md says what the code does: every limit, number, reason, worked byte and example is held to it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from gem_conformance import SCENARIOS
+from gem_conformance.faults import FaultName, Place
+from gem_server.errors import Reason
+from gem_server.service import commit_stream, listener, membership
+from gem_server.service import messages as server_messages
+from gem_server.service.status_codes import _CODES
+from gemps.v1 import commit_pb2, errors_pb2, layout_pb2, parameters_pb2, session_pb2, transfer_pb2
+from google.protobuf.message import Message
+
+from gem_core import MAX_CHUNK_BYTES, ElementType, Layout, TensorKind, TensorSpec, WireType, crc32c
+from gem_core import layout as core_layout
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import BLOCK_ELEMENTS, LARGEST_VALUE, encode, encoded_bytes
+from tests.client.real_server import RealServer
+from tests.docs import protocol_example
+from tests.docs.blocks import blocks_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "protocol.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+SERVICE = "/gemps.v1.ParameterServerService/"
+HEADINGS = [
+    "Connections and limits",
+    "Versions",
+    "Sessions",
+    "Layouts and digests",
+    "Payloads and wire types",
+    "Chunks, footers and checksums",
+    "Initialize",
+    "Pull",
+    "Commit",
+    "Retries and exactly once",
+    "Refusals",
+    "The end of a run",
+    "A byte-exact example",
+    "Generating code",
+    "Conformance",
+    "What may change in v1",
+]
+
+
+def section(heading: str) -> str:
+    return re.split(r"^## ", TEXT, flags=re.MULTILINE)[1 + HEADINGS.index(heading)]
+
+
+def rows(heading: str, first: str) -> list[list[str]]:
+    """The cells of the section's table whose first column has this title, without backticks."""
+    lines = iter(section(heading).splitlines())
+    for line in lines:
+        if line.startswith(f"| {first} |"):
+            break
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
+    assert len(found) > 1, f"{heading}: no table of {first}"
+    return found[1:]
+
+
+def named(found: list[list[str]]) -> dict[str, list[str]]:
+    return {row[0]: row[1:] for row in found}
+
+
+def test_its_headings_are_the_places_that_the_conformance_kit_names() -> None:
+    assert re.findall(r"^## (.*)$", TEXT, re.MULTILINE) == HEADINGS
+    assert {place.value for place in Place} <= set(HEADINGS)
+
+
+def test_every_limit_is_that_of_the_code() -> None:
+    found = named(rows("Connections and limits", "limit"))
+
+    def number(limit: str, pattern: str = r"([\d ]+)") -> float:
+        match = re.search(pattern, found[limit][0])
+        assert match is not None, limit
+        return float(match[1].replace(" ", ""))
+
+    assert number("a message, to the server or from it") == listener.MAX_RECEIVE_BYTES
+    assert number("everything of a message but its chunk's data") == server_messages.MAX_SMALL_MESSAGE_BYTES
+    assert number("JoinRequest") == MAX_CHUNK_BYTES
+    assert number("a chunk's data", r"1 to ([\d ]+)") == MAX_CHUNK_BYTES
+    assert number("a commit that travels whole, in one message") == commit_stream.WHOLE_COMMIT_BYTES
+    assert number("tensors in a layout") == core_layout.MAX_TENSORS == membership.MAX_TENSORS
+    assert number("dimensions of a tensor") == core_layout.MAX_DIMENSIONS
+    assert number("a tensor's name, or alias", r"1 to ([\d ]+)") == core_layout.MAX_NAME_BYTES
+    assert number("worker_name", r"1 to ([\d ]+)") == server_messages.MAX_TEXT_BYTES
+    assert number("host_id, agent, device, reason", r"at most (\d+)") == server_messages.MAX_TEXT_BYTES
+    assert number("session_id", r"exactly (\d+)") == membership.SESSION_ID_BYTES
+    assert number("an element of a delta or a parameter", r"(1e30)") == LARGEST_VALUE
+    assert number("elements of an INT8_BLOCK block") == BLOCK_ELEMENTS
+    assert number("silence after which a session expires", r"(\d+) by default") == 120
+    assert len(found) == 14
+    options = dict(listener.CHANNEL_OPTIONS)
+    assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] == 30_000
+    assert "a ping every 30 s" in " ".join(section("Connections and limits").split())
+
+
+def test_every_reason_has_its_row_with_number_and_code() -> None:
+    found = named(rows("Refusals", "reason"))
+    values = errors_pb2.DESCRIPTOR.enum_types_by_name["ErrorReason"].values
+    expected = {
+        value.name.removeprefix("ERROR_REASON_"): [str(value.number), _CODES[Reason[value.name[13:]]].name]
+        for value in values
+        if value.number
+    }
+    assert {name: row[:2] for name, row in found.items()} == expected
+    assert all(row[2] for row in found.values())
+
+
+def test_reasons_named_anywhere_exist() -> None:
+    known = {value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values}
+    refused = re.findall(r"refused: ((?:`[A-Z_]+`,? ?)+)", section("Retries and exactly once"))
+    assert len(refused) >= 4
+    assert set(re.findall(r"`([A-Z_]+)`", " ".join(refused))) <= known
+
+
+def test_element_types_have_their_numbers_and_sizes() -> None:
+    found = {name: row[:2] for name, row in named(rows("Layouts and digests", "`ElementType`")).items()}
+    values = layout_pb2.ElementType.DESCRIPTOR.values_by_name
+    assert found == {
+        one.value: [str(values[f"ELEMENT_TYPE_{one.name}"].number), str(one.byte_size)] for one in ElementType
+    }
+    as_parameters = {
+        name for name, row in named(rows("Layouts and digests", "`ElementType`")).items() if row[2] != "no"
+    }
+    assert as_parameters == {"float32", "float64", "float16", "bfloat16"}
+
+
+def test_the_digest_is_that_of_the_text_beside_it() -> None:
+    text = next(block.text for block in blocks_of(PAGE) if "int64 0: 5:steps" in block.text)
+    layout = Layout(
+        [
+            TensorSpec("weight", (1, 2), ElementType.FLOAT32, TensorKind.PARAMETER),
+            TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
+        ]
+    )
+    assert layout.canonical_text() == text
+    assert f"has {len(text)} bytes and the digest `{layout.digest.hex()}`" in section("Layouts and digests")
+
+
+def test_wire_types_have_their_numbers_sizes_and_bytes() -> None:
+    found = named(rows("Payloads and wire types", "`WireType`"))
+    values = transfer_pb2.WireType.DESCRIPTOR.values_by_number
+    assert {row[0]: f"WIRE_TYPE_{name}" for name, row in found.items()} == {
+        str(number): value.name for number, value in values.items() if number
+    }
+    sizes: dict[str, Callable[[int], int]] = {
+        "4 n": lambda n: 4 * n,
+        "2 n": lambda n: 2 * n,
+        "n + 4 * ceil(n / 256)": lambda n: n + 4 * -(-n // 256),
+    }
+    worked = named(rows("Payloads and wire types", "wire type"))
+    four = np.array([1, -0.1, 0.25, 70000], np.float32)
+    assert len(worked) == 4
+    for name, (data,) in worked.items():
+        wire_type = WireType[name]
+        assert bytes(encode(wire_type, four)).hex(" ") == data
+        assert sizes[found[name][1]](300) == encoded_bytes(wire_type, 300)
+
+
+def test_every_file_of_vectors_is_told() -> None:
+    told = {row[0] for row in rows("Payloads and wire types", "file")}
+    files = {path.name: json.loads(path.read_text("utf-8")) for path in (ROOT / "proto" / "vectors").iterdir()}
+    assert told == set(files)
+    assert all(files.values())
+
+
+def test_chunks_are_cut_as_the_table_says() -> None:
+    floats = TensorSpec("p", (3,), ElementType.FLOAT32, TensorKind.PARAMETER)
+    layouts = [
+        (Layout([floats, TensorSpec("b", (3,), ElementType.INT64, TensorKind.BUFFER)]), WireType.FLOAT32),
+        (Layout([TensorSpec("p", (600,), ElementType.FLOAT32, TensorKind.PARAMETER)]), WireType.INT8_BLOCK),
+    ]
+    table = rows("Chunks, footers and checksums", "payload")
+    for (layout, wire_type), (payload, chunk_bytes, chunks) in zip(layouts, table, strict=True):
+        format_ = PayloadFormat(layout, wire_type)
+        assert payload.endswith(f": {format_.byte_count} bytes")
+        assert chunks == " ".join(f"[{start}, {end})" for start, end in format_.cut(int(chunk_bytes)))
+
+
+def test_the_checksum_of_the_nine_digits_is_right() -> None:
+    assert f"0x{crc32c(b'123456789'):08X}" in section("Chunks, footers and checksums")
+
+
+def test_the_scenarios_are_those_of_the_kit() -> None:
+    found = named(rows("Conformance", "scenario"))
+    assert found == {
+        one.name: ["basic" if one.is_basic else "", one.about.replace("`", "")] for one in SCENARIOS.values()
+    }
+
+
+def test_the_faults_are_those_of_the_kit() -> None:
+    assert named(rows("Conformance", "fault")) == {fault.name: [fault.value] for fault in FaultName}
+
+
+def printed() -> list[str]:
+    return [block.text for block in blocks_of(PAGE) if block.section == "A byte-exact example"]
+
+
+def test_the_example_is_what_the_generated_code_makes() -> None:
+    assert printed() == list(protocol_example.blocks())
+
+
+def bytes_of(block: str) -> bytes:
+    """The bytes of a printed block, read as a person would."""
+    rows_of_hex = (re.match(r" *((?:[0-9a-f]{2} )*[0-9a-f]{2})(?= {2}|$)", line) for line in block.splitlines()[1:])
+    return b"".join(bytes.fromhex(match[1]) for match in rows_of_hex if match)
+
+
+@pytest.fixture
+def server() -> Iterator[RealServer]:
+    """With the example's incarnation, and its parameters, which another session of the same worker has uploaded."""
+    started = RealServer(rule="gem")
+    try:
+        central = started.server.central
+        started.in_loop(lambda: setattr(central, "incarnation", protocol_example.INCARNATION))
+        with grpc.insecure_channel(started.address) as channel:
+            other = session_pb2.JoinRequest()
+            other.CopyFrom(protocol_example.JOIN)
+            other.session_id = bytes(reversed(protocol_example.SESSION_ID))
+            call(channel, "Join", other.SerializeToString())
+            theta = protocol_example.THETA
+            upload = parameters_pb2.InitializeRequest(
+                header=parameters_pb2.InitializeHeader(session_id=other.session_id, byte_count=len(theta)),
+                chunk=protocol_example.chunk(theta),
+                footer=protocol_example.footer(theta),
+            )
+            channel.stream_unary(f"{SERVICE}Initialize")(iter([upload.SerializeToString()]), timeout=30)
+            call(channel, "Leave", session_pb2.LeaveRequest(session_id=other.session_id).SerializeToString())
+        yield started
+    finally:
+        started.stop()
+
+
+def call(channel: grpc.Channel, name: str, request: bytes) -> bytes:
+    answer: bytes = channel.unary_unary(SERVICE + name)(request, timeout=30)
+    return answer
+
+
+def test_the_real_server_takes_the_printed_bytes_and_answers_with_the_printed_bytes(server: RealServer) -> None:
+    join, joined, pull, pulled, commit, committed = map(bytes_of, printed())
+    with grpc.insecure_channel(server.address) as channel:
+        answer = session_pb2.JoinResponse.FromString(call(channel, "Join", join))
+        for field in protocol_example.LEFT_OUT:
+            answer.ClearField(field)  # type: ignore[arg-type]
+        assert in_order(answer) == joined
+        # Messages of a stream hold one part or several, in any order: end to end they are one message again.
+        pulls = channel.unary_stream(f"{SERVICE}Pull")(pull, timeout=30)
+        assert in_order(parameters_pb2.PullResponse.FromString(b"".join(pulls))) == pulled
+        commits = channel.stream_stream(f"{SERVICE}Commit")(iter([commit]), timeout=30)
+        assert in_order(commit_pb2.CommitResponse.FromString(b"".join(commits))) == committed
+
+
+def in_order(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
