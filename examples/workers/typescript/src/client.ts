@@ -70,7 +70,7 @@ export class Client {
       this.#patience.succeeded();
       session.state = firstState(this.seed);
       if (session.isFinished && !session.joined.hasParameters) return; // none will come
-      await pull(session, true);
+      await pull(session);
     });
     this.#heartbeats = setInterval(() => this.#beat(), this.settings.heartbeatInterval).unref();
   }

@@ -101,8 +101,7 @@ export class Committer {
   #settled({ receiver, verdict, state }: Reply): Outcome {
     if (verdict === undefined || state === undefined) throw new Misbehaved('parameters came without a verdict');
     this.#note(verdict);
-    this.session.state = { ...state, constants: this.session.state.constants };
-    this.session.held = receiver.version;
+    this.session.install(state, receiver);
     return { isApplied: true, verdict };
   }
 

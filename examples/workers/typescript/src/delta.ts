@@ -20,11 +20,9 @@ export interface Delta {
   readonly samples: number;
 }
 
-/** The training diverged: no number of repeats would make a delta of it. */
-export class Diverged extends Error {}
-
-/** The delta of `state`, which stays as it is. Throws Diverged. */
-export function deltaOf(task: Task, state: ModelState, { eta, localSteps, normalise }: DeltaSettings): Delta {
+/** The delta of `state`, which stays as it is; undefined where it is not finite, and must not be sent. */
+export function deltaOf(task: Task, state: ModelState, settings: DeltaSettings): Delta | undefined {
+  const { eta, localSteps, normalise } = settings;
   let { parameters, buffers } = state;
   const sum = new Float32Array(parameters.length);
   let samples = 0;
@@ -40,8 +38,5 @@ export function deltaOf(task: Task, state: ModelState, { eta, localSteps, normal
   // A product of two float32 is exact in a JavaScript number, so that it is rounded once, as float32 would.
   const share = normalise ? 1 / localSteps : 1;
   const values = sum.map((gradient) => factor * Math.fround(gradient * share));
-  if (!values.every(Number.isFinite)) {
-    throw new Diverged('the gradient is not finite: the run diverged; start the server with a smaller --eta');
-  }
-  return { values, buffers, loss, samples };
+  return values.every(Number.isFinite) ? { values, buffers, loss, samples } : undefined;
 }

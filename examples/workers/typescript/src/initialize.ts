@@ -47,6 +47,7 @@ async function upload(session: Session, format: PayloadFormat, payload: Uint8Arr
       else reject(failure(error));
     });
   });
+  answered.catch(() => undefined); // it may be refused before anybody waits for it
   const stalled = broken('the upload stopped moving');
   for (const message of messages(session, format, payload)) {
     if (isAnswered) break; // others were faster, or it is refused: the rest need not travel

@@ -19,6 +19,10 @@ const MISUSED = 2;
 const NOT_SPOKEN = 3;
 const SIGNALS = { SIGINT: 130, SIGTERM: 143 } as const;
 
+/** So many steps in a row without a finite gradient end the training. */
+const MAX_SKIPPED = 100;
+const DIVERGED = `${MAX_SKIPPED} gradients in a row were not finite: the run diverged; start the server with a smaller --eta`;
+
 interface Work {
   readonly task: Task;
   readonly deltaWireTypes: readonly WireTypeName[];
@@ -126,10 +130,17 @@ async function train(options: Options, work: Work, progress: Progress, stop: Abo
 
 /** Until the run is finished. */
 async function steps(client: Client, task: Task, progress: Progress, stop: AbortSignal): Promise<void> {
+  let skipped = 0;
   while (!client.isFinished) {
     if (stop.aborted) throw new Stopped();
     const settings = client.deltaSettings;
-    const { values, buffers, loss, samples } = deltaOf(task, client.state, settings);
+    const delta = deltaOf(task, client.state, settings);
+    if (delta === undefined) {
+      if (++skipped === MAX_SKIPPED) throw new Error(DIVERGED);
+      continue; // other samples may have a gradient
+    }
+    skipped = 0;
+    const { values, buffers, loss, samples } = delta;
     try {
       const { isApplied, verdict } = await client.commit(values, buffers, loss, samples);
       progress.step(loss, settings.eta, isApplied, verdict);

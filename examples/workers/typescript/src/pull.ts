@@ -9,28 +9,27 @@ import { type ModelState, PayloadFormat } from './payload.js';
 import { Damaged, Receiver } from './receiver.js';
 import type { Session } from './session.js';
 
-/** The current parameters; constants only where asked for, and else those that are held. */
-export async function pull(session: Session, withConstants = false): Promise<void> {
-  await complete(session, undefined, withConstants);
+/** The current parameters, from the start. */
+export async function pull(session: Session): Promise<void> {
+  await complete(session, undefined);
 }
 
 /**
  * Bring a transfer to its end: from where it was torn as long as the server's snapshot is the same, else from the start.
  * Afterwards the session holds what came. Initializes where a restarted server has no parameters.
  */
-export async function complete(session: Session, torn: Receiver | undefined, withConstants = false): Promise<void> {
+export async function complete(session: Session, torn: Receiver | undefined): Promise<void> {
   const { patience } = session.context;
   let receiver = torn;
   session.held = undefined; // until it is complete, what the server keeps for this session is open
   for (;;) {
     if (!session.joined.hasParameters && receiver === undefined) await initialize(session);
     // Anew after each Join, which may have settled another wire type.
-    receiver ??= new Receiver(format(session, withConstants));
+    receiver ??= new Receiver(format(session));
     const before = receiver.received;
     try {
       const state = await receive(session, receiver);
-      session.state = withConstants ? state : { ...state, constants: session.state.constants };
-      session.held = receiver.version;
+      session.install(state, receiver);
       patience.succeeded();
       return;
     } catch (error) {
@@ -56,9 +55,10 @@ async function startsOver(session: Session, refusal: Refusal, receiver: Receiver
   return false;
 }
 
-function format(session: Session, withConstants: boolean): PayloadFormat {
-  const { layout, codec } = session.formats.parameters;
-  return new PayloadFormat(layout, codec, withConstants);
+/** With the constants in the first pull of each incarnation: another server may have others. */
+function format({ formats, hasConstants }: Session): PayloadFormat {
+  const { layout, codec } = formats.parameters;
+  return new PayloadFormat(layout, codec, !hasConstants);
 }
 
 /** One Pull into `receiver`, which keeps what arrived when the stream breaks. */

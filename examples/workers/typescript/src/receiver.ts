@@ -5,6 +5,10 @@ import { Misbehaved } from './errors.js';
 import type { Chunk, Footer, ParametersHeader, Version } from './generated/gemps/v1/transfer.js';
 import type { ModelState, PayloadFormat } from './payload.js';
 import { sameVersion, showVersion } from './version.js';
+import { BadValue } from './wire-types.js';
+
+// Of an element, in size (docs/protocol.md#connections-and-limits).
+const LARGEST = 1e30;
 
 /** What arrived is not what was sent: the transfer has to start over. */
 export class Damaged extends Error {}
@@ -94,10 +98,19 @@ export class Receiver {
       throw new Damaged(`the footer tells of ${footer.chunkCount} chunks, ${this.#chunksOfStream} came`);
     }
     if (footer.crc32c !== this.#crc) throw new Damaged('the checksum differs');
+    return this.#decoded();
+  }
+
+  #decoded(): ModelState {
+    let state: ModelState;
     try {
-      return this.format.decode(this.#payload);
+      state = this.format.decode(this.#payload);
     } catch (error) {
-      throw new Damaged(String(error));
+      throw error instanceof BadValue ? new Damaged(error.message) : error;
     }
+    // NaN fails the comparison, too.
+    if (!state.parameters.every((value) => Math.abs(value) <= LARGEST))
+      throw new Damaged('a parameter is out of range');
+    return state;
   }
 }

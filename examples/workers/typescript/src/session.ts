@@ -13,6 +13,7 @@ import type { Version, WireType } from './generated/gemps/v1/transfer.js';
 import type { Layout } from './layout.js';
 import type { Patience } from './patience.js';
 import { type ModelState, PayloadFormat } from './payload.js';
+import type { Receiver } from './receiver.js';
 import type { ClientSettings } from './settings.js';
 import { type Codec, codecOf, codecOfWire, type WireTypeName } from './wire-types.js';
 
@@ -57,6 +58,7 @@ export class Session {
   runState: RunState = RunState.WAITING;
   #joined: JoinResponse | undefined;
   #formats: Formats | undefined;
+  #constantsOf: bigint | undefined; // the incarnation that they came from
   #isMember = false;
 
   constructor(
@@ -73,6 +75,18 @@ export class Session {
   get formats(): Formats {
     if (this.#formats === undefined) throw new Error('join() first');
     return this.#formats;
+  }
+
+  /** Whether the constants of the server as it is now are held. */
+  get hasConstants(): boolean {
+    return this.#constantsOf === this.joined.incarnation;
+  }
+
+  /** A transfer is complete: its values are what this worker holds. */
+  install(state: ModelState, { format, version }: Receiver): void {
+    if (format.withConstants) this.#constantsOf = version?.incarnation;
+    this.state = format.withConstants ? state : { ...state, constants: this.state.constants };
+    this.held = version;
   }
 
   get isFinished(): boolean {

@@ -136,3 +136,13 @@ test('parameters of another layout, size, wire type or version are refused', () 
     assert.throws(() => new Receiver(FORMAT).announce(header(FORMAT, changed)), Misbehaved);
   }
 });
+
+test('parameters that are not finite, or giants, are not believed', () => {
+  for (const bad of [NaN, Infinity, -2e30]) {
+    const payload = FORMAT.encode({ ...STATE, parameters: STATE.parameters.with(3, bad) });
+    const receiver = new Receiver(FORMAT);
+    receiver.announce(header(FORMAT));
+    sendTo(receiver, payload, [[0, payload.length]]);
+    assert.throws(() => receiver.finish(footer(payload, 1)), Damaged);
+  }
+});

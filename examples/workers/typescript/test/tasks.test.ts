@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { deltaOf, Diverged } from '../src/delta.js';
+import { deltaOf } from '../src/delta.js';
 import { Digits } from '../src/digits.js';
 import { readOptions, UsageError } from '../src/options.js';
 import { Quadratic, readConformance } from '../src/quadratic.js';
@@ -61,7 +61,7 @@ test('the delta of the quadratic task is the float32 product of -eta and the par
   const task = quadratic(600);
   const state = task.firstState();
   assert.deepEqual([...state.parameters.slice(507, 511)], [253 / 256, 254 / 256, -254 / 256, -253 / 256]);
-  const { values } = deltaOf(task, state, { eta: 0.05, localSteps: 1, normalise: false });
+  const values = deltaOf(task, state, { eta: 0.05, localSteps: 1, normalise: false })?.values;
   const eta = Math.fround(-0.05);
   assert.deepEqual(
     values,
@@ -74,16 +74,16 @@ test('local steps move the worker by itself, and their gradients are committed t
   const state = { ...task.firstState(), parameters: Float32Array.of(1) };
   // Gradients 1, 0.5 and 0.25 of parameters that are halved by each step.
   const sum = deltaOf(task, state, { eta: 0.5, localSteps: 3, normalise: false });
-  assert.deepEqual([...sum.values], [-0.875]);
+  assert.deepEqual([...(sum?.values ?? [])], [-0.875]);
   const mean = deltaOf(task, state, { eta: 0.5, localSteps: 3, normalise: true });
-  assert.ok(Math.abs(mean.values[0] + 0.875 / 3) < 1e-6);
+  assert.ok(mean !== undefined && Math.abs(mean.values[0] + 0.875 / 3) < 1e-6);
   assert.deepEqual([...state.parameters], [1]);
 });
 
-test('a gradient that is not finite ends the training', () => {
+test('a gradient that is not finite makes no delta', () => {
   const task = quadratic(2);
   const state = { ...task.firstState(), parameters: Float32Array.of(1, Infinity) };
-  assert.throws(() => deltaOf(task, state, { eta: 0.1, localSteps: 1, normalise: false }), Diverged);
+  assert.equal(deltaOf(task, state, { eta: 0.1, localSteps: 1, normalise: false }), undefined);
 });
 
 test('wire types that are not spoken are left out of the offer', () => {
