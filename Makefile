@@ -15,7 +15,7 @@ PEERS = $(VENV)/peers
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-sinks fuzz wheels install
+.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-sinks test-examples fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -137,6 +137,10 @@ fuzz: $(INSTALLED)
 test-sinks: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks
 	$(BIN)/python -m pytest tests/cli/test_sinks.py $(ARGS)
+
+# The workers in other languages; what they need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
+test-examples: $(INSTALLED)
+	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
