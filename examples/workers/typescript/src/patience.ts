@@ -36,7 +36,7 @@ export class Patience {
           'and that this machine reaches the port',
       );
     }
-    this.#say(`trying again: ${why}`);
+    this.#say(`trying again for up to ${this.settings.patience / 1000} s: ${why}`);
     const jittered = this.#pause * (0.5 + Math.random());
     this.#pause = Math.min(2 * this.#pause, this.settings.backoffLimit);
     await this.#sleep(Math.max(jittered, atLeast));

@@ -95,7 +95,11 @@ test('patience ends when a call has failed for too long, and starts anew with a 
   await assert.rejects(async () => {
     await longTrouble();
   }, Unavailable);
-  assert.deepEqual(told, ['trying again: gone', 'the server answers again', 'trying again: gone']);
+  assert.deepEqual(told, [
+    'trying again for up to 300 s: gone',
+    'the server answers again',
+    'trying again for up to 300 s: gone',
+  ]);
 });
 
 test('a refusal without a delay is not repeated', async () => {
