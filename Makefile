@@ -15,7 +15,7 @@ PEERS = $(VENV)/peers
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-sinks test-examples fuzz wheels install
+.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -127,6 +127,10 @@ test-kills: $(INSTALLED)
 # Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
 test-convergence: $(INSTALLED)
 	GEMPS_TEST_CONVERGENCE=1 $(BIN)/python -m pytest tests/worker/test_convergence.py $(ARGS)
+
+# The Python worker in every scenario of the conformance kit; `make test` plays those that its library is for.
+test-conformance: $(INSTALLED)
+	GEMPS_TEST_CONFORMANCE=1 $(BIN)/python -m pytest tests/conformance $(ARGS)
 
 # A coverage-guided fuzzer (atheris) on the server's handlers; takes minutes. ARGS="-runs=N -seed=N": its options.
 fuzz: $(INSTALLED)

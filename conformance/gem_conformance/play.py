@@ -182,7 +182,7 @@ class Play:
 
     def join(self, refusal: Refusal | None = None) -> None:
         """Await a Join, and answer it; or refuse it."""
-        event = self._wait(lambda one: one if _is(one, "Join") else None, "Join", Place.SESSIONS, self.limits.start)
+        event = self._wait(lambda one: one if _is(one, "Join") else None, "Join", Place.SESSIONS)
         if refusal is None:
             self._answer_join(event)
         else:
@@ -190,9 +190,7 @@ class Play:
 
     def initialise(self) -> None:
         """Await the first parameters, judge them, and take them."""
-        event = self._wait(
-            lambda one: one if _is(one, "Initialize") else None, "Initialize", Place.INITIALIZE, self.limits.start
-        )
+        event = self._wait(lambda one: one if _is(one, "Initialize") else None, "Initialize", Place.INITIALIZE)
         call = _call(event)
         request = self._initialize_header(event)
         payload = PayloadFormat(self._task.layout, WireType.FLOAT32, with_constants=True)
@@ -226,9 +224,7 @@ class Play:
 
     def already_initialised(self) -> None:
         """Await an upload, and say that another one was faster."""
-        event = self._wait(
-            lambda one: one if _is(one, "Initialize") else None, "Initialize", Place.INITIALIZE, self.limits.start
-        )
+        event = self._wait(lambda one: one if _is(one, "Initialize") else None, "Initialize", Place.INITIALIZE)
         self._initialize_header(event)
         self.central.begin(self._others_theta())
         self._say_initialised(_call(event), parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED)
@@ -239,9 +235,7 @@ class Play:
 
     def pull(self) -> Pull:
         """Await a pull; `send` answers it."""
-        return self._wait(
-            lambda one: self._judge_pull(one) if _is(one, "Pull") else None, "Pull", Place.PULL, self.limits.start
-        )
+        return self._wait(lambda one: self._judge_pull(one) if _is(one, "Pull") else None, "Pull", Place.PULL)
 
     def send(
         self,
@@ -271,9 +265,7 @@ class Play:
     def header(self) -> Commit:
         """Await the next commit, and judge its header."""
         while True:
-            event = self._wait(
-                lambda one: one if _is(one, "Commit") else None, "a commit's header", Place.COMMIT, self.limits.start
-            )
+            event = self._wait(lambda one: one if _is(one, "Commit") else None, "a commit's header", Place.COMMIT)
             commit = self._judge_header(event)
             if commit is not None:
                 self._served = 0
@@ -509,12 +501,12 @@ class Play:
                 )
             return event
 
-    def _wait(
-        self, pick: Callable[[Event], _Found | None], what: str, place: Place, seconds: float | None = None
-    ) -> _Found:
+    def _wait(self, pick: Callable[[Event], _Found | None], what: str, place: Place) -> _Found:
         """Serve what comes until `pick` finds what is awaited in an event."""
         while True:
-            limit = self.limits.answer if self._session is not None or seconds is None else seconds
+            limit = self.limits.answer
+            if self._session is None:
+                what, place, limit = "Join", Place.SESSIONS, self.limits.start
             event = self._next(limit + max([0.0, *(one - time.monotonic() for one in self._not_before.values())]))
             if event is None:
                 raise Fault(FaultName.SILENT, what, f"nothing for {limit:g} s", place)

@@ -1,0 +1,111 @@
+"""`gemps conformance` as people and programs use it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from gem_conformance import SCENARIOS
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = [sys.executable, str(ROOT / "tests/conformance/reference_worker.py")]
+
+
+def gemps(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gem_cli", "conformance", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def test_list_has_a_line_a_scenario() -> None:
+    done = gemps("list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
+    starts = {line.index(SCENARIOS[line.split()[0]].about) for line in done.stdout.splitlines()}
+    assert len(starts) == 1
+
+
+def test_list_for_programs_marks_the_basic_ones() -> None:
+    lines = [json.loads(line) for line in gemps("list", "--json").stdout.splitlines()]
+    assert [one["scenario"] for one in lines if one["basic"]] == ["initialise", "pull", "commit-small", "finished"]
+
+
+def test_a_right_worker_passes_the_basic_scenarios() -> None:
+    done = gemps("serve", "--basic", "--", *REFERENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()[:4]) == [
+        "commit-small  passed",
+        "finished      passed",
+        "initialise    passed",
+        "pull          passed",
+    ]
+    assert done.stdout.splitlines()[-1] == "4 passed"
+
+
+def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
+    script = "import sys; print('first words'); sys.exit('what is this?')"
+    done = gemps("serve", "--scenario", "pull", "--scenario", "delta-float16", "--", sys.executable, "-c", script)
+    assert done.returncode == 1
+    assert "pull           failed  STOPPED" in done.stdout
+    for text in ("expected  Join", "came      the end of the process, exit status 1", "docs/protocol.md#sessions"):
+        assert text in done.stdout
+    assert "  | first words\n  | what is this?\n" in done.stdout
+    assert done.stdout.splitlines()[-1] == "2 failed"
+
+
+def test_a_worker_that_does_not_speak_something_says_so_by_status_3() -> None:
+    done = gemps("serve", "--scenario", "delta-float16", "--", sys.executable, "-c", "raise SystemExit(3)")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["delta-float16  not spoken", "", "1 not spoken"]
+
+
+def test_programs_get_an_object_a_scenario() -> None:
+    done = gemps("serve", "--json", "--scenario", "delta-bfloat16", "--", *REFERENCE, "--fault", "TRUNCATING_BFLOAT16")
+    (line,) = done.stdout.splitlines()
+    found = json.loads(line)
+    assert done.returncode == 1
+    assert (found["scenario"], found["verdict"]) == ("delta-bfloat16", "failed")
+    assert (found["fault"], found["place"]) == ("TRUNCATING_BFLOAT16", "docs/protocol.md#payloads-and-wire-types")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--scenario", "comit"], "there is no scenario comit: choose of initialise, already-initialised"),
+        (["--scenario", "restart", "--basic"], "none of these scenarios is a basic one"),
+        (["--", "no-such-worker"], "there is no command no-such-worker"),
+        (["--listen", "50051"], "--listen 50051: write HOST:PORT"),
+    ],
+)
+def test_wrong_usage_is_told_with_the_fix(arguments: list[str], words: str) -> None:
+    done = gemps("serve", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_without_a_command_it_waits_for_workers_that_somebody_starts() -> None:
+    command = [sys.executable, "-m", "gem_cli", "conformance", "serve", "--listen", "127.0.0.1:0"]
+    chosen = ("pull", "finished")
+    for name in chosen:
+        command += ["--scenario", name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kit:
+        watchdog = threading.Timer(120, kit.kill)
+        watchdog.start()
+        assert kit.stderr is not None
+        assert kit.stdout is not None
+        for name in chosen:
+            assert kit.stderr.readline().startswith(f"{name}: ")
+            environment = dict(kit.stderr.readline().strip().split("=", 1) for _ in range(3))
+            assert set(environment) == {"GEMPS_SERVER", "GEMPS_WORKER_NAME", "GEMPS_CONFORMANCE"}
+            subprocess.run(REFERENCE, check=True, timeout=60, env={**os.environ, **environment}, capture_output=True)
+        assert kit.stdout.read() == "pull      passed\nfinished  passed\n\n2 passed\n"
+        assert kit.wait() == 0
+        watchdog.cancel()

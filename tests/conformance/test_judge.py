@@ -1,0 +1,146 @@
+"""The judge of payloads: whatever is cut rightly passes, whatever is changed is blamed."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from gem_conformance import Fault, FaultName
+from gem_conformance.judge import Expected, Upload, judge_values
+from gem_conformance.task import Task, buffer_bytes, delta, first_parameters, tensor
+from gemps.v1 import transfer_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gem_core.checksum import crc32c
+from gem_core.layout import Layout
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType, encode
+
+LAYOUT = Layout(
+    [
+        tensor("weight", (17, 19)),
+        tensor("none", (0, 3)),
+        tensor("steps", (3,), "buffer", "int64"),
+        tensor("mask", (5,), "buffer", "bool"),
+        tensor("half", (7,), "buffer", "bfloat16"),
+    ]
+)
+TYPES = st.sampled_from([WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK])
+REST = buffer_bytes(LAYOUT.buffers, 3)
+
+
+def right(wire_type: WireType, eta: float = 0.05) -> tuple[PayloadFormat, bytes, Expected]:
+    """A format, the right bytes in it, and what the judge expects."""
+    values = delta(first_parameters(LAYOUT.parameter_count), eta)
+    return PayloadFormat(LAYOUT, wire_type), bytes(encode(wire_type, values)) + REST, Expected(values, REST)
+
+
+def pieces(payload: PayloadFormat, data: bytes, chunk_bytes: int) -> Iterator[transfer_pb2.Chunk]:
+    for start, end in payload.cut(chunk_bytes):
+        yield transfer_pb2.Chunk(offset=start, data=data[start:end])
+
+
+def take_all(upload: Upload, chunks: list[transfer_pb2.Chunk], footer: transfer_pb2.Footer) -> None:
+    for chunk in chunks:
+        upload.take(chunk, None)
+    upload.take(None, footer)
+
+
+def blamed(payload: PayloadFormat, data: bytes, expected: Expected) -> FaultName | None:
+    try:
+        judge_values(payload, data, expected, "commit 1")
+    except Fault as fault:
+        return fault.name
+    return None
+
+
+@given(TYPES, st.integers(260, 2000))
+def test_a_payload_cut_anywhere_at_borders_is_taken_with_its_footer(wire_type: WireType, chunk_bytes: int) -> None:
+    payload, data, expected = right(wire_type)
+    upload = Upload(payload, 2000, "commit 1")
+    chunks = list(pieces(payload, data, chunk_bytes))
+    for chunk in chunks:
+        assert not upload.is_complete
+        upload.take(chunk, None)
+    assert upload.has_all_bytes
+    upload.take(None, transfer_pb2.Footer(byte_count=len(data), chunk_count=len(chunks), crc32c=crc32c(data)))
+    assert upload.is_complete
+    assert blamed(payload, bytes(upload.received), expected) is None
+
+
+@given(TYPES, st.integers(260, 2000), st.data())
+def test_a_chunk_left_out_or_sent_twice_is_blamed(wire_type: WireType, chunk_bytes: int, draw: st.DataObject) -> None:
+    payload, data, _ = right(wire_type)
+    chunks = list(pieces(payload, data, chunk_bytes))
+    index = draw.draw(st.integers(0, len(chunks) - 1))
+    wrong = chunks[:index] + (chunks[index + 1 :] if draw.draw(st.booleans()) else [chunks[index], *chunks[index:]])
+    footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=len(wrong), crc32c=crc32c(data))
+    with pytest.raises(Fault) as caught:
+        take_all(Upload(payload, 2000, "commit 1"), wrong, footer)
+    assert caught.value.name in (FaultName.WRONG_CHUNK, FaultName.WRONG_SIZE)
+
+
+@given(TYPES, st.data())
+def test_every_flipped_bit_is_blamed_unless_it_is_the_sign_of_a_zero(wire_type: WireType, draw: st.DataObject) -> None:
+    payload, data, expected = right(wire_type)
+    bit = draw.draw(st.integers(0, 8 * len(data) - 1))
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    name = blamed(payload, bytes(changed), expected)
+    if bit // 8 >= payload.parameter_bytes:
+        assert name is FaultName.WRONG_BUFFERS
+    elif name is None:
+        (zero,) = np.flatnonzero(expected.parameters == 0)
+        assert wire_type is not WireType.INT8_BLOCK
+        assert bit == 8 * wire_type.unit_bytes * (zero + 1) - 1
+    else:
+        assert name is FaultName.WRONG_VALUES
+
+
+@pytest.mark.parametrize("wire_type", [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK])
+def test_a_wrong_value_is_told_with_its_tensor_and_both_numbers(wire_type: WireType) -> None:
+    payload, _, expected = right(wire_type)
+    values = expected.parameters.copy()
+    values[20] /= 2  # not larger: that would be another scale
+    with pytest.raises(Fault) as caught:
+        judge_values(payload, bytes(encode(wire_type, values)) + REST, expected, "commit 1")
+    assert "commit 1: element 20 of 'weight'" in caught.value.expected
+    assert caught.value.came.strip("-").replace(".", "").replace("e", "").replace("-", "").isdigit()
+
+
+def test_truncation_is_told_from_other_wrong_values() -> None:
+    payload, _, expected = right(WireType.BFLOAT16)
+    halves = (expected.parameters.view(np.uint32) >> 16).astype("<u2")
+    assert blamed(payload, halves.tobytes() + REST, expected) is FaultName.TRUNCATING_BFLOAT16
+    halves[3] += 1
+    assert blamed(payload, halves.tobytes() + REST, expected) is FaultName.WRONG_VALUES
+
+
+def test_a_known_mistake_has_its_own_name() -> None:
+    payload, data, expected = right(WireType.FLOAT16)
+    other = Expected(
+        expected.parameters * np.float32(3), REST, [(FaultName.STALE_DELTA, "the new", "the old", expected.parameters)]
+    )
+    assert blamed(payload, data, other) is FaultName.STALE_DELTA
+
+
+def test_task_file_says_what_to_train_in_plain_names() -> None:
+    task = Task(Layout([tensor("a", (2, 3))]), (WireType.INT8_BLOCK, WireType.FLOAT32))
+    assert task.to_json() == (
+        '{"layout": [{"name": "a", "shape": [2, 3], "element_type": "float32", "kind": "parameter", "aliases": []}], '
+        '"delta_wire_types": ["int8_block", "float32"], "parameter_wire_types": ["float32"]}'
+    )
+
+
+def test_first_parameters_and_deltas_are_those_of_the_documents_formula() -> None:
+    values = first_parameters(1020)
+    assert [float(values[i]) for i in (0, 254, 508, 509, 1019)] == [-254 / 256, 0.0, 254 / 256, -254 / 256, -253 / 256]
+    assert float(delta(values, 0.1)[0]) == float(np.float32(np.float32(-0.1) * np.float32(-254 / 256)))
+
+
+def test_made_up_buffers_are_legal_and_differ_from_generation_to_generation() -> None:
+    assert buffer_bytes(LAYOUT.buffers, 0) == bytes(LAYOUT.buffer_bytes)
+    first, second = buffer_bytes(LAYOUT.buffers, 1), buffer_bytes(LAYOUT.buffers, 2)
+    assert len(first) == len(second) == LAYOUT.buffer_bytes
+    assert first != second
+    assert set(first[24:29]) <= {0, 1}
