@@ -170,6 +170,6 @@ def test_wrong_usage_is_one_line_with_the_fix(worker: list[str], tmp_path: Path)
 
 
 def test_the_conformance_kit_passes_every_scenario(worker: list[str]) -> None:
-    outcomes = conformance(worker)
+    outcomes = conformance(worker, "--jobs", "4")
     assert len(outcomes) >= 38
     assert {name: outcome for name, outcome in outcomes.items() if outcome != "passed"} == {}
