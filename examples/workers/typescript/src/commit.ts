@@ -71,11 +71,11 @@ export class Committer {
         return this.#settled(reply);
       } catch (error) {
         this.close();
+        if (reply.verdict !== undefined) this.#note(reply.verdict);
         if (error instanceof Torn) {
           why = error.message;
           await patience.torn(error);
           if (reply.verdict !== undefined) {
-            this.#note(reply.verdict);
             await complete(session, reply.receiver.version === undefined ? undefined : reply.receiver);
             return { isApplied: true, verdict: reply.verdict };
           }
