@@ -92,6 +92,7 @@ class ScriptedServer:
     pulls: list[parameters_pb2.PullRequest] = field(default_factory=list)
     headers: list[commit_pb2.CommitRequest] = field(default_factory=list)
     run_state: run_pb2.RunState = run_pb2.RUN_STATE_TRAINING
+    order: run_pb2.ServingOrder = run_pb2.SERVING_ORDER_FIFO
     clock: int = 1
     incarnation: int = 7
     # So many chunks of parameters leave with a bit flipped.
@@ -181,7 +182,7 @@ class ScriptedServer:
         session = self.sessions.setdefault(request.session_id, self._saved.pop(request.session_id, Session()))
         return session_pb2.JoinResponse(
             incarnation=self.incarnation,
-            settings=run_pb2.RunSettings(rule="downpour", eta=0.1, order=run_pb2.SERVING_ORDER_FIFO),
+            settings=run_pb2.RunSettings(rule="downpour", eta=0.1, order=self.order),
             run_state=self.run_state,
             delta_wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
             parameter_wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,

@@ -48,6 +48,12 @@ def test_join_tells_what_the_server_settled(script: Script, connect: Connect) ->
     assert client.version is None
 
 
+def test_an_order_that_a_newer_server_serves_in_is_shown_by_its_number(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    server.order = 99  # type: ignore[assignment]
+    assert connect(server.address, SMALL).client.join().run_settings.order == "99"
+
+
 def test_join_waits_for_a_server_that_is_not_there_yet_and_says_so_once(script: Script, connect: Connect) -> None:
     server = script(SMALL)
     server.stop()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Self
 
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, session_pb2, transfer_pb2
+from google.protobuf.descriptor import EnumDescriptor
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.wire_types import WireType
@@ -77,11 +78,11 @@ class RunSettings:
             rule=settings.rule,
             rule_settings=MappingProxyType(dict(settings.rule_settings)),
             eta=settings.eta,
-            eta_schedule=_word(run_pb2.EtaSchedule.Name(settings.eta_schedule), "ETA_SCHEDULE_"),
+            eta_schedule=_shown(run_pb2.EtaSchedule.DESCRIPTOR, settings.eta_schedule, "ETA_SCHEDULE_"),
             steps=settings.budget.steps,
             epochs=settings.budget.epochs,
             commits=settings.budget.commits,
-            order=_word(run_pb2.ServingOrder.Name(settings.order), "SERVING_ORDER_"),
+            order=_shown(run_pb2.ServingOrder.DESCRIPTOR, settings.order, "SERVING_ORDER_"),
             min_workers=settings.min_workers,
             seed=settings.seed,
             local_steps=max(1, settings.local_steps),
@@ -227,6 +228,12 @@ def wire_type_of(number: int) -> WireType:
         return WireType(number)
     except ValueError:
         raise ServerMisbehavedError(f"the server chose wire type {number}, which this client does not know") from None
+
+
+def _shown(enum: EnumDescriptor, number: int, prefix: str) -> str:
+    """The word for a value that is for people to read; a newer server's is shown by its number."""
+    value = enum.values_by_number.get(number)
+    return str(number) if value is None else _word(value.name, prefix)
 
 
 def _word(name: str, prefix: str) -> str:
