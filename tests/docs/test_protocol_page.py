@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from gem_conformance import SCENARIOS
+from gem_conformance import SCENARIOS, Limits
 from gem_conformance.faults import FaultName, Place
 from gem_server.errors import Reason
 from gem_server.service import commit_stream, listener, membership
@@ -201,6 +201,12 @@ def test_the_scenarios_are_those_of_the_kit() -> None:
 
 def test_the_faults_are_those_of_the_kit() -> None:
     assert named(rows("Conformance", "fault")) == {fault.name: [fault.value] for fault in FaultName}
+
+
+def test_the_kit_waits_as_long_as_the_page_says() -> None:
+    limits = Limits()
+    told = f"the kit waits {limits.start:g} s for a `Join` and {limits.answer:g} s for each further word"
+    assert told in " ".join(section("Conformance").split())
 
 
 def printed() -> list[str]:
