@@ -1,7 +1,11 @@
 """docs/protocol.md says what the code does: every limit, number, reason, worked byte and example is held to it."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -207,6 +211,30 @@ def test_the_kit_waits_as_long_as_the_page_says() -> None:
     limits = Limits()
     told = f"the kit waits {limits.start:g} s for a `Join` and {limits.answer:g} s for each further word"
     assert told in " ".join(section("Conformance").split())
+
+
+@pytest.mark.parametrize(
+    ("flag", "tools", "made"),
+    [
+        ("--python_out", (), "gemps/v1/parameter_server_pb2_grpc.py"),
+        ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "gemps/v1/parameter_server.grpc.pb.h"),
+        ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "google/rpc/error_details.pb.h"),
+        ("--java_out", ("protoc", "grpc_java_plugin"), "dev/gemps/v1/ParameterServerServiceGrpc.java"),
+        ("--go_out", ("protoc", "protoc-gen-go", "protoc-gen-go-grpc"), "gemps/v1/parameter_server_grpc.pb.go"),
+    ],
+)
+def test_the_commands_that_generate_code_run_as_printed(
+    flag: str, tools: tuple[str, ...], made: str, tmp_path: Path
+) -> None:
+    if missing := [tool for tool in tools if shutil.which(tool) is None]:
+        pytest.skip(f"there is no {missing[0]} here")
+    (block,) = (one for one in blocks_of(PAGE) if one.section == "Generating code" and flag in one.text)
+    commands = "\n".join(line for line in block.text.splitlines() if not line.startswith("go install"))
+    (tmp_path / "proto").symlink_to(ROOT / "proto")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob(f"gen*/{made}"))) == 1
 
 
 def printed() -> list[str]:
