@@ -14,7 +14,7 @@ from gem_core.chunking import Splitter
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType, decode, encode
 
-__all__ = ["Central", "Clock", "Session", "Snapshot"]
+__all__ = ["Attempt", "Central", "Clock", "Content", "Session", "Snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,19 @@ class Content:
     crc32c: int
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A commit that the candidate has to send again, or does not know the outcome of.
+
+    `payload`: its bytes, as far as they came; `is_unknown`: all of them came, footer included.
+    """
+
+    sequence: int
+    base: Clock
+    payload: bytes
+    is_unknown: bool
+
+
 @dataclass(slots=True)
 class Session:
     """The candidate's session.
@@ -85,6 +98,8 @@ class Session:
         snapshot: what it was given last; None: nothing yet, or lost.
         before: what it had before, to recognise a delta of it.
         has_constants: it pulled them, or uploaded its own.
+        open: an attempt that the candidate has to repeat, or does not know the outcome of; a completed pull ends that.
+        told_eta, eta_before: the learning rate that it was told last, and the one before.
     """
 
     session_id: bytes
@@ -97,6 +112,26 @@ class Session:
     snapshot: Snapshot | None = None
     before: Snapshot | None = None
     has_constants: bool = False
+    open: Attempt | None = None
+    told_eta: float = 0.0
+    eta_before: float = 0.0
+
+    def hold(self, snapshot: Snapshot) -> None:
+        """It is being given this."""
+        if self.snapshot is not None and self.snapshot.is_delivered:
+            self.before = self.snapshot
+        self.snapshot = snapshot
+
+    def lose_snapshot(self) -> None:
+        """It has to pull before it can commit again."""
+        self.before = self.snapshot or self.before
+        self.snapshot = None
+        self.open = None
+
+    def tell_eta(self, eta: float) -> None:
+        """It is being told the learning rate for its next commit."""
+        if eta != self.told_eta:
+            self.eta_before, self.told_eta = self.told_eta, eta
 
 
 @dataclass(slots=True)
@@ -131,6 +166,11 @@ class Central:
         self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)
         self.constants = buffer_bytes(self.task.layout.constants, 3)
         self.clock = 41
+
+    def initialise(self, theta: NDArray[np.float32], rest: bytes) -> None:
+        """Take the candidate's own; `rest`: the bytes of BUFFERs and CONSTANTs."""
+        size = self.task.layout.buffer_bytes
+        self.theta, self.buffers, self.constants, self.clock = theta, rest[:size], rest[size:], 1
 
     def others_commit(self) -> int:
         """Let other workers commit, so that a candidate that goes on from its own parameters shows; how often they did.

@@ -13,8 +13,9 @@ from typing import Literal
 from gem_conformance.candidate import Candidate
 from gem_conformance.faults import Fault
 from gem_conformance.limits import Limits
-from gem_conformance.play import NotSpokenError, Play
+from gem_conformance.play import Play
 from gem_conformance.scenarios import Scenario
+from gem_conformance.talk import NotSpokenError
 from gem_conformance.wire import Wire
 
 __all__ = ["Outcome", "play_by_hand", "play_scenarios"]

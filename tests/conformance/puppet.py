@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from gem_conformance import Fault, Limits, Scenario
 from gem_conformance.layouts import layout_to
-from gem_conformance.play import NotSpokenError, Play
+from gem_conformance.play import Play
+from gem_conformance.talk import NotSpokenError
 from gem_conformance.task import Task
 from gem_conformance.wire import Event, Kind, Wire
 from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, parameters_pb2, session_pb2, transfer_pb2
@@ -59,7 +60,7 @@ class Puppet:
     # --- calls
 
     def join(self, **changes: Any) -> session_pb2.JoinResponse:
-        request = {
+        request: dict[str, Any] = {
             "session_id": self.session_id,
             "worker_name": NAME,
             "layout": layout_to(self.task.layout),
@@ -88,7 +89,7 @@ class Puppet:
 
     def pull(self, **changes: Any) -> None:
         """Pull, and hold what came, however little that was."""
-        request = {"session_id": self.session_id, "with_constants": True} | changes
+        request: dict[str, Any] = {"session_id": self.session_id, "with_constants": True} | changes
         data = bytearray()
         for message in self.stub.Pull(parameters_pb2.PullRequest(**request), timeout=_SECONDS):
             if message.HasField("header"):
@@ -117,7 +118,7 @@ class Puppet:
         return bytes(encode(self.task.delta_wire_types[0], values)) + self.buffers
 
     def header(self, **changes: Any) -> commit_pb2.CommitHeader:
-        fields = {
+        fields: dict[str, Any] = {
             "session_id": self.session_id,
             "sequence": self.applied + 1,
             "base_version": self.version,

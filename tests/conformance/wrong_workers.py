@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from gem_conformance import FaultName
@@ -103,7 +104,8 @@ def does_nothing(puppet: Puppet) -> None:
 
 @wrong(FaultName.MALFORMED, "commit-small")
 def not_protobuf(puppet: Puppet) -> None:
-    puppet.channel.unary_unary("/gemps.v1.ParameterServerService/Join")(b"\xff\xff\xff", timeout=10)
+    join: Any = puppet.channel.unary_unary("/gemps.v1.ParameterServerService/Join")
+    join(b"\xff\xff\xff", timeout=10)
 
 
 @wrong(FaultName.TOO_LARGE, "commit-large")

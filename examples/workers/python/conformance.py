@@ -14,10 +14,16 @@ from typing import Any
 
 import torch
 from gem_worker import ParameterServer
+from gem_worker.settings import WireName
 from torch import nn
 
 # What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
-WIRE_NAMES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "int8_block": "int8"}
+WIRE_NAMES: dict[str, WireName] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8_block": "int8",
+}
 NOT_SPOKEN = 3
 
 

@@ -1,0 +1,217 @@
+"""Judges commits: a header by what the session has and holds, a payload by the quadratic task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from gemps.v1 import commit_pb2
+from numpy.typing import NDArray
+
+from gem_conformance.central import Clock, Session, Snapshot
+from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.judge import Expected, Upload, judge_values
+from gem_conformance.task import delta
+from gem_conformance.wire import Call
+from gem_core.checksum import crc32c
+from gem_core.payload import PayloadFormat
+
+__all__ = ["WHOLE_LIMIT", "Commit", "judge_checksum", "judge_header", "judge_payload", "take_whole"]
+
+# commit.proto: payloads up to this travel whole, in the header's message.
+WHOLE_LIMIT = 64 << 10
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit whose header was judged.
+
+    Attributes:
+        call: its stream.
+        header: the header.
+        first: the message that it came in.
+        upload: what comes.
+        base: the parameters that its delta must be of; None in a repeat, whose bytes say it.
+        identical_to: what its bytes must begin with, since an earlier attempt did.
+    """
+
+    call: Call
+    header: commit_pb2.CommitHeader
+    first: commit_pb2.CommitRequest
+    upload: Upload
+    base: Snapshot | None
+    identical_to: bytes = b""
+
+    @property
+    def is_repeat(self) -> bool:
+        """It was applied already."""
+        return self.base is None
+
+    @property
+    def is_alone(self) -> bool:
+        """The header came without anything of the payload."""
+        return not self.first.HasField("chunk") and not self.first.HasField("footer")
+
+
+def judge_header(
+    call: Call, message: commit_pb2.CommitRequest, session: Session, payload: PayloadFormat, chunk_bytes: int
+) -> Commit:
+    """The commit that a header announces to a session that is known. Raises Fault."""
+    header = message.header
+    base = Clock.of(header.base_version)
+    is_repeat = session.stored is not None and header.sequence == session.last_applied
+    if not is_repeat:
+        _judge_sequence(session, header.sequence, base)
+    if header.wire_type != int(session.delta_wire_type):
+        raise Fault(
+            FaultName.WRONG_WIRE_TYPE,
+            f"{session.delta_wire_type.name}, which Join settled",
+            f"a header of wire type {header.wire_type}",
+            Place.COMMIT,
+        )
+    if header.byte_count != payload.byte_count:
+        raise Fault(
+            FaultName.WRONG_SIZE,
+            f"{payload.byte_count} bytes: PARAMETERs in {payload.wire_type.name}, then BUFFERs",
+            f"a header of {header.byte_count} bytes",
+            Place.PAYLOADS,
+        )
+    if header.HasField("shared_memory") or header.HasField("scale"):
+        raise Fault(
+            FaultName.MALFORMED, "neither shared_memory nor scale in this wire type", "a header with it", Place.COMMIT
+        )
+    # A small payload is one chunk, however small chunk_bytes may be.
+    upload = Upload(payload, max(chunk_bytes, WHOLE_LIMIT), f"commit {header.sequence}")
+    if is_repeat:
+        if session.content is None:
+            raise AssertionError("nothing was applied")
+        _judge_repeat(header, session.content.crc32c)
+        return Commit(call, header, message, upload, None)
+    commit = Commit(call, header, message, upload, _judge_base(session, base, payload))
+    earlier = session.open
+    if earlier is not None and earlier.base == base:
+        commit.identical_to = earlier.payload
+        if earlier.is_unknown:
+            _judge_repeat(header, crc32c(earlier.payload))
+    return commit
+
+
+def take_whole(commit: Commit) -> None:
+    """Take what came with the header, of a small payload. Raises Fault."""
+    if commit.header.byte_count > WHOLE_LIMIT:
+        raise Fault(
+            FaultName.DATA_BEFORE_PROCEED,
+            f"a header alone for {commit.header.byte_count} bytes, more than {WHOLE_LIMIT}",
+            "a chunk or footer with it",
+            Place.COMMIT,
+        )
+    first = commit.first
+    commit.upload.take(
+        first.chunk if first.HasField("chunk") else None, first.footer if first.HasField("footer") else None
+    )
+
+
+def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, local_steps: int) -> None:
+    """Judge every byte of a complete payload of a new commit. Raises Fault."""
+    data, what = bytes(commit.upload.received), f"commit {commit.header.sequence}"
+    judge_checksum(commit)
+    if data[: len(commit.identical_to)] != commit.identical_to:
+        raise Fault(
+            FaultName.OTHER_BYTES_ON_RETRY,
+            f"{what}: the identical bytes again",
+            "other bytes under the same sequence and base",
+            Place.RETRIES,
+        )
+    if commit.base is None:
+        raise AssertionError("a repeat has no new payload")
+    theta, eta = commit.base.seen(session.parameter_wire_type), session.told_eta
+    if local_steps > 1:
+        _judge_local_steps(data, theta, eta, local_steps, what)
+        return
+    otherwise: list[tuple[FaultName, str, str, NDArray[np.float32]]] = []
+    if session.before is not None:
+        stale = delta(session.before.seen(session.parameter_wire_type), eta)
+        right, wrong = "a delta of the parameters of its base version", "one of those that the worker had before"
+        otherwise.append((FaultName.STALE_DELTA, right, wrong, stale))
+    if session.eta_before != eta:
+        right, wrong = f"the learning rate {eta:g}, told last", f"{session.eta_before:g}, told before that"
+        otherwise.append((FaultName.IGNORED_ETA, right, wrong, delta(theta, session.eta_before)))
+    judge_values(payload, data, Expected(delta(theta, eta), commit.base.buffers, otherwise), what)
+
+
+def judge_checksum(commit: Commit) -> None:
+    """Hold payload_crc32c, where there is one, to the bytes that came. Raises Fault."""
+    header, crc = commit.header, commit.upload.crc32c
+    if header.HasField("payload_crc32c") and header.payload_crc32c != crc:
+        raise Fault(
+            FaultName.WRONG_CHECKSUM,
+            f"payload_crc32c {crc:#010x}, of the bytes that were sent",
+            f"{header.payload_crc32c:#010x}",
+            Place.CHUNKS,
+        )
+
+
+def _judge_sequence(session: Session, sequence: int, base: Clock) -> None:
+    earlier, expected = session.open, session.last_applied + 1
+    if earlier is not None and earlier.base == base and sequence != earlier.sequence:
+        raise Fault(
+            FaultName.NEW_SEQUENCE_ON_RETRY,
+            f"sequence {earlier.sequence} again, whose outcome is not known or which is to be sent again",
+            f"sequence {sequence} for a delta of the same base",
+            Place.RETRIES,
+        )
+    if sequence != expected:
+        raise Fault(
+            FaultName.WRONG_SEQUENCE, f"sequence {expected}: the last applied one + 1", f"{sequence}", Place.COMMIT
+        )
+
+
+def _judge_base(session: Session, base: Clock, payload: PayloadFormat) -> Snapshot:
+    held = session.snapshot
+    if held is None or base != held.version:
+        wanted = f"the version that this session was given last, {held.version}" if held else "a Pull first"
+        raise Fault(FaultName.STALE_BASE, wanted, f"base version {base}", Place.VERSIONS)
+    if not held.is_delivered:
+        raise Fault(
+            FaultName.UNFINISHED_PARAMETERS,
+            "a base whose parameters came with a footer that matches",
+            f"base version {base}, of which it has not got that",
+            Place.CHUNKS,
+        )
+    if payload.layout.constant_bytes and not session.has_constants:
+        raise Fault(
+            FaultName.NO_CONSTANTS, "a first Pull with with_constants", "a commit without such a pull", Place.PULL
+        )
+    return held
+
+
+def _judge_repeat(header: commit_pb2.CommitHeader, expected: int) -> None:
+    if not header.HasField("payload_crc32c"):
+        raise Fault(
+            FaultName.NO_CHECKSUM_IN_REPEAT,
+            "payload_crc32c in the header of a repeat",
+            f"a header of sequence {header.sequence} without it",
+            Place.RETRIES,
+        )
+    if header.payload_crc32c != expected:
+        raise Fault(
+            FaultName.OTHER_BYTES_ON_RETRY,
+            f"the identical bytes again, CRC32C {expected:#010x}",
+            f"payload_crc32c {header.payload_crc32c:#010x} under the same sequence",
+            Place.RETRIES,
+        )
+
+
+def _judge_local_steps(data: bytes, theta: NDArray[np.float32], eta: float, steps: int, what: str) -> None:
+    """-eta times the sum of the gradients at the worker's own steps; in which order it is summed is open."""
+    total, own, rate = np.zeros_like(theta), theta.copy(), np.float32(eta)
+    for _ in range(steps):
+        total += own
+        own -= rate * own
+    if not np.allclose(np.frombuffer(data, "<f4", theta.size), -rate * total, rtol=1e-4, atol=1e-6):
+        raise Fault(
+            FaultName.IGNORED_LOCAL_STEPS,
+            f"{what}: the sum of {steps} local gradients, or the end of a worker that does not speak local steps",
+            "another delta",
+            Place.COMMIT,
+        )

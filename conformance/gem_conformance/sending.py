@@ -1,0 +1,105 @@
+"""Parameters on their way out: the parts of a transfer, and how they are packed into messages."""
+
+from __future__ import annotations
+
+import time
+
+from gemps.v1 import commit_pb2, parameters_pb2, transfer_pb2
+
+from gem_conformance.central import Central, Snapshot
+from gem_conformance.wire import TORN, Call
+from gem_core.payload import PayloadFormat
+
+__all__ = ["Transfers", "as_pull"]
+
+
+class Transfers:
+    """The transfers of one scenario, one after the other.
+
+    Attributes:
+        count: how many there were.
+        sent: bytes of the last one that were sent, from offset 0.
+    """
+
+    def __init__(self, central: Central, chunk_bytes: int) -> None:
+        self.count = 0
+        self.sent = 0
+        self._central = central
+        self._chunk_bytes = chunk_bytes
+
+    def begin(
+        self, payload: PayloadFormat, snapshot: Snapshot, offset: int, digest: bytes, *, damaged: bool
+    ) -> list[commit_pb2.CommitResponse]:
+        """Header, chunks and footer, a message each. `damaged`: a bit is another than the footer says."""
+        self.count += 1
+        header = transfer_pb2.ParametersHeader(
+            version=snapshot.version.to_wire(),
+            wire_type=int(payload.wire_type),  # type: ignore[arg-type]
+            byte_count=payload.byte_count,
+            offset=offset,
+            with_constants=payload.with_constants,
+            layout_digest=digest,
+        )
+        splitter = snapshot.split(payload, self._central.constants, self._chunk_bytes, offset)
+        chunks = [transfer_pb2.Chunk(offset=start, data=bytes(data)) for start, data in splitter]
+        footer = transfer_pb2.Footer(
+            byte_count=payload.byte_count, chunk_count=splitter.chunk_count, crc32c=splitter.crc32c
+        )
+        if damaged:
+            # The lowest bit of an element: its value is then as legal as the right one.
+            chunk = chunks[len(chunks) // 2]
+            chunk.data = bytes([chunk.data[0] ^ 1]) + chunk.data[1:]
+        return [
+            commit_pb2.CommitResponse(parameters=header),
+            *(commit_pb2.CommitResponse(chunk=chunk) for chunk in chunks),
+            commit_pb2.CommitResponse(footer=footer),
+        ]
+
+    def pack(self, parts: list[commit_pb2.CommitResponse], tear_after: int | None) -> list[commit_pb2.CommitResponse]:
+        """In turn each part in a message of its own, and as many together as a message may hold; uses `parts` up."""
+        if self.count % 2 or tear_after is not None:
+            return parts
+        messages = [parts[0]]
+        for part in parts[1:]:
+            if part.HasField("chunk") and messages[-1].HasField("chunk"):
+                messages.append(part)
+            else:
+                messages[-1].MergeFrom(part)
+        return messages
+
+    def send(
+        self,
+        call: Call,
+        messages: list[commit_pb2.CommitResponse] | list[parameters_pb2.PullResponse],
+        offset: int,
+        tear_after: int | None,
+        pause: float = 0.0,
+    ) -> bool:
+        """Send messages, up to so many chunks, and then tear the call; whether all of them were sent.
+
+        `pause`: seconds behind each chunk.
+        """
+        chunks, self.sent = 0, offset
+        for message in messages:
+            has_chunk = message.HasField("chunk")
+            if chunks == tear_after and (has_chunk or message.HasField("footer")):
+                call.end(TORN)
+                return False
+            call.send(message.SerializeToString())
+            if has_chunk:
+                chunks += 1
+                self.sent += len(message.chunk.data)
+                time.sleep(pause)
+        return True
+
+
+def as_pull(message: commit_pb2.CommitResponse) -> parameters_pb2.PullResponse:
+    """The same parts as the answer to a Pull has them."""
+    converted = parameters_pb2.PullResponse()
+    if message.HasField("parameters"):
+        converted.header.CopyFrom(message.parameters)
+    if message.HasField("chunk"):
+        converted.chunk.CopyFrom(message.chunk)
+    if message.HasField("footer"):
+        converted.footer.CopyFrom(message.footer)
+    return converted

@@ -1,0 +1,156 @@
+"""What passes between a candidate and the kit, before anybody looks into it: what is next, and whether too soon."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.wire import Call, Event, Kind, Refusal, Wire
+
+__all__ = ["NOT_SPOKEN", "NotSpokenError", "Talk", "answer", "call_of", "is_call", "parse", "refusal"]
+
+# parameter_server.proto: 2 MiB + 64 KiB.
+MESSAGE_LIMIT = (2 << 20) + (64 << 10)
+# The exit status of a candidate that does not speak what the task asks for.
+NOT_SPOKEN = 3
+# Timers may fire a little early (JavaScript's do by a millisecond).
+_EARLY = 0.05
+# errors.proto: the status of each reason that the kit gives.
+_CODES = {
+    "STALE_BASE": grpc.StatusCode.FAILED_PRECONDITION,
+    "SEQUENCE_GAP": grpc.StatusCode.FAILED_PRECONDITION,
+    "UNKNOWN_SESSION": grpc.StatusCode.FAILED_PRECONDITION,
+    "EXPIRED_SESSION": grpc.StatusCode.FAILED_PRECONDITION,
+    "NOT_INITIALIZED": grpc.StatusCode.FAILED_PRECONDITION,
+    "RUN_FINISHED": grpc.StatusCode.FAILED_PRECONDITION,
+    "WAITING_ROOM": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "TOO_MANY": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "STALLED": grpc.StatusCode.ABORTED,
+    "DRAINING": grpc.StatusCode.UNAVAILABLE,
+    "BAD_VALUE": grpc.StatusCode.INVALID_ARGUMENT,
+    "NOT_OFFERED": grpc.StatusCode.UNIMPLEMENTED,
+}
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+class NotSpokenError(Exception):
+    """The candidate says, by its exit status, that it does not speak what this scenario needs."""
+
+
+class Talk:
+    """The events of a wire, one after the other, and what is known of their times. The scenario's thread only.
+
+    Attributes:
+        wire: the connection.
+        exit_status: of the candidate's process; None: it runs, or there is none.
+        reaction: the longest time that the candidate took from the answer to its Join to its next word; seconds.
+    """
+
+    def __init__(self, wire: Wire, *, may_not_speak: bool) -> None:
+        self.wire = wire
+        self.exit_status: int | None = None
+        self.reaction = 0.0
+        self._may_not_speak = may_not_speak
+        self._joined_at: float | None = None
+        self._not_before: dict[str, float] = {}
+
+    def next(self, seconds: float) -> Event | None:
+        """The next event that still matters; None: nothing for so long. Raises Fault, NotSpokenError."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                event = self.wire.events.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return None
+            if event.kind is Kind.EXITED:
+                self.exit_status = event.status
+                if event.status == NOT_SPOKEN and self._may_not_speak:
+                    raise NotSpokenError
+                return event
+            if event.call is not None and event.call.is_over:
+                continue
+            if event.kind is Kind.MESSAGE:
+                self._look_at(event)
+            return event
+
+    def joined(self) -> None:
+        """A Join is being answered: see how long the candidate takes for its next word."""
+        self._joined_at = time.monotonic()
+
+    def refuse(self, call: Call, refusal: Refusal) -> None:
+        """End a call; one with RetryInfo may not come again before its delay is over."""
+        call.end(refusal)
+        if refusal.retry_after is not None:
+            self._not_before[call.method] = time.monotonic() + refusal.retry_after
+
+    def forget_delays(self) -> None:
+        """Another server is there, which has asked for nothing."""
+        self._not_before.clear()
+
+    @property
+    def asked_to_wait(self) -> float:
+        """Seconds for which the candidate may not come back with some call."""
+        return max([0.0, *(one - time.monotonic() for one in self._not_before.values())])
+
+    def _look_at(self, event: Event) -> None:
+        if self._joined_at is not None:
+            self.reaction = max(self.reaction, event.at - self._joined_at)
+            self._joined_at = None
+        if len(event.message) > MESSAGE_LIMIT:
+            raise Fault(
+                FaultName.TOO_LARGE,
+                f"messages of at most {MESSAGE_LIMIT} bytes",
+                f"one of {len(event.message)} bytes",
+                Place.CONNECTIONS,
+            )
+        method = call_of(event).method
+        allowed_at = self._not_before.pop(method, None)
+        if allowed_at is not None and event.at < allowed_at - _EARLY:
+            raise Fault(
+                FaultName.IGNORED_RETRY_INFO,
+                f"{method} no sooner than RetryInfo's delay allows",
+                f"{method} {allowed_at - event.at:.2f} s too early",
+                Place.REFUSALS,
+            )
+
+
+def refusal(reason: str, retry_after: float | None = None) -> Refusal:
+    """For this reason, with its status."""
+    return Refusal(_CODES[reason], reason, retry_after)
+
+
+def is_call(event: Event, method: str) -> bool:
+    """Whether it is a message of such a call."""
+    return event.kind is Kind.MESSAGE and event.call is not None and event.call.method == method
+
+
+def call_of(event: Event) -> Call:
+    """The call of an event that has one."""
+    if event.call is None:
+        raise AssertionError("an event without a call")
+    return event.call
+
+
+def answer(call: Call, message: Message) -> None:
+    """The one answer to a call."""
+    call.send(message.SerializeToString())
+    call.end()
+
+
+def parse(event: Event, kind: type[_Message]) -> _Message:
+    """The event's message. Raises Fault."""
+    try:
+        return kind.FromString(event.message)
+    except DecodeError:
+        raise Fault(
+            FaultName.MALFORMED,
+            f"a {kind.DESCRIPTOR.name}",
+            f"{len(event.message)} bytes that are none",
+            Place.CONNECTIONS,
+        ) from None
