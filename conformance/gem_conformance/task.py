@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.wire_types import WireType
 
-__all__ = ["Task", "buffer_bytes", "delta", "first_parameters", "wire_name"]
+__all__ = ["Task", "buffer_bytes", "delta", "first_parameters", "tensor", "wire_name"]
 
 _DTYPES = {
     ElementType.FLOAT32: "<f4",
@@ -60,9 +60,11 @@ class Task:
         )
 
 
-def tensor(name: str, shape: Sequence[int], kind: str = "parameter", element_type: str = "float32") -> TensorSpec:
+def tensor(
+    name: str, shape: Sequence[int], kind: str = "parameter", element_type: str = "float32", *aliases: str
+) -> TensorSpec:
     """A tensor of a scenario's layout."""
-    return TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind))
+    return TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind), aliases)
 
 
 def first_parameters(count: int) -> NDArray[np.float32]:

@@ -51,7 +51,7 @@ def _tensors(count: int) -> Task:
 _KINDS = Task(
     Layout(
         [
-            tensor("weight", (30, 20)),
+            tensor("weight", (30, 20), "parameter", "float32", "head.weight", "decoder.weight"),
             tensor("scale", ()),
             tensor("steps", (), "buffer", "int64"),
             tensor("mean", (19_000,), "buffer", "float32"),

@@ -28,25 +28,33 @@ NOT_SPOKEN = 3
 
 
 def build(layout: list[dict[str, Any]]) -> nn.Module:
-    """A model with these tensors; a name with dots makes modules within it."""
+    """A model with these tensors."""
     model, done = nn.Module(), 0
     for spec in layout:
-        *path, name = spec["name"].split(".")
-        owner = model
-        for part in path:
-            if part not in owner._modules:
-                owner.add_module(part, nn.Module())
-            owner = owner.get_submodule(part)
         value = torch.zeros(spec["shape"], dtype=getattr(torch, spec["element_type"]))
         if spec["kind"] == "parameter":
             elements = torch.arange(done, done + value.numel())
             value = ((elements % 509 - 254) / 256).to(value.dtype).view(value.shape)
             done += value.numel()
-        if spec["kind"] == "buffer":
-            owner.register_buffer(name, value)
-        else:
-            owner.register_parameter(name, nn.Parameter(value, requires_grad=spec["kind"] == "parameter"))
+        if spec["kind"] != "buffer":
+            value = nn.Parameter(value, requires_grad=spec["kind"] == "parameter")
+        for name in (spec["name"], *spec.get("aliases", ())):
+            put(model, name, value)
     return model
+
+
+def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
+    """Register it under this name of the state_dict; dots make modules within modules."""
+    *path, last = name.split(".")
+    owner = model
+    for part in path:
+        if part not in owner._modules:
+            owner.add_module(part, nn.Module())
+        owner = owner.get_submodule(part)
+    if isinstance(value, nn.Parameter):
+        owner.register_parameter(last, value)
+    else:
+        owner.register_buffer(last, value)
 
 
 def main() -> int:
