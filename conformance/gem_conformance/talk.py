@@ -32,7 +32,7 @@ _CODES = {
     "TOO_MANY": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "STALLED": grpc.StatusCode.ABORTED,
     "DRAINING": grpc.StatusCode.UNAVAILABLE,
-    "BAD_VALUE": grpc.StatusCode.INVALID_ARGUMENT,
+    "SIZE_MISMATCH": grpc.StatusCode.INVALID_ARGUMENT,
     "NOT_OFFERED": grpc.StatusCode.UNIMPLEMENTED,
 }
 

@@ -29,7 +29,7 @@ def no_retry(play: Play) -> None:
     """A commit is refused without RetryInfo, for a reason that the table does not name."""
     play.initialised_by_others()
     play.commit()
-    play.refuse(play.new_header(), "BAD_VALUE")
+    play.refuse(play.new_header(), "SIZE_MISMATCH")
     play.must_stop("the refusal says that it is the worker's own fault", Place.REFUSALS)
 
 
