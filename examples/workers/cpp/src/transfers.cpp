@@ -106,23 +106,31 @@ class Client::Receiver {
   }
 
   void take(grpc::ByteBuffer& message, const ChunkPlace& chunk) {
-    expect_announced();
-    reader_.begin_chunk(chunk.offset, chunk.size);
-    for_each_piece(message, chunk, [this](std::span<const std::byte> piece) { reader_.feed(piece); });
-    reader_.end_chunk();
+    or_reset([&] {
+      reader_.begin_chunk(chunk.offset, chunk.size);
+      for_each_piece(message, chunk, [this](std::span<const std::byte> piece) { reader_.feed(piece); });
+      reader_.end_chunk();
+    });
   }
 
   void finish(const v1::Footer& footer) {
-    expect_announced();
-    reader_.finish(footer);
+    or_reset([&] { reader_.finish(footer); });
   }
 
   // The next stream has to announce anew.
   void next_stream() noexcept { is_announced_ = false; }
 
  private:
-  void expect_announced() const {
+  // Damage may lie anywhere in what has arrived: there is nothing to resume then.
+  template <class Part>
+  void or_reset(Part part) {
     if (!is_announced_) throw ServerMisbehaved("the server sent parameters without their header");
+    try {
+      part();
+    } catch (const Torn&) {
+      reset();
+      throw;
+    }
   }
 
   const PayloadFormat& format_;
