@@ -1,1 +1,164 @@
+// The vectors that every implementation of the contract is held to: proto/vectors.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iomanip>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
 #include "check.hpp"
+#include "crc32c.hpp"
+#include "layout.hpp"
+#include "wire_types.hpp"
+
+namespace {
+
+using gemps::Layout;
+namespace v1 = gemps::v1;
+using Bytes = std::vector<std::byte>;
+
+nlohmann::json cases_of(const std::string& file) {
+  std::ifstream stream(VECTORS + file);
+  auto cases = nlohmann::json::parse(stream).at("cases");
+  CHECK(!cases.empty());
+  return cases;
+}
+
+Bytes from_hex(const std::string& hex) {
+  Bytes bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+template <class Container>
+std::string to_hex(const Container& bytes) {
+  std::ostringstream text;
+  for (const auto byte : bytes)
+    text << std::hex << std::setw(2) << std::setfill('0') << (static_cast<int>(byte) & 0xFF);
+  return text.str();
+}
+
+std::vector<float> floats_of(const nlohmann::json& patterns) {
+  std::vector<float> values;
+  for (const auto& pattern : patterns) values.push_back(std::bit_cast<float>(pattern.get<std::uint32_t>()));
+  return values;
+}
+
+Bytes encoded(v1::WireType type, const std::vector<float>& values, float scale = 1.0F) {
+  Bytes bytes(gemps::encoded_bytes(type, values.size()));
+  gemps::encode(type, values, scale, bytes.data());
+  return bytes;
+}
+
+// Each case alone and all of them at once, which takes the vectorised loop.
+void check_halves(v1::WireType type, const std::string& name) {
+  std::vector<float> all;
+  Bytes expected;
+  for (const auto& one : cases_of(name + ".json")) {
+    const std::vector<float> value{std::bit_cast<float>(one.at("float32").get<std::uint32_t>())};
+    const auto half = one.at(name).get<std::uint32_t>();
+    const Bytes bytes{static_cast<std::byte>(half & 0xFF), static_cast<std::byte>(half >> 8)};
+    CHECK(encoded(type, value) == bytes);
+    all.push_back(value.front());
+    expected.insert(expected.end(), bytes.begin(), bytes.end());
+  }
+  CHECK(encoded(type, all) == expected);
+}
+
+// Every finite number of the type survives the way there and back.
+void check_round_trip(v1::WireType type, std::uint32_t infinity) {
+  Bytes bytes;
+  for (std::uint32_t half = 0; half < infinity; ++half) {
+    for (const std::uint32_t sign : {0x0000U, 0x8000U}) {
+      bytes.push_back(static_cast<std::byte>(half & 0xFF));
+      bytes.push_back(static_cast<std::byte>((half | sign) >> 8));
+    }
+  }
+  std::vector<float> values(bytes.size() / 2);
+  CHECK(gemps::decode(type, bytes.data(), values));
+  CHECK(std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }));
+  CHECK(encoded(type, values) == bytes);
+}
+
+}  // namespace
+
+TEST("vectors", "crc32c by the instruction and by the table") {
+  for (const auto& one : cases_of("crc32c.json")) {
+    Bytes bytes;
+    if (one.contains("hex")) {
+      bytes = from_hex(one.at("hex").get<std::string>());
+    } else {
+      for (std::uint64_t i = 0; i < 4099; ++i) bytes.push_back(static_cast<std::byte>(i * i % 251));
+    }
+    CHECK(gemps::crc32c(bytes) == one.at("crc32c").get<std::uint32_t>());
+    CHECK(gemps::crc32c_by_table(bytes) == one.at("crc32c").get<std::uint32_t>());
+  }
+}
+
+TEST("vectors", "crc32c of long bytes is the same in lanes, in parts and by the table") {
+  Bytes bytes(100'003);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 2654435761U >> 13);
+  const std::uint32_t expected = gemps::crc32c_by_table(bytes);
+  for (const std::size_t cut : {0U, 1U, 7U, 12'288U, 12'289U, 50'000U, 100'003U}) {
+    const std::span<const std::byte> all(bytes);
+    CHECK(gemps::crc32c(all.subspan(cut), gemps::crc32c(all.first(cut))) == expected);
+  }
+}
+
+TEST("vectors", "bfloat16 is rounded half to even") { check_halves(v1::WIRE_TYPE_BFLOAT16, "bfloat16"); }
+
+TEST("vectors", "float16 is rounded half to even and saturates") { check_halves(v1::WIRE_TYPE_FLOAT16, "float16"); }
+
+TEST("vectors", "every finite float16 and bfloat16 survives the way there and back") {
+  check_round_trip(v1::WIRE_TYPE_FLOAT16, 0x7C00);
+  check_round_trip(v1::WIRE_TYPE_BFLOAT16, 0x7F80);
+}
+
+TEST("vectors", "int8 blocks are encoded, and decoded to q times the scale") {
+  for (const auto& one : cases_of("int8_block.json")) {
+    const auto values = floats_of(one.at("float32"));
+    const auto bytes = encoded(v1::WIRE_TYPE_INT8_BLOCK, values);
+    CHECK(to_hex(bytes) == one.at("encoded").get<std::string>());
+    std::vector<float> decoded(values.size());
+    CHECK(gemps::decode(v1::WIRE_TYPE_INT8_BLOCK, bytes.data(), decoded));
+    for (std::size_t i = 0; i < decoded.size(); ++i) {
+      float scale = 0;
+      std::memcpy(&scale, bytes.data() + i / 256 * 260, 4);
+      CHECK(decoded[i] == static_cast<float>(static_cast<std::int8_t>(bytes[i / 256 * 260 + 4 + i % 256])) * scale);
+    }
+  }
+}
+
+TEST("vectors", "int8 blocks with -128, or with a scale that is negative or not finite, are illegal") {
+  for (const std::string hex : {"0000803f80", "0000803f7f80", "000080bf01", "0000807f01", "0000c07f01"}) {
+    const auto bytes = from_hex(hex);
+    std::vector<float> decoded(bytes.size() - 4);
+    CHECK(!gemps::decode(v1::WIRE_TYPE_INT8_BLOCK, bytes.data(), decoded));
+  }
+}
+
+TEST("vectors", "a delta is the product as float32 rounds it, and then encoded") {
+  const std::vector<float> values{0.1F, -3.3F, 1e-7F, 77.0F};
+  std::vector<float> products;
+  for (const float value : values) products.push_back(-0.05F * value);
+  for (const auto type :
+       {v1::WIRE_TYPE_FLOAT32, v1::WIRE_TYPE_FLOAT16, v1::WIRE_TYPE_BFLOAT16, v1::WIRE_TYPE_INT8_BLOCK}) {
+    CHECK(encoded(type, values, -0.05F) == encoded(type, products));
+  }
+}
+
+TEST("vectors", "layout digests") {
+  for (const auto& one : cases_of("layout_digest.json")) {
+    CHECK(to_hex(Layout::from_json(one.at("tensors")).digest()) == one.at("digest").get<std::string>());
+  }
+}
