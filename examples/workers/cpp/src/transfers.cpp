@@ -24,6 +24,7 @@ namespace {
 constexpr auto kInitialize = "/gemps.v1.ParameterServerService/Initialize";
 constexpr auto kPull = "/gemps.v1.ParameterServerService/Pull";
 constexpr auto kCommit = "/gemps.v1.ParameterServerService/Commit";
+constexpr auto kIncarnationKey = "gemps-incarnation";
 
 // commit.proto: payloads up to this travel whole, in the header's message, without waiting for proceed.
 constexpr std::uint64_t kWholeLimit = 64U << 10;
@@ -234,7 +235,7 @@ bool Client::initialize(const Tensors& first) {
 
 v1::InitializeOutcome Client::upload(const Tensors& first) {
   const PayloadFormat format(layout_, v1::WIRE_TYPE_FLOAT32, true);
-  Stream stream(connection_, kInitialize, patience_, [this] { return examine(0); });
+  Stream stream(connection_.channel(), kInitialize, patience_, [this] { return examine(0); });
   v1::InitializeRequest message;
   message.mutable_header()->set_session_id(request_.session_id());
   message.mutable_header()->set_byte_count(format.byte_count());
@@ -303,7 +304,7 @@ void Client::receive_pull(Receiver& receiver) {
     request.set_resume_offset(receiver.received());
   }
   receiver.next_stream();
-  Stream stream(connection_, kPull, patience_, [this] { return examine(0); });
+  Stream stream(connection_.channel(), kPull, patience_, [this] { return examine(0); });
   auto turn = Turn::kServer;
   if (!stream.write(make_frame(request), true)) throw_end(stream);
   while (auto message = stream.read(turn)) {
@@ -369,11 +370,26 @@ Outcome Client::settle(Outgoing& outgoing, Tensors& into) {
   }
 }
 
+// At the port that the server has for commits alone, which costs it less (session.proto): if it can be reached, and is
+// this server's. Else at the ordinary one.
+void Client::open_commit_stream() {
+  const auto ask = [this] { return examine(awaited_); };
+  if (may_use_commit_port_) {
+    if (auto channel = connection_.open_other(joined_.commit_port(), joined_.port())) {
+      const std::string incarnation = std::to_string(joined_.incarnation());
+      stream_ = std::make_unique<Stream>(std::move(channel), kCommit, patience_, ask,
+                                         Stream::Metadata{{kIncarnationKey, incarnation}});
+      if (stream_->is_accepted_with(kIncarnationKey, incarnation)) return;
+    }
+    may_use_commit_port_ = false;  // until the next Join
+  }
+  stream_ = std::make_unique<Stream>(connection_.channel(), kCommit, patience_, ask);
+}
+
 void Client::exchange(Outgoing& outgoing, Reply& reply, bool header_only) {
   // A stream that broke while this worker computed took nothing with it.
   if (stream_ && !stream_->is_open()) stream_.reset();
-  if (!stream_)
-    stream_ = std::make_unique<Stream>(connection_, kCommit, patience_, [this] { return examine(awaited_); });
+  if (!stream_) open_commit_stream();
   bool may_proceed = !header_only && !outgoing.is_whole();
   awaited_ = may_proceed ? 0 : outgoing.sequence();
   said_applied_ = false;
