@@ -1,6 +1,4 @@
 // A gemps worker in C++: joins a server, trains until the run is finished, and leaves.
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -23,14 +21,6 @@ namespace gemps {
 namespace {
 
 constexpr int kMostSkippedInARow = 100;
-
-bool all_finite(std::span<const float> values) {
-  std::int32_t largest = 0;  // as bits: what is not finite has the largest exponent
-  for (const float value : values) {
-    largest = std::max(largest, static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value) & 0x7FFF'FFFF));
-  }
-  return largest < 0x7F80'0000;
-}
 
 std::vector<v1::WireType> spoken(const nlohmann::json& names) {
   std::vector<v1::WireType> types;

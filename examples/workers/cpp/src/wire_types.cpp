@@ -51,6 +51,14 @@ GEMPS_VECTORISED void encode_float32(const float* values, std::size_t count, flo
   }
 }
 
+GEMPS_VECTORISED std::int32_t largest_magnitude(const float* values, std::size_t count) {
+  std::int32_t largest = 0;  // as bits: numbers of one sign are in the order of their bits
+  for (std::size_t i = 0; i < count; ++i) {
+    largest = std::max(largest, static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(values[i]) & kMagnitude));
+  }
+  return largest;
+}
+
 // Half to even; what is beyond the largest number of the type becomes that one.
 inline std::uint32_t to_float16(float value) {
   constexpr std::uint32_t kLargest = 0x477F'E000;         // 65504
@@ -95,13 +103,9 @@ GEMPS_VECTORISED void decode_bfloat16(const std::byte* data, std::size_t count, 
 }
 
 GEMPS_VECTORISED void encode_block(const float* values, std::size_t count, float factor, std::byte* out) {
-  std::array<float, kBlock> products;  // NOLINT: filled below, and clearing it would show in the profile
-  std::int32_t largest = 0;            // as bits: numbers of one sign are in the order of their bits
-  for (std::size_t i = 0; i < count; ++i) {
-    products[i] = factor * values[i];
-    largest = std::max(largest, static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(products[i]) & kMagnitude));
-  }
-  const float scale = std::bit_cast<float>(largest) / 127.0F;
+  std::array<float, kBlock> products{};
+  for (std::size_t i = 0; i < count; ++i) products[i] = factor * values[i];
+  const float scale = std::bit_cast<float>(largest_magnitude(products.data(), count)) / 127.0F;
   std::memcpy(out, &scale, 4);
   const float divisor = scale == 0.0F ? std::numeric_limits<float>::infinity() : scale;
   // A number of this size has 1 as its last place: the sum is rounded to an integer, half to even, in its lowest bits.
@@ -162,6 +166,10 @@ std::string name_of(v1::WireType type) {
     if (type == known) return name;
   }
   return v1::WireType_Name(type);
+}
+
+bool all_finite(std::span<const float> values) {
+  return largest_magnitude(values.data(), values.size()) < static_cast<std::int32_t>(kInfinity);
 }
 
 void encode(v1::WireType type, std::span<const float> values, float scale, std::byte* out) {

@@ -22,6 +22,9 @@ std::uint64_t encoded_bytes(v1::WireType type, std::uint64_t elements);
 std::optional<v1::WireType> wire_type_of(const std::string& name);
 std::string name_of(v1::WireType type);
 
+// Whether a delta may be made of these values.
+bool all_finite(std::span<const float> values);
+
 // Encodes scale * values, each product rounded to float32 first. `values` begins at a unit's border and are finite;
 // `out` has room for encoded_bytes().
 void encode(v1::WireType type, std::span<const float> values, float scale, std::byte* out);

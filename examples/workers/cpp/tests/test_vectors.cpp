@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iomanip>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -154,6 +155,19 @@ TEST("vectors", "a delta is the product as float32 rounds it, and then encoded")
   for (const auto type :
        {v1::WIRE_TYPE_FLOAT32, v1::WIRE_TYPE_FLOAT16, v1::WIRE_TYPE_BFLOAT16, v1::WIRE_TYPE_INT8_BLOCK}) {
     CHECK(encoded(type, values, -0.05F) == encoded(type, products));
+  }
+}
+
+TEST("vectors", "what is not finite is found wherever it is") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> values(100, -std::numeric_limits<float>::max());
+  CHECK(gemps::all_finite(values) && gemps::all_finite({}));
+  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const std::size_t place : {0U, 50U, 99U}) {
+      auto some = values;
+      some[place] = bad;
+      CHECK(!gemps::all_finite(some));
+    }
   }
 }
 
