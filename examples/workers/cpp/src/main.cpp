@@ -127,7 +127,7 @@ class Trainer {
 
 int work(Options options) {
   const auto task = make_task(options);
-  Progress progress(options.name);
+  Progress progress(options.name, options.log_interval);
   Client client(options.server, task->layout(),
                 {options.name, options.delta_wire_types, options.parameter_wire_types, task->steps_per_epoch()},
                 [&progress](const std::string& what) { progress.event(what); });

@@ -25,6 +25,7 @@ Joins a gemps server, trains a perceptron on digits until the run is finished, a
   --parameter-wire-type TYPE  how parameters travel: the same
   --commits N                 leave after N commits, though the run goes on
   --parameters N              train nothing: commit N parameters again and again, and tell how fast that was
+  --log-interval SECONDS      between two lines of progress; else 5, and 0.5 on a terminal; 0: every step
   --help
 
 Exit codes: 0 the run is finished, 1 an error, 2 wrong usage, 3 the conformance kit asks for what this worker does not
@@ -50,6 +51,16 @@ std::uint64_t number(const std::string& flag, const std::string& value) {
   const auto [last, error] = std::from_chars(value.data(), end, result);
   if (error != std::errc() || last != end || result == 0) {
     throw UsageError(flag + " wants a number from 1 on, not '" + value + "'");
+  }
+  return result;
+}
+
+double seconds(const std::string& flag, const std::string& value) {
+  double result = -1;
+  const char* const end = value.data() + value.size();
+  const auto [last, error] = std::from_chars(value.data(), end, result);
+  if (error != std::errc() || last != end || !(result >= 0)) {
+    throw UsageError(flag + " wants a number of seconds, not '" + value + "'");
   }
   return result;
 }
@@ -81,8 +92,14 @@ Options parse_options(std::span<const char* const> arguments) {
     } else if (i + 1 < arguments.size()) {
       value = arguments[++i];
     }
-    static constexpr std::array<std::string_view, 7> kFlags{
-        "--server", "--name", "--task", "--commits", "--parameters", "--delta-wire-type", "--parameter-wire-type"};
+    static constexpr std::array<std::string_view, 8> kFlags{"--server",
+                                                            "--name",
+                                                            "--task",
+                                                            "--commits",
+                                                            "--parameters",
+                                                            "--log-interval",
+                                                            "--delta-wire-type",
+                                                            "--parameter-wire-type"};
     if (std::find(kFlags.begin(), kFlags.end(), flag) == kFlags.end()) {
       throw UsageError("'" + flag + "' is no option of this worker; --help lists them");
     }
@@ -91,6 +108,7 @@ Options parse_options(std::span<const char* const> arguments) {
     if (flag == "--name") options.name = *value;
     if (flag == "--task") options.task = *value;
     if (flag == "--commits") options.commits = number(flag, *value);
+    if (flag == "--log-interval") options.log_interval = seconds(flag, *value);
     if (flag == "--parameters") options.parameters = number(flag, *value);
     if (flag == "--delta-wire-type") options.delta_wire_types = wire_type(flag, *value);
     if (flag == "--parameter-wire-type") options.parameter_wire_types = wire_type(flag, *value);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,11 +16,12 @@ extern const char* const kUsage;
 struct Options {
   bool help = false;
   std::string server = "localhost:50051";
-  std::string name;                  // of the worker
-  std::string task = "digits.json";  // file of `gemps export-task digits`
-  std::string conformance;           // file of the conformance kit's task
-  std::uint64_t parameters = 0;      // train nothing, commit so many
-  std::uint64_t commits = 0;         // leave after so many; 0: when the run is finished
+  std::string name;                    // of the worker
+  std::string task = "digits.json";    // file of `gemps export-task digits`
+  std::string conformance;             // file of the conformance kit's task
+  std::uint64_t parameters = 0;        // train nothing, commit so many
+  std::optional<double> log_interval;  // seconds between two lines of progress
+  std::uint64_t commits = 0;           // leave after so many; 0: when the run is finished
   std::vector<v1::WireType> delta_wire_types{v1::WIRE_TYPE_FLOAT32};
   std::vector<v1::WireType> parameter_wire_types{v1::WIRE_TYPE_FLOAT32};
 };

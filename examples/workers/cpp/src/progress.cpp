@@ -11,8 +11,8 @@
 namespace gemps {
 namespace {
 
-constexpr Seconds kTerminalInterval{0.5};
-constexpr Seconds kLogInterval{5};
+constexpr double kTerminalInterval = 0.5;
+constexpr double kLogInterval = 5;
 
 std::string rate(std::uint64_t steps, Seconds duration) {
   std::ostringstream text;
@@ -23,7 +23,10 @@ std::string rate(std::uint64_t steps, Seconds duration) {
 
 }  // namespace
 
-Progress::Progress(std::string name) : name_(std::move(name)), is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+Progress::Progress(std::string name, std::optional<double> interval)
+    : name_(std::move(name)),
+      is_terminal_(isatty(STDOUT_FILENO) == 1),
+      interval_(interval.value_or(is_terminal_ ? kTerminalInterval : kLogInterval)) {}
 
 void Progress::line(const std::string& text) {
   if (std::exchange(is_open_line_, false)) std::cout << "\n";
@@ -52,7 +55,7 @@ void Progress::step(const Step& step, const Outcome& outcome) {
   ++applied_;
   last_ = now;
   const Seconds since = now - shown_;
-  if (applied_ > 1 && since < (is_terminal_ ? kTerminalInterval : kLogInterval)) return;
+  if (applied_ > 1 && since < interval_) return;
   std::ostringstream text;
   text << "step " << applied_;
   if (step.loss) text << "  loss " << std::fixed << std::setprecision(4) << *step.loss;

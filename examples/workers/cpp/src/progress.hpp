@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "client.hpp"
@@ -12,7 +13,8 @@ namespace gemps {
 
 class Progress {
  public:
-  explicit Progress(std::string name);
+  // `interval`: seconds between two lines; where it is unset, what suits a person or a log.
+  Progress(std::string name, std::optional<double> interval);
 
   // Something happened, as the client tells it.
   void event(const std::string& what);
@@ -31,6 +33,7 @@ class Progress {
 
   std::string name_;
   bool is_terminal_;
+  Seconds interval_;
   bool is_open_line_ = false;
   std::uint64_t applied_ = 0;
   std::uint64_t dropped_ = 0;

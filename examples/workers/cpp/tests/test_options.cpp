@@ -27,7 +27,8 @@ TEST("options", "wire types and numbers are read") {
   const auto options = parsed({"--delta-wire-type", "int8_block", "--parameter-wire-type=bfloat16", "--commits", "7"});
   CHECK(options.delta_wire_types == std::vector{gemps::v1::WIRE_TYPE_INT8_BLOCK});
   CHECK(options.parameter_wire_types == std::vector{gemps::v1::WIRE_TYPE_BFLOAT16});
-  CHECK(options.commits == 7);
+  CHECK(options.commits == 7 && !options.log_interval);
+  CHECK(parsed({"--log-interval", "0.25"}).log_interval == 0.25);
 }
 
 TEST("options", "what is not understood is wrong usage") {
@@ -36,6 +37,7 @@ TEST("options", "what is not understood is wrong usage") {
                                                 {"--server"},
                                                 {"--commits", "0"},
                                                 {"--commits", "7x"},
+                                                {"--log-interval", "-1"},
                                                 {"--delta-wire-type", "float8"}}) {
     CHECK(check::throws<gemps::UsageError>([&] { parsed(wrong); }));
   }
