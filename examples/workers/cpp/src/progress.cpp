@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "wire_types.hpp"
+
 namespace gemps {
 namespace {
 
@@ -41,7 +43,8 @@ void Progress::event(const std::string& what) {
 void Progress::joined(const v1::JoinResponse& membership, const std::string& task) {
   std::ostringstream text;
   text << "joined with rank " << membership.rank() << ": " << task << ", rule " << membership.settings().rule()
-       << ", eta " << membership.next_eta();
+       << ", eta " << membership.next_eta() << ", deltas in " << name_of(membership.delta_wire_type())
+       << ", parameters in " << name_of(membership.parameter_wire_type());
   line(text.str());
 }
 
