@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.building import CPP, cpp_checkout
+from tests.examples.building import CPP, TYPESCRIPT, cpp_checkout, typescript_checkout
 from tests.examples.workers import export_digits
 
 
@@ -24,3 +24,9 @@ def cpp_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cpp_worker(cpp_folder: Path) -> list[str]:
     """The C++ worker's command."""
     return [str(cpp_folder / "build/gemps-worker")]
+
+
+@pytest.fixture(scope="session")
+def typescript_worker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The TypeScript worker's command."""
+    return ["node", str(typescript_checkout(tmp_path_factory) / TYPESCRIPT / "dist/src/main.js")]

@@ -1,7 +1,6 @@
 """examples/workers/typescript: built from nothing, then trained, restarted under, stopped, and put through the kit."""
 
 import re
-import shutil
 import signal
 import subprocess
 from contextlib import ExitStack
@@ -9,27 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.building import TYPESCRIPT, typescript_checkout
 from tests.examples.workers import (
     accuracy_in,
     build,
     conformance,
-    copy_of_checkout,
     ended,
-    export_digits,
     free_port,
     kill,
     log_of,
-    missing,
     serving,
     wait_for_steps,
     working,
 )
 
-FOLDER = "examples/workers/typescript"
 STEPS = 300
-# What npm says where there is no registry to fetch packages from.
-NO_REGISTRY = re.compile("ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT")
-
 # With the packages fetched and everything compiled; the kit alone takes half a minute.
 pytestmark = pytest.mark.timeout(600)
 
@@ -37,34 +30,17 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the worker is made of, built as its README says."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        missing("the TypeScript worker needs Node.js with npm, which is not installed")
-    version = build("node", "--version", folder=Path.cwd()).strip()
-    if int(version.lstrip("v").partition(".")[0]) < 20:
-        missing(f"the TypeScript worker needs Node.js 20, and this is {version}")
-    copy = copy_of_checkout(tmp_path_factory.mktemp("typescript"), FOLDER, "proto")
-    install = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline")
-    done = subprocess.run(install, cwd=copy / FOLDER, capture_output=True, text=True, timeout=280)
-    if done.returncode != 0 and NO_REGISTRY.search(done.stderr):
-        missing("npm reaches no registry to fetch the TypeScript worker's packages from")
-    assert done.returncode == 0, done.stderr
-    build("npm", "run", "build", folder=copy / FOLDER)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_digits(tmp_path_factory.mktemp("digits"))
+    return typescript_checkout(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def worker(checkout: Path) -> list[str]:
-    return ["node", str(checkout / FOLDER / "dist/src/main.js")]
+    return ["node", str(checkout / TYPESCRIPT / "dist/src/main.js")]
 
 
 def test_its_own_tests_pass_and_its_files_are_formatted(checkout: Path) -> None:
-    assert re.search(r"^# fail 0$", build("npm", "test", folder=checkout / FOLDER), re.MULTILINE)
-    build("npm", "run", "check-format", folder=checkout / FOLDER)
+    assert re.search(r"^# fail 0$", build("npm", "test", folder=checkout / TYPESCRIPT), re.MULTILINE)
+    build("npm", "run", "check-format", folder=checkout / TYPESCRIPT)
 
 
 def test_two_of_them_learn_the_digits(worker: list[str], digits: Path, tmp_path: Path) -> None:
