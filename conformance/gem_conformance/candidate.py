@@ -47,10 +47,14 @@ class Candidate:
             )
         threading.Thread(target=self._wait, args=(events,), daemon=True).start()
 
-    def end(self) -> None:
-        """Kill what is left of its process group, and return when the process is gone."""
+    def kill(self) -> None:
+        """Kill what is left of its process group."""
         with suppress(ProcessLookupError, PermissionError):  # nobody is left
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill what is left of its process group, and return when the process is gone."""
+        self.kill()
         self._process.wait()
 
     def last_lines(self) -> list[str]:

@@ -75,31 +75,67 @@ def play_scenarios(
     """
     told = threading.Lock()
     limits = limits or Limits()
+    stage = _Stage(command, limits)
 
     def one(scenario: Scenario) -> Outcome:
-        outcome = _play(scenario, command, limits)
+        outcome = stage.play(scenario)
         with told:
-            on_outcome(outcome)
+            if not stage.is_closed:
+                on_outcome(outcome)
         return outcome
 
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, scenarios))
+    pool = ThreadPoolExecutor(jobs)
+    futures = [pool.submit(one, scenario) for scenario in scenarios]
+    try:
+        return [future.result() for future in futures]
+    except BaseException:  # Ctrl-C, or a command that cannot be started: nothing may stay behind
+        stage.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _play(scenario: Scenario, command: Sequence[str], limits: Limits) -> Outcome:
-    wire = Wire()
-    with tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder:
-        wire.start()
-        try:
-            environment = _environment(scenario, wire, Path(folder) / "task.json")
-            candidate = Candidate(command, environment, Path(folder) / "output.log", wire.events)
+class _Stage:
+    """Where scenarios are played against candidates of one command. `close` ends those that run; any thread may."""
+
+    def __init__(self, command: Sequence[str], limits: Limits) -> None:
+        self.is_closed = False
+        self._command = command
+        self._limits = limits
+        self._candidates: set[Candidate] = set()
+        self._lock = threading.Lock()
+
+    def play(self, scenario: Scenario) -> Outcome:
+        """Start a candidate, play, and end it."""
+        wire = Wire()
+        with tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder:
+            wire.start()
             try:
-                play = _play_of(scenario, wire, limits, by_hand=False)
-                return _judge(scenario, play, candidate.last_lines)
+                environment = _environment(scenario, wire, Path(folder) / "task.json")
+                candidate = Candidate(self._command, environment, Path(folder) / "output.log", wire.events)
+                try:
+                    self._enter(candidate)
+                    play = _play_of(scenario, wire, self._limits, by_hand=False)
+                    return _judge(scenario, play, candidate.last_lines)
+                finally:
+                    candidate.end()
+                    with self._lock:
+                        self._candidates.discard(candidate)
             finally:
-                candidate.end()
-        finally:
-            wire.stop()
+                wire.stop()
+
+    def close(self) -> None:
+        """End every candidate; their scenarios see that, and end, too."""
+        with self._lock:
+            self.is_closed = True
+            for candidate in self._candidates:
+                candidate.kill()
+
+    def _enter(self, candidate: Candidate) -> None:
+        with self._lock:
+            self._candidates.add(candidate)
+            if self.is_closed:
+                candidate.kill()
 
 
 def play_by_hand(

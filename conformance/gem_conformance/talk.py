@@ -20,6 +20,8 @@ MESSAGE_LIMIT = (2 << 20) + (64 << 10)
 NOT_SPOKEN = 3
 # Timers may fire a little early (JavaScript's do by a millisecond).
 _EARLY = 0.05
+# Of the time that a process takes to start.
+_OF_STARTING = 0.05
 # errors.proto: the status of each reason that the kit gives.
 _CODES = {
     "STALE_BASE": grpc.StatusCode.FAILED_PRECONDITION,
@@ -49,7 +51,8 @@ class Talk:
     Attributes:
         wire: the connection.
         exit_status: of the candidate's process; None: it runs, or there is none.
-        reaction: the longest time that the candidate took from the answer to its Join to its next word; seconds.
+        reaction: how long the candidate takes for little things, in seconds: from the answer to its Join to its next
+            word, or a part of what it took to start, which is the better measure of a machine that is busy.
     """
 
     def __init__(self, wire: Wire, *, may_not_speak: bool) -> None:
@@ -57,6 +60,7 @@ class Talk:
         self.exit_status: int | None = None
         self.reaction = 0.0
         self._may_not_speak = may_not_speak
+        self._started_at: float | None = time.monotonic()
         self._joined_at: float | None = None
         self._not_before: dict[str, float] = {}
 
@@ -99,6 +103,9 @@ class Talk:
         return max([0.0, *(one - time.monotonic() for one in self._not_before.values())])
 
     def _look_at(self, event: Event) -> None:
+        if self._started_at is not None:
+            self.reaction = _OF_STARTING * (event.at - self._started_at)
+            self._started_at = None
         if self._joined_at is not None:
             self.reaction = max(self.reaction, event.at - self._joined_at)
             self._joined_at = None

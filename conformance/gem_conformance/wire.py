@@ -156,6 +156,7 @@ class Wire:
         self._host, _, port = listen.rpartition(":")
         self._port = int(port)
         self._server: grpc.Server | None = None
+        self._was_here = False
 
     @property
     def address(self) -> str:
@@ -174,18 +175,18 @@ class Wire:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        until = time.monotonic() + _REBIND_SECONDS
+        until = time.monotonic() + (_REBIND_SECONDS if self._was_here else 0.0)
         while True:
             try:
                 self._port = server.add_insecure_port(self.address) or self._port
                 break
             except RuntimeError:
-                # A port that was just given back may be busy for a moment.
+                # One's own port, which was just given back, may be busy for a moment.
                 if time.monotonic() >= until:
                     raise OSError(f"cannot listen at {self.address}: is another server there?") from None
                 time.sleep(0.1)
         server.start()
-        self._server = server
+        self._server, self._was_here = server, True
 
     def stop(self) -> None:
         """End every call and connection at once, as a killed server does."""

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from gem_conformance import Fault, Limits, Scenario
+from gem_conformance import Fault, Limits, Outcome, Scenario
 from gem_conformance.layouts import layout_to
 from gem_conformance.play import Play
 from gem_conformance.talk import NotSpokenError
@@ -259,3 +259,12 @@ def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> Fau
 def _carry_out(steps: Steps, puppet: Puppet) -> None:
     with suppress(grpc.RpcError):  # the kit has ended the play, or this call, which it blames
         steps(puppet)
+
+
+def explain(outcomes: list[Outcome]) -> list[str]:
+    """What did not pass, and why, for the message of a failing test."""
+    return [
+        f"{one.scenario}: {one.verdict} {one.fault or ''}\n" + "\n".join(one.output)
+        for one in outcomes
+        if one.verdict != "passed"
+    ]

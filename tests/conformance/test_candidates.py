@@ -1,17 +1,16 @@
 """The kit with real candidates, each a process: right ones pass every scenario, wrong ones are told their fault."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
-from gem_conformance import SCENARIOS, FaultName, Limits, Outcome, play_scenarios
+from gem_conformance import SCENARIOS, FaultName, Limits, play_scenarios
 
+from tests.conformance.puppet import explain
 from tests.conformance.reference_worker import Fault as Planted
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = [sys.executable, str(ROOT / "tests/conformance/reference_worker.py")]
-PYTHON = [sys.executable, str(ROOT / "examples/workers/python/conformance.py")]
 # Where a planted fault shows; a worker that has it passes everything else.
 SHOWN_IN = {
     Planted.NO_FOOTER: ("initialise", "commit-small", "commit-large"),
@@ -22,33 +21,12 @@ SHOWN_IN = {
     Planted.WRONG_DIGEST: ("pull", "commit-large"),
     Planted.TRUNCATING_BFLOAT16: ("delta-bfloat16",),
 }
-# What the library behind the Python worker does by itself, and its tensors; `make test-conformance` plays them all.
-OF_PYTHON = (
-    "pull-resumed", "bad-parameters", "wrong-digest", "local-steps", "torn-commit", "dropped-reply", "torn-reply",
-    "restart", "retry-info", "no-retry", "expired-session", "draining", "delta-bfloat16", "buffers-first",
-    "element-types", "many-tensors",
-)  # fmt: skip
-ALL_OF_PYTHON = bool(os.environ.get("GEMPS_TEST_CONFORMANCE"))
-
-
-def explain(outcomes: list[Outcome]) -> list[str]:
-    """What did not pass, and why, for the message of a failing test."""
-    return [
-        f"{one.scenario}: {one.verdict} {one.fault or ''}\n" + "\n".join(one.output)
-        for one in outcomes
-        if one.verdict != "passed"
-    ]
 
 
 def test_reference_worker_passes_every_scenario() -> None:
     outcomes = play_scenarios(SCENARIOS.values(), REFERENCE, jobs=3)
     assert [one.scenario for one in outcomes] == list(SCENARIOS)
     assert explain(outcomes) == []
-
-
-def test_python_worker_passes() -> None:
-    names = SCENARIOS if ALL_OF_PYTHON else OF_PYTHON
-    assert explain(play_scenarios([SCENARIOS[name] for name in names], PYTHON, jobs=2)) == []
 
 
 @pytest.mark.parametrize("planted", SHOWN_IN, ids=lambda one: one.name)

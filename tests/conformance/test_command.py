@@ -2,11 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from gem_conformance import SCENARIOS
 
@@ -80,7 +84,7 @@ def test_programs_get_an_object_a_scenario() -> None:
     [
         (["--scenario", "comit"], "there is no scenario comit: choose of initialise, already-initialised"),
         (["--scenario", "restart", "--basic"], "none of these scenarios is a basic one"),
-        (["--", "no-such-worker"], "there is no command no-such-worker"),
+        (["--", "no-such-worker"], "'no-such-worker' is no program"),
         (["--listen", "50051"], "--listen 50051: write HOST:PORT"),
     ],
 )
@@ -89,6 +93,37 @@ def test_wrong_usage_is_told_with_the_fix(arguments: list[str], words: str) -> N
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_no_candidate_stays_behind_when_the_kit_is_ended(tmp_path: Path, number: int, status: int) -> None:
+    script = "import os, pathlib, time; pathlib.Path(str(os.getpid())).touch(); time.sleep(600)"
+    command = [
+        sys.executable,
+        "-m",
+        "gem_cli",
+        "conformance",
+        "serve",
+        "--jobs",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kit:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        kit.send_signal(number)
+        output, errors = kit.communicate(timeout=60)
+    assert (kit.returncode, output, errors) == (status, "", "")
+    wait_until(lambda: not any(psutil.pid_exists(int(one.name)) for one in tmp_path.iterdir()))
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_without_a_command_it_waits_for_workers_that_somebody_starts() -> None:

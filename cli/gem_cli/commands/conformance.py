@@ -1,7 +1,7 @@
 """`gemps conformance`."""
 
 import json
-import shutil
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +9,12 @@ import typer
 
 from gem_cli.errors import FAILED, USAGE, CommandError
 from gem_cli.options import help_text
+from gem_cli.programs import resolved
 
 if TYPE_CHECKING:
     from gem_conformance import Outcome, Scenario
+
+TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
 
 conformance_app = typer.Typer(
     name="conformance",
@@ -57,8 +60,9 @@ def serve(
     """Play scenarios against a worker as a strict server does, and say of each: passed, failed, or not spoken.
 
     A candidate is started with GEMPS_SERVER, GEMPS_WORKER_NAME and GEMPS_CONFORMANCE in its environment; the last is
-    the path of a file that says what to train. docs/protocol.md#conformance says what it has to be. A failure names the
-    fault, what was expected, what came, and the place in docs/protocol.md. The exit code is 0 when nothing failed.
+    the path of a file that says what to train. docs/protocol.md#conformance says what it has to be. python as its
+    command means the Python that runs gemps. A failure names the fault, what was expected, what came, and the place in
+    docs/protocol.md. The exit code is 0 when nothing failed.
 
     [bold]Examples[/bold]
 
@@ -73,12 +77,13 @@ def serve(
     chosen = _chosen(scenario or [], basic=basic)
     limits = Limits(start=start_seconds, answer=answer_seconds)
     width = max(len(one.name) for one in chosen)
+    # So that no candidate stays behind, whoever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     show = _show_json if as_json else lambda outcome: _show(outcome, width)
     try:
         if command:
-            if shutil.which(command[0]) is None:
-                raise CommandError(f"there is no command {command[0]}: give the candidate's after --", USAGE)
-            outcomes = play_scenarios(chosen, command, jobs=jobs, limits=limits, on_outcome=show)
+            candidate = resolved(command, "give the candidate's command after --")
+            outcomes = play_scenarios(chosen, candidate, jobs=jobs, limits=limits, on_outcome=show)
         else:
             outcomes = play_by_hand(
                 chosen, _checked(listen), limits=limits, on_ready=_tell_environment, on_outcome=show

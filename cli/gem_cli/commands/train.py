@@ -1,7 +1,6 @@
 """`gemps train`."""
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
 from gem_cli.sinks.sinks import Sinks, chosen_sinks
 from gem_cli.status_view import describe_evaluation
@@ -70,7 +70,7 @@ def train(
     names = chosen_sinks(settings.sinks)
     worker = given.load(WorkerSettings, fallback=_IN_THE_FOLDER)
     check_credentials(given.load(ClientSettings))  # once here: the workers have them from the same environment
-    command = _script(script) if script else None
+    command = resolved(script, "a task is chosen by --task") if script else None
     evaluator = _evaluator(given, worker, command)
     if command is None:
         check_model(worker.model)
@@ -159,20 +159,6 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 def _may_be_a_socket(path: Path) -> bool:
     """Whether a socket can be there; where temporary files lie deep in the file system, workers use the network."""
     return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
-
-
-def _script(script: Sequence[str]) -> list[str]:
-    """Return the command of a worker. Raises CommandError when there is no such program."""
-    program, *arguments = script
-    if program in ("python", "python3"):
-        return [sys.executable, *arguments]
-    if program.endswith(".py") and Path(program).exists():
-        return [sys.executable, program, *arguments]
-    if shutil.which(program) is None:
-        raise CommandError(
-            f"{program!r} is no program that could be started as a worker; a task is chosen by --task", USAGE
-        )
-    return list(script)
 
 
 def _finish(

@@ -1,0 +1,23 @@
+"""Commands of the user's own that gemps starts: workers in any language."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gem_cli.errors import USAGE, CommandError
+
+
+def resolved(command: Sequence[str], hint: str) -> list[str]:
+    """Return the command with python as the Python that runs gemps; a Python file may stand for itself.
+
+    Raises CommandError, whose message ends with `hint`, when there is no such program.
+    """
+    program, *arguments = command
+    if program in ("python", "python3"):
+        return [sys.executable, *arguments]
+    if program.endswith(".py") and Path(program).exists():
+        return [sys.executable, program, *arguments]
+    if shutil.which(program) is None:
+        raise CommandError(f"{program!r} is no program that could be started as a worker; {hint}", USAGE)
+    return list(command)
