@@ -510,7 +510,7 @@ def commits_again_at_once(puppet: Puppet) -> None:
 
 
 @wrong(FaultName.RETRIED_WITHOUT_RETRY_INFO, "no-retry")
-def repeats_a_bad_value(puppet: Puppet) -> None:
+def repeats_what_was_refused_for_good(puppet: Puppet) -> None:
     begin(puppet)
     puppet.commit()
     refused(puppet.commit)
