@@ -18,6 +18,7 @@ from gem_server.errors import Reason
 from gem_server.service import commit_stream, listener, membership
 from gem_server.service import messages as server_messages
 from gem_server.service.status_codes import _CODES
+from gem_server.state.sessions import SESSIONS_RETRY_SECONDS
 from gemps.v1 import commit_pb2, errors_pb2, layout_pb2, parameters_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import Message
 
@@ -217,6 +218,7 @@ def test_the_kit_waits_as_long_as_the_page_says() -> None:
     ("flag", "tools", "made"),
     [
         ("--python_out", (), "gemps/v1/parameter_server_pb2_grpc.py"),
+        ("--python_out", (), "google/rpc/error_details_pb2.py"),
         ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "gemps/v1/parameter_server.grpc.pb.h"),
         ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "google/rpc/error_details.pb.h"),
         ("--java_out", ("protoc", "grpc_java_plugin"), "dev/gemps/v1/ParameterServerServiceGrpc.java"),
@@ -228,13 +230,62 @@ def test_the_commands_that_generate_code_run_as_printed(
 ) -> None:
     if missing := [tool for tool in tools if shutil.which(tool) is None]:
         pytest.skip(f"there is no {missing[0]} here")
+    generate(flag, tmp_path)
+    assert len(list(tmp_path.glob(f"gen*/{made}"))) == 1
+
+
+def generate(flag: str, tmp_path: Path) -> None:
+    """Run the block of commands that has this flag in a folder that looks like a checkout's root."""
     (block,) = (one for one in blocks_of(PAGE) if one.section == "Generating code" and flag in one.text)
     commands = "\n".join(line for line in block.text.splitlines() if not line.startswith("go install"))
     (tmp_path / "proto").symlink_to(ROOT / "proto")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob(f"gen*/{made}"))) == 1
+
+
+def python_that_reads_refusals() -> str:
+    (block,) = (one for one in blocks_of(PAGE) if one.section == "Refusals" and one.language == "python")
+    return block.text
+
+
+def test_the_python_code_for_refusals_runs_with_what_its_protoc_line_makes(tmp_path: Path) -> None:
+    """Not with googleapis-common-protos, whose folder google/rpc is further behind on the path."""
+    generate("--python_out", tmp_path)
+    said = (
+        "from types import SimpleNamespace\nerror = SimpleNamespace(trailing_metadata=lambda: None)\n"
+        f"{python_that_reads_refusals()}\nimport sys\nprint(sys.modules['google.rpc.error_details_pb2'].__file__)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "generated")}
+    done = subprocess.run(
+        [sys.executable, "-c", said], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path)
+
+
+def test_the_python_code_for_refusals_reads_those_of_the_real_server() -> None:
+    started = RealServer(max_sessions=1)
+    try:
+        with grpc.insecure_channel(started.address) as channel:
+            beat = session_pb2.HeartbeatRequest(session_id=protocol_example.SESSION_ID).SerializeToString()
+            assert read(channel, "Heartbeat", beat) == ("UNKNOWN_SESSION", None)
+            other = session_pb2.JoinRequest()
+            other.CopyFrom(protocol_example.JOIN)
+            other.worker_name, other.session_id = "other", bytes(16)
+            call(channel, "Join", other.SerializeToString())
+            join = protocol_example.JOIN.SerializeToString()
+            assert read(channel, "Join", join) == ("TOO_MANY", SESSIONS_RETRY_SECONDS)
+    finally:
+        started.stop()
+
+
+def read(channel: grpc.Channel, name: str, request: bytes) -> tuple[object, object]:
+    """Reason and delay of the refusal of a call, as the page's code reads them."""
+    with pytest.raises(grpc.RpcError) as refused:
+        call(channel, name, request)
+    found: dict[str, object] = {"error": refused.value}
+    exec(python_that_reads_refusals(), found)
+    return found["reason"], found["delay"]
 
 
 def printed() -> list[str]:
