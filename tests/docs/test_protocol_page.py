@@ -12,15 +12,18 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from annotated_types import Ge, Le
 from gem_conformance import SCENARIOS, Limits
 from gem_conformance.faults import FaultName, Place
 from gem_server.errors import Reason
 from gem_server.service import commit_stream, listener, membership
 from gem_server.service import messages as server_messages
 from gem_server.service.status_codes import _CODES
+from gem_server.settings import ServerSettings
 from gem_server.state.sessions import SESSIONS_RETRY_SECONDS
 from gemps.v1 import commit_pb2, errors_pb2, layout_pb2, parameters_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import Message
+from pydantic import ValidationError
 
 from gem_core import MAX_CHUNK_BYTES, ElementType, Layout, TensorKind, TensorSpec, WireType, crc32c
 from gem_core import layout as core_layout
@@ -94,8 +97,13 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("everything of a message but its chunk's data") == server_messages.MAX_SMALL_MESSAGE_BYTES
     assert number("JoinRequest") == MAX_CHUNK_BYTES
     assert number("a chunk's data", r"1 to ([\d ]+)") == MAX_CHUNK_BYTES
+    (at_least, at_most), chunk_bytes = chunk_byte_limits(), ServerSettings.model_fields["chunk_bytes"].default
+    assert number("chunk_bytes") == at_least
+    assert number("chunk_bytes", r"to ([\d ]+)") == at_most == MAX_CHUNK_BYTES
+    assert number("chunk_bytes", r"([\d ]+) by default") == chunk_bytes
     assert number("a commit that travels whole, in one message") == commit_stream.WHOLE_COMMIT_BYTES
-    assert number("tensors in a layout") == core_layout.MAX_TENSORS == membership.MAX_TENSORS
+    assert found["tensors in a layout"][0].startswith("1 to ")
+    assert number("tensors in a layout", r"to ([\d ]+)") == core_layout.MAX_TENSORS == membership.MAX_TENSORS
     assert number("dimensions of a tensor") == core_layout.MAX_DIMENSIONS
     assert number("a tensor's name, or alias", r"1 to ([\d ]+)") == core_layout.MAX_NAME_BYTES
     assert number("worker_name", r"1 to ([\d ]+)") == server_messages.MAX_TEXT_BYTES
@@ -104,10 +112,29 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("an element of a delta or a parameter", r"(1e30)") == LARGEST_VALUE
     assert number("elements of an INT8_BLOCK block") == BLOCK_ELEMENTS
     assert number("silence after which a session expires", r"(\d+) by default") == 120
-    assert len(found) == 14
+    assert len(found) == 15
     options = dict(listener.CHANNEL_OPTIONS)
     assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] == 30_000
     assert "a ping every 30 s" in " ".join(section("Connections and limits").split())
+
+
+def chunk_byte_limits() -> tuple[int, int]:
+    """What `gemps serve` takes as --chunk-bytes, and so what Join may tell."""
+    limits = {type(one): one for one in ServerSettings.model_fields["chunk_bytes"].metadata}
+    return limits[Ge].ge, limits[Le].le
+
+
+@pytest.mark.parametrize("wire_type", [one for one in WireType if one is not WireType.SHARED_MEMORY])
+def test_no_server_offers_chunks_that_are_too_small_for_a_block_or_an_element(wire_type: WireType) -> None:
+    smallest, _ = chunk_byte_limits()
+    with pytest.raises(ValidationError, match="chunk_bytes"):
+        ServerSettings(chunk_bytes=smallest - 1)
+    kinds = (TensorKind.PARAMETER, ElementType.FLOAT32), *((TensorKind.BUFFER, one) for one in ElementType)
+    layout = Layout([TensorSpec(f"{at}", (3000,), type_, kind) for at, (kind, type_) in enumerate(kinds)])
+    format_ = PayloadFormat(layout, wire_type)
+    cuts = list(format_.cut(smallest))
+    assert all(0 < end - start <= smallest for start, end in cuts)
+    assert (cuts[0][0], cuts[-1][1]) == (0, format_.byte_count)
 
 
 def test_every_reason_has_its_row_with_number_and_code() -> None:

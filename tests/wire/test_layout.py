@@ -21,6 +21,7 @@ async def refuse_layout(serving: Serving, layout: layout_pb2.Layout, *words: str
 @pytest.mark.parametrize(
     ("tensors", "word"),
     [
+        pytest.param([], "no tensors", id="no-tensors"),
         pytest.param([WEIGHT, Tensor("bias"), WEIGHT], "weight", id="duplicate-name"),
         pytest.param([WEIGHT, Tensor("tied", aliases=("weight",))], "weight", id="alias-of-another-tensors-name"),
         pytest.param([Tensor("a", aliases=("x",)), Tensor("b", aliases=("x",))], "x", id="alias-twice"),
@@ -110,6 +111,9 @@ async def test_digest_is_of_the_canonical_text() -> None:
         pytest.param([Tensor("scalar")], id="scalar"),
         pytest.param([Tensor("deep", (1,) * 16)], id="16-dimensions"),
         pytest.param([WEIGHT, Tensor("none", (0, 5))], id="tensor-without-elements"),
+        pytest.param([Tensor("none", (0, 5))], id="no-elements"),
+        pytest.param([Tensor("steps", (3,), "buffer", "int64")], id="no-parameter"),
+        pytest.param([Tensor("c", (3,), "constant", "int8")], id="constants-alone"),
         pytest.param([Tensor("n" * 1024, aliases=("ü" * 512,))], id="long-names"),
         pytest.param(
             [Tensor("a b", (2,)), Tensor("重み", (1,), aliases=("β", "a"))], id="names-with-blanks-and-unicode"
