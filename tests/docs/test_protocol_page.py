@@ -15,13 +15,22 @@ import pytest
 from annotated_types import Ge, Le
 from gem_conformance import SCENARIOS, Limits
 from gem_conformance.faults import FaultName, Place
+from gem_conformance.task import wire_name
 from gem_server.errors import Reason
 from gem_server.service import commit_stream, listener, membership
 from gem_server.service import messages as server_messages
 from gem_server.service.status_codes import _CODES
 from gem_server.settings import ServerSettings
 from gem_server.state.sessions import SESSIONS_RETRY_SECONDS
-from gemps.v1 import commit_pb2, errors_pb2, layout_pb2, parameters_pb2, session_pb2, transfer_pb2
+from gemps.v1 import (
+    commit_pb2,
+    errors_pb2,
+    layout_pb2,
+    parameter_server_pb2,
+    parameters_pb2,
+    session_pb2,
+    transfer_pb2,
+)
 from google.protobuf.message import Message
 from pydantic import ValidationError
 
@@ -156,6 +165,27 @@ def test_reasons_named_anywhere_exist() -> None:
     assert set(re.findall(r"`([A-Z_]+)`", " ".join(refused))) <= known
 
 
+def test_the_refusals_of_calls_name_calls_and_reasons_that_exist() -> None:
+    found = rows("Retries and exactly once", "call")
+    calls = {method.name for method in parameter_server_pb2.DESCRIPTOR.services_by_name[SERVICE[10:-1]].methods}
+    known = {value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values}
+    assert {name for row in found for name in re.findall(r"\b[A-Z][a-z]+\b", row[0])} <= calls
+    assert {name for row in found for name in re.findall(r"\b[A-Z_]{5,}\b", row[1])} <= known
+
+
+@pytest.mark.parametrize("name", ["Pull", "Heartbeat", "Initialize"])
+def test_a_call_of_a_session_that_has_left_is_refused_as_the_table_says(name: str, server: RealServer) -> None:
+    request = {
+        "Pull": parameters_pb2.PullRequest(session_id=protocol_example.SESSION_ID),
+        "Heartbeat": session_pb2.HeartbeatRequest(session_id=protocol_example.SESSION_ID),
+        "Initialize": parameters_pb2.InitializeRequest(
+            header=parameters_pb2.InitializeHeader(session_id=protocol_example.SESSION_ID)
+        ),
+    }[name].SerializeToString()
+    with grpc.insecure_channel(server.address) as channel:
+        assert read(channel, name, request) == ("UNKNOWN_SESSION", None)
+
+
 def test_element_types_have_their_numbers_and_sizes() -> None:
     found = {name: row[:2] for name, row in named(rows("Layouts and digests", "`ElementType`")).items()}
     values = layout_pb2.ElementType.DESCRIPTOR.values_by_name
@@ -229,6 +259,17 @@ def test_the_scenarios_are_those_of_the_kit() -> None:
     assert found == {
         one.name: ["basic" if one.is_basic else "", one.about.replace("`", "")] for one in SCENARIOS.values()
     }
+
+
+def test_the_wire_types_of_a_task_have_the_names_that_the_page_tells() -> None:
+    words = " ".join(section("Conformance").split())
+    told = re.search(r"Wire types are ((?:`\w+`(?:, | and )?)+), at least one in each list", words)
+    assert told is not None
+    offers = [
+        offer for one in SCENARIOS.values() for offer in (one.task.delta_wire_types, one.task.parameter_wire_types)
+    ]
+    assert all(offers)
+    assert set(re.findall(r"`(\w+)`", told[1])) == {wire_name(one) for offer in offers for one in offer}
 
 
 def test_the_faults_are_those_of_the_kit() -> None:
