@@ -131,6 +131,23 @@ async def test_commit_whose_stream_is_cancelled_before_the_verdict_is_applied_on
     await serving.until_idle()
 
 
+async def test_delta_that_is_dropped_while_its_commit_waits_for_its_turn_has_used_up_its_sequence(serve: Serve) -> None:
+    """Why docs/protocol.md has a worker that does not know the outcome send it again, and not drop it."""
+    serving, (first, worker) = await by_turns(serve, 2)
+    turn = await Turn.take(first)
+    (await complete(serving, worker, worker.prepare(worker.delta(1)))).cancel()
+    assert (await worker.heartbeat()).last_applied_sequence == 0
+    pulling = asyncio.create_task(worker.pull())
+    await turn.use()
+    next_turn = await Turn.take(first, seed=101)
+    await serving.until_queued(1)
+    await next_turn.use()
+    await pulling
+    another = worker.prepare(worker.delta(2), sequence=1).repeated()
+    await refused(worker.commit_stream().outcome_of_repeat(another), "SEQUENCE_REUSED")
+    assert (await worker.heartbeat()).last_applied_sequence == 1
+
+
 async def test_complete_commit_of_a_session_that_leaves_is_applied(serve: Serve) -> None:
     serving, (first, worker) = await by_turns(serve, 2)
     turn = await Turn.take(first)
