@@ -1,11 +1,13 @@
 """The client and the real server together, over connections that are cut wherever they can be."""
 
+import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import grpc
 import numpy as np
 import pytest
 from gem_worker.client import (
@@ -15,7 +17,9 @@ from gem_worker.client import (
     ServerRefused,
     Superseded,
 )
+from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, transfer_pb2
 
+from gem_core.checksum import crc32c
 from gem_core.layout import Layout
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.cutting_proxy import Direction
@@ -288,6 +292,61 @@ def test_process_that_forgets_to_close_is_closed_before_the_interpreter_ends(ser
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout) == (0, "True\nTrue False\n")
+
+
+def test_interrupted_commit_that_waits_for_its_turn_until_the_next_pull_is_counted(
+    serve: Serve, connect: Connect
+) -> None:
+    server = serve(order="round-robin", min_workers=2, staging_buffers=8)
+    first = connect(server.address, SMALL, name="first").client
+    joining = threading.Thread(target=begin, args=(first, SMALL))
+    joining.start()
+    server.until(lambda: len(server.server.sessions) == 1)
+    client = connect(server.address, SMALL, name="second").client
+    into = begin(client, SMALL)
+    joining.join()
+    version, data = first.version, bytes(payload(SMALL, 0.0))
+    assert version is not None
+    header = commit_pb2.CommitHeader(session_id=first._session.session_id, wire_type=1, byte_count=len(data))
+    header.base_version.CopyFrom(version.to_wire())
+    chunk = transfer_pb2.Chunk(data=data)
+    footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data))
+    sent: queue.SimpleQueue[commit_pb2.CommitRequest | None] = queue.SimpleQueue()
+
+    def interrupt() -> None:
+        server.until(lambda: any(session.queued_sequence for session in server.server.sessions.live()))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def take_turns(call: Iterator[commit_pb2.CommitResponse]) -> None:
+        """The commit that was begun, and two more: between them come the other's commit, its pull, and its commit."""
+        server.until(lambda: any(session.queued_pulls for session in server.server.sessions.live()))
+        sent.put(commit_pb2.CommitRequest(chunk=chunk, footer=footer))
+        for answer in call:
+            if answer.HasField("parameters"):
+                header.base_version.CopyFrom(answer.parameters.version)
+            if answer.HasField("footer") and header.sequence < 3:
+                header.sequence += 1
+                sent.put(commit_pb2.CommitRequest(header=header, chunk=chunk, footer=footer))
+
+    with grpc.insecure_channel(server.address) as channel:
+        call = parameter_server_pb2_grpc.ParameterServerServiceStub(channel).Commit(iter(sent.get, None))
+        header.sequence = 1
+        sent.put(commit_pb2.CommitRequest(header=header))
+        assert next(call).HasField("proceed")
+        threads = [threading.Thread(target=interrupt), threading.Thread(target=take_turns, args=(call,))]
+        threads[0].start()
+        with pytest.raises(KeyboardInterrupt):
+            client.commit(payload(SMALL, 1.0), into)
+        threads[1].start()
+        client.pull(into)
+        assert (parameters_in(SMALL, into) == 1.0).all()
+        outcome = client.commit(payload(SMALL, 0.5), into)
+        sent.put(None)
+        for thread in threads:
+            thread.join()
+    assert outcome.verdict is not None
+    assert outcome.verdict.sequence == 2
+    assert (parameters_in(SMALL, into) == 1.5).all()
 
 
 def test_interrupted_process_leaves_even_while_it_waits_for_its_turn(serve: Serve, connect: Connect) -> None:

@@ -168,9 +168,13 @@ class Client:
         self._check_member()
         format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type, with_constants)
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
+        version = self._puller.pull(view, format_)
         if self._session.unsettled:
+            # Not before the pull: the interrupted commit may have waited for its turn until then.
             self._session.heartbeat()
-        return self._puller.pull(view, format_)
+            if self._session.version is None:  # it had to join again
+                version = self._puller.pull(view, format_)
+        return version
 
     @property
     def shared_delta(self) -> memoryview | None:
