@@ -286,6 +286,24 @@ def test_a_server_that_was_started_anew_and_empty_gets_the_workers_parameters(tm
         ps.close()
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_constants_that_another_worker_gave_a_server_that_was_started_anew_are_installed(overlap: bool) -> None:
+    model, other = make("frozen-layer", 1), make("frozen-layer", 2)
+    with ServerThread() as server:
+        ps = connect(server, model, overlap=overlap)
+        ps.join()
+        train(ps, 3)
+        address = server.address
+    with ServerThread(bind=address) as anew:
+        with connect(anew, other, name="other") as first:
+            train(first, 2)
+        assert not torch.equal(model[1].weight, other[1].weight)
+        train(ps, 3)
+        ps.close()
+        assert torch.equal(model[1].weight, other[1].weight)
+        assert worker_status(anew)["commits"] > 0
+
+
 def test_status_shows_loss_samples_device_and_the_reports_numbers(server: ServerThread) -> None:
     with connect(server, make("perceptron"), steps_per_epoch=9) as ps:
         train(ps, 3)

@@ -365,9 +365,12 @@ class ParameterServer:
             exchange = time.perf_counter() - started
             transfer.arrived(outcome.parameters)
             transfer.install()
+            constants_are_void = self._constants_are_void(outcome)
             self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
+            if constants_are_void:
+                self._bring_parameters(transfer, has_parameters=True)
         if applied:
             self.applied_steps += 1
         compute, copy = transfer.clock.times()
@@ -430,6 +433,10 @@ class ParameterServer:
             self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
             if self._finished:
                 self._install(transfer, outcome.version, buffers=True)
+            elif self._constants_are_void(outcome):
+                # The gradient that was computed meanwhile is of the server before: it is dropped.
+                self._bring_parameters(transfer, has_parameters=True)
+                outcome = None
         self._step_before, self.last_report = None, report
         return report, outcome.version if outcome is not None and not self._finished else None
 
@@ -498,6 +505,12 @@ class ParameterServer:
             _log.warning("the last commit: %s", trouble)
         finally:
             courier.close()
+
+    def _constants_are_void(self, outcome: CommitOutcome) -> bool:
+        """Whether the server was restarted: without a checkpoint, another worker's CONSTANTs may be the run's now."""
+        if self._version is None or self._joined is None or outcome.run_finished:
+            return False
+        return outcome.version.incarnation != self._version.incarnation and bool(self._joined[0].constants)
 
     def _bring_parameters(self, transfer: Transfer, *, has_parameters: bool) -> None:
         """Upload the model's parameters if the run has none, then install the run's: only a pull settles a base."""
