@@ -46,12 +46,19 @@ class Snapshot:
         theta: float32, unrounded.
         buffers: bytes of the BUFFERs.
         is_delivered: all of it was sent, footer included, on a call that was not broken.
+        lacks: what is wrong with it as long as it is not.
     """
 
     version: Clock
     theta: NDArray[np.float32]
     buffers: bytes
     is_delivered: bool = False
+    lacks: str = "its parameters were not sent yet"
+
+    def was_sent(self, *, whole: bool, damaged: bool) -> None:
+        """It was sent: all of it or not, with a footer that matches or not."""
+        self.is_delivered = whole and not damaged
+        self.lacks = "the footer of its parameters did not match" if whole else "its parameters broke off in the midst"
 
     def seen(self, wire_type: WireType) -> NDArray[np.float32]:
         """Theta as a worker has it that got it in `wire_type`."""
@@ -140,7 +147,7 @@ class Central:
 
     Attributes:
         theta: None: there are no parameters yet.
-        eta, run_state, local_steps: what Join, Heartbeat and verdicts tell.
+        eta, run_state, local_steps, normalise_local_steps: what Join, Heartbeat and verdicts tell.
         generation: of the made-up BUFFERs.
     """
 
@@ -153,6 +160,7 @@ class Central:
     eta: float = 0.05
     run_state: run_pb2.RunState = run_pb2.RUN_STATE_TRAINING
     local_steps: int = 1
+    normalise_local_steps: bool = False
     generation: int = 1
 
     @property

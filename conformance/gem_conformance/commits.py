@@ -8,9 +8,9 @@ import numpy as np
 from gemps.v1 import commit_pb2
 from numpy.typing import NDArray
 
-from gem_conformance.central import Clock, Session, Snapshot
+from gem_conformance.central import Central, Clock, Session, Snapshot
 from gem_conformance.faults import Fault, FaultName, Place
-from gem_conformance.judge import Expected, Upload, judge_values
+from gem_conformance.judge import Expected, Mistake, Upload, judge_values
 from gem_conformance.task import delta
 from gem_conformance.wire import Call
 from gem_core.checksum import crc32c
@@ -111,32 +111,36 @@ def take_whole(commit: Commit) -> None:
     )
 
 
-def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, local_steps: int) -> None:
+def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, central: Central) -> None:
     """Judge every byte of a complete payload of a new commit. Raises Fault."""
     data, what = bytes(commit.upload.received), f"commit {commit.header.sequence}"
     judge_checksum(commit)
-    if data[: len(commit.identical_to)] != commit.identical_to:
+    earlier = commit.identical_to
+    if data[: len(earlier)] != earlier:
+        at = next(index for index, pair in enumerate(zip(data, earlier, strict=False)) if pair[0] != pair[1])
         raise Fault(
             FaultName.OTHER_BYTES_ON_RETRY,
-            f"{what}: the identical bytes again",
-            "other bytes under the same sequence and base",
+            f"{what}: the identical bytes again, {earlier[at]:#04x} at offset {at}",
+            f"{data[at]:#04x} there, under the same sequence and base",
             Place.RETRIES,
         )
     if commit.base is None:
         raise AssertionError("a repeat has no new payload")
     theta, eta = commit.base.seen(session.parameter_wire_type), session.told_eta
-    if local_steps > 1:
-        _judge_local_steps(data, theta, eta, local_steps, what)
+    if central.local_steps > 1:
+        _judge_local_steps(payload, data, theta, central, what)
         return
-    otherwise: list[tuple[FaultName, str, str, NDArray[np.float32]]] = []
+    right = delta(theta, eta)
+    mistakes = [Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "+eta * gradient", Place.COMMIT, -right)]
     if session.before is not None:
         stale = delta(session.before.seen(session.parameter_wire_type), eta)
-        right, wrong = "a delta of the parameters of its base version", "one of those that the worker had before"
-        otherwise.append((FaultName.STALE_DELTA, right, wrong, stale))
+        wanted, found = "a delta of the parameters of its base version", "one of those that the worker had before"
+        mistakes.append(Mistake(FaultName.STALE_DELTA, wanted, found, Place.RETRIES, stale))
     if session.eta_before != eta:
-        right, wrong = f"the learning rate {eta:g}, told last", f"{session.eta_before:g}, told before that"
-        otherwise.append((FaultName.IGNORED_ETA, right, wrong, delta(theta, session.eta_before)))
-    judge_values(payload, data, Expected(delta(theta, eta), commit.base.buffers, otherwise), what)
+        wanted, found = f"the learning rate {eta:g}, told last", f"{session.eta_before:g}, told before that"
+        earlier_eta = delta(theta, session.eta_before)
+        mistakes.append(Mistake(FaultName.IGNORED_ETA, wanted, found, Place.SESSIONS, earlier_eta))
+    judge_values(payload, data, Expected(right, commit.base.buffers, Place.CONFORMANCE, mistakes), what)
 
 
 def judge_checksum(commit: Commit) -> None:
@@ -174,13 +178,16 @@ def _judge_base(session: Session, base: Clock, payload: PayloadFormat) -> Snapsh
     if not held.is_delivered:
         raise Fault(
             FaultName.UNFINISHED_PARAMETERS,
-            "a base whose parameters came with a footer that matches",
-            f"base version {base}, of which it has not got that",
+            "a base whose parameters came complete, with a footer that matches",
+            f"base version {base}: {held.lacks}",
             Place.CHUNKS,
         )
     if payload.layout.constant_bytes and not session.has_constants:
         raise Fault(
-            FaultName.NO_CONSTANTS, "a first Pull with with_constants", "a commit without such a pull", Place.PULL
+            FaultName.NO_CONSTANTS,
+            "a first Pull with with_constants of each incarnation",
+            f"a commit without such a pull of incarnation {base.incarnation}",
+            Place.PULL,
         )
     return held
 
@@ -202,16 +209,39 @@ def _judge_repeat(header: commit_pb2.CommitHeader, expected: int) -> None:
         )
 
 
-def _judge_local_steps(data: bytes, theta: NDArray[np.float32], eta: float, steps: int, what: str) -> None:
-    """-eta times the sum of the gradients at the worker's own steps; in which order it is summed is open."""
-    total, own, rate = np.zeros_like(theta), theta.copy(), np.float32(eta)
+def _judge_local_steps(
+    payload: PayloadFormat, data: bytes, theta: NDArray[np.float32], central: Central, what: str
+) -> None:
+    """-eta times the sum, or mean, of the gradients at the worker's own steps; in which order it is summed is open."""
+    steps, rate = central.local_steps, np.float32(central.eta)
+    total, own = np.zeros_like(theta), theta.copy()
     for _ in range(steps):
         total += own
         own -= rate * own
-    if not np.allclose(np.frombuffer(data, "<f4", theta.size), -rate * total, rtol=1e-4, atol=1e-6):
-        raise Fault(
-            FaultName.IGNORED_LOCAL_STEPS,
-            f"{what}: the sum of {steps} local gradients, or the end of a worker that does not speak local steps",
-            "another delta",
-            Place.COMMIT,
-        )
+    of_sum, of_mean = -rate * total, -rate * total / np.float32(steps)
+    came = np.frombuffer(data, "<f4", theta.size)
+    if central.normalise_local_steps:
+        right, wanted = of_mean, f"-eta times the sum of {steps} local gradients divided by {steps}"
+    else:
+        right, wanted = of_sum, f"-eta times the sum of {steps} local gradients"
+    if _is_close(came, right):
+        return
+    found = "another delta"
+    known = ((of_sum, "the sum"), (of_mean, "the sum divided by their number"), (-rate * theta, "one gradient alone"))
+    for values, name in known:
+        if _is_close(came, values):
+            found = f"-eta times {name}"
+            break
+    element = int(np.argmax(np.abs(came - right)))
+    spec, index = payload.layout.locate_parameter(element)
+    raise Fault(
+        FaultName.IGNORED_LOCAL_STEPS,
+        f"{what}: {wanted}, or the end of a worker that does not speak local steps: element {index} of {spec.name!r} = "
+        f"{float(right[element]):.7g}",
+        f"{found}: {float(came[element]):.7g}",
+        Place.COMMIT,
+    )
+
+
+def _is_close(came: NDArray[np.float32], values: NDArray[np.float32]) -> bool:
+    return bool(np.allclose(came, values, rtol=1e-4, atol=1e-6))

@@ -78,7 +78,7 @@ class FaultName(Enum):
     IGNORED_RETRY_INFO = "it came back before RetryInfo allowed it"
     RETRIED_WITHOUT_RETRY_INFO = "it repeated what must not be repeated"
     IGNORED_ETA = "another learning rate than the server's"
-    IGNORED_LOCAL_STEPS = "it trained without the run's local steps"
+    IGNORED_LOCAL_STEPS = "another delta than the run's local steps make"
     IGNORED_FINISHED = "it went on after the run was finished"
 
 
@@ -91,12 +91,15 @@ class Fault(Exception):  # noqa: N818 - the kit's result, not an error of its ow
         expected: what the contract asks for here.
         came: what came instead.
         place: where docs/protocol.md says so.
+        after: what the kit had done to the candidate before, and which calls came since; empty: nothing unusual.
     """
 
     name: FaultName
     expected: str
     came: str
     place: Place
+    after: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name.name}: expected {self.expected}; came {self.came} ({self.place.link})"
+        after = f", after {self.after}" if self.after else ""
+        return f"{self.name.name}: expected {self.expected}; came {self.came}{after} ({self.place.link})"

@@ -51,6 +51,7 @@ def join_response(central: Central, session: Session, chunk_bytes: int) -> sessi
             min_workers=1,
             seed=1,
             local_steps=central.local_steps,
+            normalise_local_steps=central.normalise_local_steps,
         ),
         run_state=central.run_state,
         delta_wire_type=int(session.delta_wire_type),  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from gem_core.checksum import crc32c
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, WireType, decode, encode
 
-__all__ = ["Expected", "Upload", "judge_values"]
+__all__ = ["Expected", "Mistake", "Upload", "judge_values"]
 
 
 class Upload:
@@ -114,18 +114,38 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
+class Mistake:
+    """Parameters that are wrong in a way that can be told.
+
+    Attributes:
+        name: of the fault.
+        right, wrong: what was to be sent, and what this is.
+        place: where docs/protocol.md says it right.
+        parameters: float32, one dimension, before they are encoded.
+    """
+
+    name: FaultName
+    right: str
+    wrong: str
+    place: Place
+    parameters: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
-    """What a payload may be: `parameters` are right; as `otherwise` they are wrong in a way that has a name.
+    """What a payload has to be.
 
     Attributes:
         parameters: float32, one dimension, before they are encoded.
         rest: the bytes behind the PARAMETERs.
-        otherwise: (fault, what is right, what such values are) of further float32 arrays.
+        place: where docs/protocol.md says what the parameters are before they are encoded.
+        mistakes: what they may be instead.
     """
 
     parameters: NDArray[np.float32]
     rest: bytes
-    otherwise: Sequence[tuple[FaultName, str, str, NDArray[np.float32]]] = ()
+    place: Place
+    mistakes: Sequence[Mistake] = ()
 
 
 def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: str) -> None:
@@ -142,11 +162,12 @@ def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: 
                 f"the upper half of float32 as it is: {_first_difference(payload, came, right)[1]}",
                 Place.PAYLOADS,
             )
-        for name, wanted, found, parameters in expected.otherwise:
-            if _same(wire_type, came, bytes(encode(wire_type, parameters))):
-                raise Fault(name, f"{what}: {wanted}", found, Place.COMMIT)
         wanted, found = _first_difference(payload, came, right)
-        raise Fault(FaultName.WRONG_VALUES, f"{what}: {wanted}", found, Place.PAYLOADS)
+        for one in expected.mistakes:
+            if _same(wire_type, came, bytes(encode(wire_type, one.parameters))):
+                raise Fault(one.name, f"{what}: {one.right}: {wanted}", f"{one.wrong}: {found}", one.place)
+        place = expected.place if wire_type is WireType.FLOAT32 else Place.PAYLOADS
+        raise Fault(FaultName.WRONG_VALUES, f"{what}: {wanted}", found, place)
     if rest != expected.rest:
         offset = next(index for index, pair in enumerate(zip(rest, expected.rest, strict=True)) if pair[0] != pair[1])
         spec, element = payload.locate_rest(middle + offset)

@@ -28,6 +28,7 @@ from gem_conformance.pulling import Pull, judge_pull
 from gem_conformance.sending import Transfers, as_pull
 from gem_conformance.talk import NOT_SPOKEN, Talk, answer, call_of, is_call, parse, refusal
 from gem_conformance.task import Task, buffer_bytes, first_parameters
+from gem_conformance.trouble import Trouble, refused
 from gem_conformance.wire import TORN, Call, Event, Kind, Refusal, Wire
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
@@ -93,6 +94,8 @@ class Play:
         self._transfers = Transfers(self.central, chunk_bytes)
         # Calls since the last commit.
         self._calls = 0
+        # What the kit did last that a worker has to react to.
+        self._trouble: Trouble | None = None
         self._may_commit = True
         self._may_stop = False
         self._has_left = False
@@ -103,6 +106,14 @@ class Play:
         if self._session is None:
             raise AssertionError("nobody has joined yet")
         return self._session
+
+    def perform(self, steps: Callable[[Play], None]) -> None:
+        """Take the steps of a scenario. A Fault that is raised says what the kit had done before."""
+        try:
+            steps(self)
+        except Fault as fault:
+            fault.after = str(self._trouble or "")
+            raise
 
     # --- the beginning
 
@@ -116,6 +127,7 @@ class Play:
         if refusal is None:
             self._answer_join(event)
         else:
+            self._trouble = refused("Join", refusal)
             self._talk.refuse(call_of(event), refusal)
 
     def initialise(self) -> None:
@@ -136,7 +148,7 @@ class Play:
                 raise Fault(FaultName.OUT_OF_ORDER, "one header", "a second one", Place.INITIALIZE)
         rest = buffer_bytes(self._layout.buffers + self._layout.constants, 0)
         theta = first_parameters(self._layout.parameter_count)
-        judge_values(payload, bytes(upload.received), Expected(theta, rest), "the first parameters")
+        judge_values(payload, bytes(upload.received), Expected(theta, rest, Place.CONFORMANCE), "the first parameters")
         self.central.initialise(theta, rest)
         self.session.has_constants = True
         self._say_initialised(call, parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED)
@@ -163,11 +175,13 @@ class Play:
             pull.call.send(as_pull(parts.pop(0)).SerializeToString())
             self._await_protest(pull.call)
         messages = [as_pull(one) for one in self._transfers.pack(parts, tear_after)]
-        if self._transfers.send(pull.call, messages, pull.offset, tear_after):
+        is_sent = self._transfers.send(pull.call, messages, pull.offset, tear_after)
+        pull.snapshot.was_sent(whole=is_sent, damaged=damaged)
+        if is_sent:
             pull.call.end()
-            pull.snapshot.is_delivered = not damaged
             session.has_constants |= pull.request.with_constants
             session.open = None
+        self._say_what_was_sent("pull", is_sent=is_sent, damaged=damaged)
 
     # --- commits
 
@@ -211,6 +225,7 @@ class Play:
 
     def quiet(self, commit: Commit, seconds: float) -> None:
         """Say nothing, and see that the candidate sends nothing on this stream meanwhile."""
+        self._require_alone(commit)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             event = self._talk.next(left)
@@ -227,6 +242,7 @@ class Play:
 
     def proceed(self, commit: Commit) -> None:
         """Say that a staging buffer is reserved."""
+        self._require_alone(commit)
         said = commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=commit.header.sequence))
         commit.call.send(said.SerializeToString())
 
@@ -260,7 +276,7 @@ class Play:
         """Take what is left of the payload behind `take_part`, and judge every byte of it."""
         while not commit.upload.is_complete:
             self.take_part(commit)
-        judge_payload(commit, self.session, self._delta_format(), self.central.local_steps)
+        judge_payload(commit, self.session, self._delta_format(), self.central)
 
     def apply(self, commit: Commit) -> None:
         """Let others commit first, then this; the verdict is not told yet."""
@@ -302,9 +318,13 @@ class Play:
         parts = self._transfers.begin(payload, snapshot, 0, self.digest, damaged=damaged)
         parts.insert(0, commit_pb2.CommitResponse(verdict=verdict))
         is_sent = self._transfers.send(commit.call, self._transfers.pack(parts, tear_after), 0, tear_after, pause)
-        snapshot.is_delivered = is_sent and not damaged
+        snapshot.was_sent(whole=is_sent, damaged=damaged)
         session.tell_eta(self.central.eta)
         session.open = None
+        self._trouble = None
+        if self.central.run_state == run_pb2.RUN_STATE_FINISHED:
+            self._said_finished(f"the verdict of commit {commit.header.sequence}")
+        self._say_what_was_sent(f"reply to commit {commit.header.sequence}", is_sent=is_sent, damaged=damaged)
 
     # --- trouble
 
@@ -313,7 +333,13 @@ class Play:
 
         `applied_late`: a complete commit is applied only when the candidate's next commit or pull has come.
         """
+        name, bytes_ = f"commit {commit.header.sequence}", len(commit.upload.received)
         self._late = commit if applied_late else None
+        if commit.upload.is_complete:
+            done, expected = f"broken the stream of {name} behind its footer", "Heartbeat, or its header again, or Pull"
+        else:
+            done, expected = f"broken the stream of {name} behind {bytes_} bytes", "the identical bytes again, or Pull"
+        self._trouble = Trouble(done, expected, Place.RETRIES)
         commit.call.end(TORN)
         self._leave_open(commit)
 
@@ -327,7 +353,9 @@ class Play:
             self._leave_open(commit)
         elif reason not in ("SEQUENCE_GAP", "RUN_FINISHED"):
             self._may_commit = False
-        self._talk.refuse(commit.call, refusal(reason, retry_after))
+        said = refusal(reason, retry_after)
+        self._trouble = refused(f"commit {commit.header.sequence}", said)
+        self._talk.refuse(commit.call, said)
 
     def restart(self, *, lost: int = 0) -> None:
         """Kill the server, and start another on the same port: a new incarnation.
@@ -335,9 +363,11 @@ class Play:
         `lost`: so many of the candidate's commits are not in the checkpoint that it starts with.
         """
         self._talk.wire.stop()
+        self._trouble = Trouble.restarted()
         self.central.incarnation += 1
         self.session.last_applied -= lost
         self.session.stored = None
+        self.session.has_constants = False
         self._talk.forget_delays()
         self._forget_session("UNKNOWN_SESSION")
         self._talk.wire.start()
@@ -377,10 +407,9 @@ class Play:
         """
         until = time.monotonic() + self.limits.answer + self.limits.exit
         while True:
-            event = self._talk.next(max(0.0, until - time.monotonic()))
+            event = self._next(max(0.0, until - time.monotonic()))
             if event is None:
-                name = FaultName.NOT_ENDED if self._has_left or not leaving else FaultName.NO_LEAVE
-                raise Fault(name, "Leave, and the end of the process", "nothing for so long", Place.END)
+                raise self._not_ended(leaving=leaving)
             if event.kind is Kind.EXITED:
                 return event.status
             if is_call(event, "Leave"):
@@ -395,9 +424,21 @@ class Play:
                         FaultName.IGNORED_FINISHED, "Leave when the run is finished", "another commit", Place.END
                     )
                 was_refused = True
-                self._talk.refuse(call_of(event), refusal("RUN_FINISHED"))
+                self._refuse(call_of(event), refusal("RUN_FINISHED"))
             else:
                 self._serve(event)
+
+    def _not_ended(self, *, leaving: bool) -> Fault:
+        stream = ", with a commit stream still open" if self._talk.has_open_commit_stream else ""
+        if self._has_left:
+            expected, came = "the end of the process behind Leave", f"Leave, then nothing for {self.limits.exit:g} s"
+            return Fault(FaultName.NOT_ENDED, expected, came + stream, Place.END)
+        came = f"no Leave, and no end within {self.limits.answer + self.limits.exit:g} s{stream}"
+        if leaving:
+            return Fault(FaultName.NO_LEAVE, "Leave, and the end of the process", came, Place.END)
+        trouble = self._trouble
+        expected, place = (trouble.expected, trouble.place) if trouble else ("the end of the process", Place.END)
+        return Fault(FaultName.NOT_ENDED, expected, came, place)
 
     # --- waiting
 
@@ -407,20 +448,38 @@ class Play:
     def _wait(self, pick: Callable[[Event], _Found | None], what: str, place: Place) -> _Found:
         """Serve what comes until `pick` finds what is awaited in an event."""
         while True:
-            limit = self.limits.answer
-            if self._session is None:
-                what, place, limit = "Join", Place.SESSIONS, self.limits.start
-            event = self._talk.next(limit + self._talk.asked_to_wait)
-            if event is None:
-                raise Fault(FaultName.SILENT, what, f"nothing for {limit:g} s", place)
-            if event.kind is Kind.EXITED and self._may_stop:
+            limit = self.limits.answer if self._session is not None else self.limits.start
+            event = self._next(limit + self._talk.asked_to_wait)
+            if event is not None and event.kind is Kind.EXITED and self._may_stop:
                 raise _StoppedError
-            if event.kind is Kind.EXITED:
-                raise Fault(FaultName.STOPPED, what, f"the end of the process, exit status {event.status}", place)
+            if event is None or event.kind is Kind.EXITED:
+                expected, where = self._awaited(what, place)
+                if event is None:
+                    raise Fault(FaultName.SILENT, expected, f"nothing for {limit:g} s", where)
+                came = f"the end of the process, exit status {event.status}"
+                raise Fault(FaultName.STOPPED, expected, came, where)
             found = pick(event)
             if found is not None:
                 return found
             self._serve(event)
+
+    def _awaited(self, what: str, place: Place) -> tuple[str, Place]:
+        """What the candidate should have done now, for a scenario that waits for `what`, and where the page says so."""
+        if self._trouble is not None:
+            return self._trouble.expected, self._trouble.place
+        return (what, place) if self._session is not None else ("Join", Place.SESSIONS)
+
+    def _next(self, seconds: float) -> Event | None:
+        event = self._talk.next(seconds)
+        if event is not None and event.kind is Kind.MESSAGE and self._trouble is not None:
+            self._trouble.note(call_of(event).method)
+        return event
+
+    def _refuse(self, call: Call, refusal: Refusal) -> None:
+        """Refuse a call that no scenario meant to refuse."""
+        if self._trouble is not None:
+            self._trouble.note_refusal(call.method, refusal.reason)
+        self._talk.refuse(call, refusal)
 
     def _serve(self, event: Event) -> None:
         """Answer what nobody awaits, as a correct server does."""
@@ -457,7 +516,7 @@ class Play:
                     expected = "one commit at a time, each after the other's reply"
                     raise Fault(FaultName.OUT_OF_ORDER, expected, "another one", Place.COMMIT)
             case "WatchStatus" | "GetHistory":
-                self._talk.refuse(call, refusal("NOT_OFFERED"))
+                self._refuse(call, refusal("NOT_OFFERED"))
             case method:
                 raise Fault(FaultName.UNEXPECTED_CALL, "Join, Pull, Commit, Heartbeat or Leave", method, Place.SESSIONS)
 
@@ -510,6 +569,8 @@ class Play:
         self._session.tell_eta(self.central.eta)
         answer(call_of(event), join_response(self.central, self._session, self._chunk_bytes))
         self._talk.joined()
+        if self.central.run_state == run_pb2.RUN_STATE_FINISHED and self._trouble is None:
+            self._said_finished("Join's answer")
 
     def _answer_heartbeat(self, event: Event) -> None:
         call, request = call_of(event), parse(event, session_pb2.HeartbeatRequest)
@@ -538,7 +599,7 @@ class Play:
         """Whether the server knows the session now; the call is refused where not."""
         self._check_session(session_id)
         if not self.session.is_known:
-            self._talk.refuse(call, refusal(self._lost_reason))
+            self._refuse(call, refusal(self._lost_reason))
         return self.session.is_known
 
     def _forget_session(self, reason: str) -> None:
@@ -585,7 +646,7 @@ class Play:
         self._apply_late()
         outcome = judge_pull(call, request, self.session, self.central, self._transfers.sent)
         if isinstance(outcome, Refusal):
-            self._talk.refuse(call, outcome)
+            self._refuse(call, outcome)
         elif isinstance(outcome, Pull):
             return outcome
         else:
@@ -612,6 +673,11 @@ class Play:
         self._apply_late()
         return judge_header(call, message, self.session, self._delta_format(), self._chunk_bytes)
 
+    def _require_alone(self, commit: Commit) -> None:
+        """The header of a payload that does not travel whole came without any of it. Raises Fault."""
+        if not commit.is_alone:
+            take_whole(commit)
+
     def _require_whole(self, commit: Commit) -> None:
         if commit.upload.is_complete:
             return
@@ -627,6 +693,23 @@ class Play:
         late, self._late = self._late, None
         if late is not None:
             self.apply(late)
+
+    def _said_finished(self, where: str) -> None:
+        expected = "Leave, and the end of the process with status 0"
+        self._trouble = Trouble(f"said in {where} that the run is finished", expected, Place.END)
+
+    def _say_what_was_sent(self, what: str, *, is_sent: bool, damaged: bool) -> None:
+        """Note what was wrong with parameters that were sent."""
+        if not is_sent:
+            done, place = f"torn the {what} behind {self._transfers.sent} bytes of its parameters", Place.PULL
+            self._trouble = Trouble(done, "Pull, of the rest or from the start", place)
+        elif damaged:
+            done = f"sent a {what} whose footer does not match its bytes"
+            self._trouble = Trouble(done, "Pull from the start, or the end of the process", Place.CHUNKS)
+        elif self.digest != self._layout.digest:
+            done = f"sent a {what} whose header has the digest of another layout"
+            expected = "the end of the process, with a status other than 0 and 3"
+            self._trouble = Trouble(done, expected, Place.LAYOUTS)
 
     def _leave_open(self, commit: Commit) -> None:
         header, upload = commit.header, commit.upload

@@ -47,6 +47,7 @@ class Outcome:
                 "fault": self.fault.name.name,
                 "expected": self.fault.expected,
                 "came": self.fault.came,
+                "after": self.fault.after,
                 "place": self.fault.place.link,
                 "output": list(self.output),
             }
@@ -202,7 +203,7 @@ def _play_of(scenario: Scenario, wire: Wire, limits: Limits, *, by_hand: bool) -
 
 def _judge(scenario: Scenario, play: Play, last_lines: Callable[[], list[str]]) -> Outcome:
     try:
-        scenario.play(play)
+        play.perform(scenario.play)
     except Fault as fault:
         return Outcome(scenario.name, "failed", fault, tuple(last_lines()))
     except NotSpokenError:

@@ -63,6 +63,7 @@ class Talk:
         self._started_at: float | None = time.monotonic()
         self._joined_at: float | None = None
         self._not_before: dict[str, float] = {}
+        self._commit_streams: set[Call] = set()
 
     def next(self, seconds: float) -> Event | None:
         """The next event that still matters; None: nothing for so long. Raises Fault, NotSpokenError."""
@@ -77,6 +78,7 @@ class Talk:
                 if event.status == NOT_SPOKEN and self._may_not_speak:
                     raise NotSpokenError
                 return event
+            self._follow(event)
             if event.call is not None and event.call.is_over:
                 continue
             if event.kind is Kind.MESSAGE:
@@ -101,6 +103,20 @@ class Talk:
     def asked_to_wait(self) -> float:
         """Seconds for which the candidate may not come back with some call."""
         return max([0.0, *(one - time.monotonic() for one in self._not_before.values())])
+
+    @property
+    def has_open_commit_stream(self) -> bool:
+        """The candidate has neither ended its side of a commit stream nor broken it off."""
+        return any(not one.is_over for one in self._commit_streams)
+
+    def _follow(self, event: Event) -> None:
+        call = event.call
+        if call is None or call.method != "Commit":
+            return
+        if event.kind is Kind.MESSAGE:
+            self._commit_streams.add(call)
+        else:
+            self._commit_streams.discard(call)
 
     def _look_at(self, event: Event) -> None:
         if self._started_at is not None:
@@ -129,7 +145,7 @@ class Talk:
 
 def refusal(reason: str, retry_after: float | None = None) -> Refusal:
     """For this reason, with its status."""
-    return Refusal(_CODES[reason], reason, retry_after)
+    return Refusal(_CODES[reason], reason, retry_after, f"{reason}: the conformance kit plays this refusal")
 
 
 def is_call(event: Event, method: str) -> bool:

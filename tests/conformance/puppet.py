@@ -25,7 +25,7 @@ from gem_core.wire_types import WireType, decode, encode
 
 NAME = "puppet"
 # Patience for what never comes: a test waits that long for its fault, a right puppet never does.
-LIMITS = Limits(start=5.0, answer=2.0, footer=0.5, quiet=0.3, exit=2.0)
+LIMITS = Limits(start=5.0, answer=2.0, footer=0.5, quiet=0.3, exit=1.0)
 _SECONDS = 20.0
 
 
@@ -208,10 +208,11 @@ class Puppet:
 Steps = Callable[[Puppet], object]
 
 
-def refused(step: Callable[[], object]) -> None:
-    """A step that the kit refuses, or tears."""
-    with pytest.raises(grpc.RpcError):
+def refused(step: Callable[[], object]) -> str:
+    """A step that the kit refuses, or tears; the status's message."""
+    with pytest.raises(grpc.RpcError) as caught:
         step()
+    return str(caught.value.details())
 
 
 def begin(puppet: Puppet) -> None:
@@ -244,7 +245,7 @@ def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> Fau
     )
     thread.start()
     try:
-        scenario.play(play)
+        play.perform(scenario.play)
     except Fault as fault:
         return fault
     except NotSpokenError:

@@ -173,14 +173,39 @@ def finds_out_by_a_refused_commit(puppet: Puppet) -> None:
     puppet.leave()
 
 
+@right("torn-commit")
+def pulls_after_a_torn_commit(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.commit()
+    refused(puppet.commit)
+    puppet.pull()
+    until_finished(puppet)
+
+
+@right("empty-payload")
+def footers_without_chunks(puppet: Puppet) -> None:
+    puppet.join()
+    puppet.initialize(b"")
+    puppet.pull()
+    while True:
+        whole = puppet.whole()
+        whole.ClearField("chunk")
+        whole.footer.chunk_count = 0
+        puppet.say(whole)
+        if puppet.hear_reply().run_state == 3:
+            return puppet.leave()
+
+
+@right("local-steps-mean")
 @right("local-steps")
 def takes_four_local_steps(puppet: Puppet) -> None:
-    begin(puppet)
+    n = 4 if puppet.join().settings.normalise_local_steps else 1
+    puppet.pull()
     while True:
         theta, total = puppet.theta.astype(np.float64), np.zeros(len(puppet.theta))
         for _ in range(4):
             total += theta
             theta -= puppet.eta * theta
-        puppet.say(puppet.whole((-puppet.eta * total).astype(np.float32).tobytes()))
+        puppet.say(puppet.whole((-puppet.eta * total / n).astype(np.float32).tobytes()))
         if puppet.hear_reply().run_state == 3:
             return puppet.leave()

@@ -5,24 +5,37 @@ from pathlib import Path
 import pytest
 from gem_conformance import SCENARIOS, Fault, FaultName, Place
 
-from tests.conformance.puppet import Puppet, Steps, verdict_on
+from tests.conformance.puppet import Puppet, Steps, begin, verdict_on
 from tests.conformance.right_workers import RIGHT
-from tests.conformance.wrong_workers import WRONG
+from tests.conformance.wrong_workers import WRONG, Wrong
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(
-    ("name", "scenario", "steps"), WRONG, ids=[f"{one[0].name}-{one[2].__name__}" for one in WRONG]
-)
-def test_fault_is_named(name: FaultName, scenario: str, steps: Steps) -> None:
-    fault = verdict_on(SCENARIOS[scenario], steps, by_hand=False)
+@pytest.mark.parametrize("worker", WRONG, ids=[f"{one.name.name}-{one.scenario}-{one.steps.__name__}" for one in WRONG])
+def test_fault_is_named_and_explained(worker: Wrong) -> None:
+    fault = verdict_on(SCENARIOS[worker.scenario], worker.steps, by_hand=False)
     assert isinstance(fault, Fault)
-    assert fault.name is name, str(fault)
+    assert fault.name is worker.name, str(fault)
+    assert worker.expected in fault.expected
+    assert worker.came in fault.came
+    assert worker.after in fault.after
+    assert fault.after in str(fault)
+    assert worker.place in (None, fault.place)
+
+
+def test_a_worker_that_met_nothing_unusual_is_told_of_nothing_such() -> None:
+    def steps(puppet: Puppet) -> None:
+        begin(puppet)
+        puppet.exits(1)
+
+    fault = verdict_on(SCENARIOS["stale-base"], steps, by_hand=False)
+    assert isinstance(fault, Fault)
+    assert (fault.after, fault.expected) == ("", "a commit's header")
 
 
 def test_every_fault_has_a_worker_that_shows_it() -> None:
-    assert {name for name, _, _ in WRONG} == set(FaultName)
+    assert {one.name for one in WRONG} == set(FaultName)
 
 
 def test_every_scenario_has_a_place_in_the_table_under_its_own_name() -> None:
@@ -47,6 +60,6 @@ def test_status_3_is_no_fault_where_a_worker_may_not_speak_something() -> None:
     assert verdict_on(SCENARIOS["delta-int8-block"], steps, by_hand=False) == "not spoken"
 
 
-@pytest.mark.parametrize(("scenario", "steps"), RIGHT, ids=[one[1].__name__ for one in RIGHT])
+@pytest.mark.parametrize(("scenario", "steps"), RIGHT, ids=[f"{one[0]}-{one[1].__name__}" for one in RIGHT])
 def test_what_the_contract_allows_is_not_blamed(scenario: str, steps: Steps) -> None:
     assert verdict_on(SCENARIOS[scenario], steps) is None

@@ -1,11 +1,12 @@
 """The judge of payloads: whatever is cut rightly passes, whatever is changed is blamed."""
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from gem_conformance import Fault, FaultName
-from gem_conformance.judge import Expected, Upload, judge_values
+from gem_conformance import Fault, FaultName, Place
+from gem_conformance.judge import Expected, Mistake, Upload, judge_values
 from gem_conformance.task import Task, buffer_bytes, delta, first_parameters, tensor
 from gemps.v1 import transfer_pb2
 from hypothesis import given
@@ -32,7 +33,11 @@ REST = buffer_bytes(LAYOUT.buffers, 3)
 def right(wire_type: WireType, eta: float = 0.05) -> tuple[PayloadFormat, bytes, Expected]:
     """A format, the right bytes in it, and what the judge expects."""
     values = delta(first_parameters(LAYOUT.parameter_count), eta)
-    return PayloadFormat(LAYOUT, wire_type), bytes(encode(wire_type, values)) + REST, Expected(values, REST)
+    return (
+        PayloadFormat(LAYOUT, wire_type),
+        bytes(encode(wire_type, values)) + REST,
+        Expected(values, REST, Place.CONFORMANCE),
+    )
 
 
 def pieces(payload: PayloadFormat, data: bytes, chunk_bytes: int) -> Iterator[transfer_pb2.Chunk]:
@@ -118,10 +123,14 @@ def test_truncation_is_told_from_other_wrong_values() -> None:
 
 def test_a_known_mistake_has_its_own_name() -> None:
     payload, data, expected = right(WireType.FLOAT16)
-    other = Expected(
-        expected.parameters * np.float32(3), REST, [(FaultName.STALE_DELTA, "the new", "the old", expected.parameters)]
-    )
-    assert blamed(payload, data, other) is FaultName.STALE_DELTA
+    old = Mistake(FaultName.STALE_DELTA, "the new", "the old", Place.RETRIES, expected.parameters)
+    other = Expected(expected.parameters * np.float32(3), REST, Place.CONFORMANCE, [old])
+    with pytest.raises(Fault) as caught:
+        judge_values(payload, data, other, "commit 1")
+    fault = caught.value
+    assert (fault.name, fault.place) == (FaultName.STALE_DELTA, Place.RETRIES)
+    assert re.fullmatch(r"commit 1: the new: element 0 of 'weight' = 0\.14\d+", fault.expected)
+    assert re.fullmatch(r"the old: 0\.049\d+", fault.came)
 
 
 def test_task_file_says_what_to_train_in_plain_names() -> None:

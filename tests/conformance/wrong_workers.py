@@ -2,25 +2,41 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gem_conformance import FaultName
+from gem_conformance import FaultName, Place
 from gem_conformance.layouts import layout_to
 from gemps.v1 import commit_pb2, operations_pb2, parameters_pb2, transfer_pb2
 
 from gem_core.wire_types import WireType, encode
 from tests.conformance.puppet import Puppet, Steps, begin, refused
 
-Wrong = tuple[FaultName, str, Steps]
+
+@dataclass(frozen=True)
+class Wrong:
+    """A worker of these `steps` has this fault in this scenario; the other fields are parts of what it is told."""
+
+    name: FaultName
+    scenario: str
+    steps: Steps
+    expected: str = ""
+    came: str = ""
+    after: str = ""
+    place: Place | None = None
+
+
 WRONG: list[Wrong] = []
 
 
-def wrong(name: FaultName, scenario: str) -> Callable[[Steps], Steps]:
-    """Note that a worker of these steps has this fault in this scenario."""
+def wrong(
+    name: FaultName, scenario: str, expected: str = "", came: str = "", after: str = "", place: Place | None = None
+) -> Callable[[Steps], Steps]:
+    """Note that a worker of these steps has this fault in this scenario, and is told these words."""
 
     def note(steps: Steps) -> Steps:
-        WRONG.append((name, scenario, steps))
+        WRONG.append(Wrong(name, scenario, steps, expected, came, after, place))
         return steps
 
     return note
@@ -43,6 +59,14 @@ def other_name(puppet: Puppet) -> None:
 def other_layout(puppet: Puppet) -> None:
     message = layout_to(puppet.task.layout)
     message.tensors[0].shape[0] += 1
+    puppet.join(layout=message)
+
+
+@wrong(FaultName.WRONG_LAYOUT, "buffers-constants")
+def leaves_the_aliases_out(puppet: Puppet) -> None:
+    message = layout_to(puppet.task.layout)
+    assert message.tensors[0].aliases
+    message.tensors[0].ClearField("aliases")
     puppet.join(layout=message)
 
 
@@ -120,7 +144,13 @@ def all_in_one_message(puppet: Puppet) -> None:
 # --- parameters
 
 
-@wrong(FaultName.WRONG_VALUES, "initialise")
+@wrong(
+    FaultName.WRONG_VALUES,
+    "initialise",
+    expected="element 0 of 'weight' = -0.9921875",
+    came="1.0",
+    place=Place.CONFORMANCE,
+)
 def other_first_parameters(puppet: Puppet) -> None:
     puppet.join()
     puppet.initialize(np.ones(puppet.task.layout.parameter_count, np.float32).tobytes())
@@ -160,7 +190,13 @@ def resumes_within_an_element(puppet: Puppet) -> None:
     puppet.pull(resume_version=puppet.version, resume_offset=69_999)
 
 
-@wrong(FaultName.UNFINISHED_PARAMETERS, "pull-resumed")
+@wrong(
+    FaultName.UNFINISHED_PARAMETERS,
+    "pull-resumed",
+    expected="came complete, with a footer",
+    came="its parameters broke off in the midst",
+    after="torn the pull behind 210000 bytes",
+)
 def trains_on_a_torn_pull(puppet: Puppet) -> None:
     puppet.join()
     refused(puppet.pull)
@@ -168,7 +204,12 @@ def trains_on_a_torn_pull(puppet: Puppet) -> None:
     puppet.commit()
 
 
-@wrong(FaultName.UNFINISHED_PARAMETERS, "bad-parameters")
+@wrong(
+    FaultName.UNFINISHED_PARAMETERS,
+    "bad-parameters",
+    came="the footer of its parameters did not match",
+    after="whose footer does not match its bytes",
+)
 def trains_on_damaged_parameters(puppet: Puppet) -> None:
     begin(puppet)
     puppet.commit()
@@ -176,6 +217,17 @@ def trains_on_damaged_parameters(puppet: Puppet) -> None:
 
 @wrong(FaultName.NO_CONSTANTS, "buffers-constants")
 def never_asks_for_constants(puppet: Puppet) -> None:
+    puppet.join()
+    puppet.pull(with_constants=False)
+    puppet.commit()
+
+
+@wrong(FaultName.NO_CONSTANTS, "restart", expected="of each incarnation", after="started another incarnation")
+def keeps_the_constants_over_a_restart(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.commit()
+    puppet.commit()
+    refused(puppet.commit)
     puppet.join()
     puppet.pull(with_constants=False)
     puppet.commit()
@@ -199,6 +251,37 @@ def footer_in_a_message_of_its_own(puppet: Puppet) -> None:
     puppet.hear()
 
 
+@wrong(FaultName.OUT_OF_ORDER, "commit-small")
+def small_payload_cut_by_chunk_bytes(puppet: Puppet) -> None:
+    chunk_bytes = puppet.join().chunk_bytes
+    puppet.pull()
+    first, *rest = puppet.chunks(chunk_bytes=chunk_bytes)
+    assert len(rest) > 1
+    first.header.CopyFrom(puppet.header())
+    puppet.say(first, *rest)
+    puppet.hear()
+
+
+@wrong(FaultName.WRONG_CHUNK, "empty-payload")
+def chunk_of_no_bytes(puppet: Puppet) -> None:
+    puppet.join()
+    puppet.initialize(b"")
+    puppet.pull()
+    puppet.say(puppet.whole())
+    puppet.hear()
+
+
+@wrong(FaultName.WRONG_FOOTER, "empty-payload")
+def counts_a_chunk_that_there_is_not(puppet: Puppet) -> None:
+    puppet.join()
+    puppet.initialize(b"")
+    puppet.pull()
+    whole = puppet.whole()
+    whole.ClearField("chunk")
+    puppet.say(whole)
+    puppet.hear()
+
+
 @wrong(FaultName.OUT_OF_ORDER, "commit-large")
 def next_header_in_the_midst(puppet: Puppet) -> None:
     begin(puppet)
@@ -212,6 +295,20 @@ def next_header_in_the_midst(puppet: Puppet) -> None:
 def chunk_with_the_header(puppet: Puppet) -> None:
     begin(puppet)
     puppet.say(commit_pb2.CommitRequest(header=puppet.header(), chunk=puppet.chunks()[0].chunk))
+    puppet.hear()
+
+
+@wrong(FaultName.DATA_BEFORE_PROCEED, "slow-reader", expected="a header alone for 400004 bytes", place=Place.COMMIT)
+def large_payload_with_its_header(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.say(commit_pb2.CommitRequest(header=puppet.header(), chunk=puppet.chunks()[0].chunk), *puppet.chunks()[1:])
+    puppet.hear()
+
+
+@wrong(FaultName.DATA_BEFORE_PROCEED, "slow-reader")
+def first_chunks_without_waiting(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.say(commit_pb2.CommitRequest(header=puppet.header()), *puppet.chunks())
     puppet.hear()
 
 
@@ -334,11 +431,45 @@ def scale_without_shared_memory(puppet: Puppet) -> None:
     puppet.commit(scale=1.0)
 
 
-@wrong(FaultName.WRONG_VALUES, "commit-small")
+@wrong(
+    FaultName.WRONG_VALUES,
+    "commit-small",
+    expected="element 7 of 'weight' = -0.0",
+    came="-0.0",
+    place=Place.CONFORMANCE,
+)
 def last_bit_of_one_element(puppet: Puppet) -> None:
     begin(puppet)
     puppet.theta[7] = np.nextafter(puppet.theta[7], np.float32(9))
     puppet.commit()
+
+
+@wrong(
+    FaultName.WRONG_VALUES,
+    "commit-small",
+    expected="-eta * gradient: element 1 of 'weight' = -0.0006",
+    came="+eta * gradient: 0.0006",
+    place=Place.COMMIT,
+)
+def adds_the_gradient(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.eta = -puppet.eta
+    puppet.commit()
+
+
+@wrong(FaultName.WRONG_VALUES, "delta-float16", expected=" = -65504.0", came="-inf", place=Place.PAYLOADS)
+def infinity_beyond_float16(puppet: Puppet) -> None:
+    """Which only the last commit's learning rate makes of it."""
+    begin(puppet)
+    puppet.commit()
+    puppet.commit()
+    with np.errstate(over="ignore"):
+        values = (np.float32(-puppet.eta) * puppet.theta).astype("<f2")
+    assert np.isinf(values).any()
+    puppet.say(commit_pb2.CommitRequest(header=puppet.header()))
+    puppet.hear()
+    puppet.say(*puppet.chunks(values.tobytes()))
+    puppet.hear()
 
 
 @wrong(FaultName.WRONG_VALUES, "delta-int8-block")
@@ -411,7 +542,14 @@ def delta_over_a_restart(puppet: Puppet) -> None:
     puppet.commit()
 
 
-@wrong(FaultName.STALE_DELTA, "stale-base")
+@wrong(
+    FaultName.STALE_DELTA,
+    "stale-base",
+    expected="of its base version: element 1 of 'weight' = -0.0",
+    came="had before: 0.0",
+    after="refused commit 2 with STALE_BASE; since then: Pull, Commit",
+    place=Place.RETRIES,
+)
 def keeps_the_delta(puppet: Puppet) -> None:
     begin(puppet)
     puppet.commit()
@@ -422,7 +560,13 @@ def keeps_the_delta(puppet: Puppet) -> None:
     puppet.hear()
 
 
-@wrong(FaultName.IGNORED_ETA, "changed-eta")
+@wrong(
+    FaultName.IGNORED_ETA,
+    "changed-eta",
+    expected="the learning rate 0.02, told last: element 1 ",
+    came="0.05, told before that: ",
+    place=Place.SESSIONS,
+)
 def keeps_the_learning_rate(puppet: Puppet) -> None:
     begin(puppet)
     eta = puppet.eta
@@ -472,10 +616,17 @@ def repeats_with_another_checksum(puppet: Puppet) -> None:
     puppet.commit(payload_crc32c=1)
 
 
-@wrong(FaultName.OTHER_BYTES_ON_RETRY, "retry-info")
+@wrong(
+    FaultName.OTHER_BYTES_ON_RETRY,
+    "retry-info",
+    expected="again, 0x",
+    came="there, under the same sequence",
+    after="refused commit 2 with STALLED and a RetryInfo of 2 s",
+    place=Place.RETRIES,
+)
 def sends_another_delta_after_retry_info(puppet: Puppet) -> None:
     refused(puppet.join)
-    time.sleep(1.6)
+    time.sleep(1.1)
     begin(puppet)
     puppet.commit()
     refused(puppet.commit)
@@ -517,10 +668,48 @@ def repeats_what_was_refused_for_good(puppet: Puppet) -> None:
     puppet.commit()
 
 
-@wrong(FaultName.IGNORED_LOCAL_STEPS, "local-steps")
+@wrong(
+    FaultName.IGNORED_LOCAL_STEPS,
+    "local-steps",
+    expected="the sum of 4 local gradients",
+    came="-eta times one gradient alone: ",
+)
 def one_step_instead_of_four(puppet: Puppet) -> None:
     begin(puppet)
     puppet.commit()
+
+
+def four_local_steps(puppet: Puppet) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The sum of their gradients."""
+    theta, total = puppet.theta.astype(np.float64), np.zeros(len(puppet.theta))
+    for _ in range(4):
+        total += theta
+        theta -= puppet.eta * theta
+    return total
+
+
+@wrong(
+    FaultName.IGNORED_LOCAL_STEPS,
+    "local-steps-mean",
+    expected="local gradients divided by 4",
+    came="-eta times the sum: ",
+)
+def sum_instead_of_the_mean(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.say(puppet.whole((-puppet.eta * four_local_steps(puppet)).astype(np.float32).tobytes()))
+    puppet.hear()
+
+
+@wrong(
+    FaultName.IGNORED_LOCAL_STEPS,
+    "local-steps",
+    expected="element ",
+    came="-eta times the sum divided by their number: ",
+)
+def mean_instead_of_the_sum(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.say(puppet.whole((-puppet.eta * four_local_steps(puppet) / 4).astype(np.float32).tobytes()))
+    puppet.hear()
 
 
 @wrong(FaultName.IGNORED_FINISHED, "finished-refused")
@@ -534,9 +723,53 @@ def commits_to_a_finished_run(puppet: Puppet) -> None:
 # --- the end of a process
 
 
-@wrong(FaultName.STOPPED, "commit-small")
+@wrong(FaultName.STOPPED, "commit-small", expected="a commit's header", came="the end of the process, exit status 1")
 def crashes(puppet: Puppet) -> None:
     begin(puppet)
+    puppet.exits(1)
+
+
+# By scenario: how many commits are answered before the one that is not, what is then expected, and after what.
+_GIVING_UP = {
+    "stale-base": (1, "Pull, and a commit of a new delta", "refused commit 2 with STALE_BASE", Place.RETRIES),
+    "sequence-gap": (1, "Join, and a commit of its last_app", "refused commit 2 with SEQUENCE_GAP", Place.RETRIES),
+    "expired-session": (1, "Join with the same session id", "refused commit 2 with EXPIRED_SESSION", Place.RETRIES),
+    "draining": (1, "commit 2 again, with", "refused commit 2 with DRAINING and a RetryInfo of 1 s", Place.REFUSALS),
+    "dropped-reply": (1, "Heartbeat, or its header", "broken the stream of commit 2 behind its", Place.RETRIES),
+    "torn-commit": (1, "the identical bytes", "broken the stream of commit 2 behind 140000 bytes", Place.RETRIES),
+    "torn-reply": (0, "Pull, of the rest", "torn the reply to commit 1 behind 210000 bytes", Place.PULL),
+    "restart": (2, "Join with the same session", "killed the server, and started another", Place.RETRIES),
+}
+
+
+def gives_up_behind(commits: int) -> Steps:
+    def gives_up(puppet: Puppet) -> None:
+        begin(puppet)
+        for _ in range(commits):
+            puppet.commit()
+        refused(puppet.commit)
+        puppet.exits(1)
+
+    return gives_up
+
+
+for where, (commits, expected, after, place) in _GIVING_UP.items():
+    wrong(FaultName.STOPPED, where, expected, "exit status 1", after, place)(gives_up_behind(commits))
+
+
+@wrong(
+    FaultName.STOPPED,
+    "expired-session",
+    expected="Join with the same session id, Pull",
+    after="EXPIRED_SESSION; since then: Heartbeat (refused with EXPIRED_SESSION), Join",
+)
+def gives_up_when_it_has_joined(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.commit()
+    assert refused(puppet.commit).startswith("EXPIRED_SESSION: ")
+    refused(puppet.heartbeat)
+    refused(puppet.heartbeat)
+    puppet.join()
     puppet.exits(1)
 
 
@@ -567,7 +800,15 @@ def ends_well_though_it_could_not_go_on(puppet: Puppet) -> None:
     puppet.exits(0)
 
 
-@wrong(FaultName.NOT_ENDED, "finished-before")
+@wrong(
+    FaultName.NOT_ENDED,
+    "finished",
+    expected="the end of the process behind Leave",
+    came="Leave, then nothing for 1 s, with a commit stream still open",
+    after="said in the verdict of commit 2 that the run is finished; since then: Leave",
+)
 def stays_after_leaving(puppet: Puppet) -> None:
-    puppet.join()
+    begin(puppet)
+    puppet.commit()
+    puppet.commit()
     puppet.leave()

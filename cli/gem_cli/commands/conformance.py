@@ -153,7 +153,10 @@ def _conclude(outcomes: "list[Outcome]", failed: "list[Outcome]") -> None:
         if fault is None:
             continue
         print(f"\n{one.scenario}: {fault.name.name}, {fault.name.value}")
-        print(f"  expected  {fault.expected}\n  came      {fault.came}\n  see       {fault.place.link}")
+        print(f"  expected  {fault.expected}\n  came      {fault.came}")
+        if fault.after:
+            print(f"  after     {fault.after}")
+        print(f"  see       {fault.place.link}")
         for line in one.output:
             print(f"  | {line}")
     counts = {

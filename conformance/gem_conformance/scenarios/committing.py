@@ -41,6 +41,7 @@ def slow_reader(play: Play) -> None:
     """The server stops to read in the midst of a payload, and sends its reply slowly."""
     play.initialised_by_others()
     commit = play.new_header()
+    play.quiet(commit, 0.2)
     commit.call.stop_reading()
     play.proceed(commit)
     for _ in range(3):
@@ -76,8 +77,20 @@ def local_steps(play: Play) -> None:
         play.last_commit()
 
 
+def normalised_local_steps(play: Play) -> None:
+    """The same, of which the mean is to be committed."""
+    play.central.normalise_local_steps = True
+    local_steps(play)
+
+
 SCENARIOS = (
-    Scenario("commit-small", "payloads of at most 64 KiB travel whole", commit_small, is_basic=True),
+    Scenario(
+        "commit-small",
+        "payloads of at most 64 KiB travel whole, whatever chunk_bytes says",
+        commit_small,
+        is_basic=True,
+        chunk_bytes=1001,
+    ),
     Scenario("commit-large", "larger ones wait for proceed", commit_large, LARGE),
     Scenario("proceed-withheld", "no proceed for a while: wait for it", proceed_withheld, LARGE),
     Scenario("slow-reader", "the server reads and answers slowly: wait for it", slow_reader, LARGE),
@@ -86,6 +99,12 @@ SCENARIOS = (
         "local-steps",
         "local steps are asked for: take them, or stop",
         local_steps,
+        may_not_speak=True,
+    ),
+    Scenario(
+        "local-steps-mean",
+        "normalise_local_steps, too: commit their mean, or stop",
+        normalised_local_steps,
         may_not_speak=True,
     ),
 )

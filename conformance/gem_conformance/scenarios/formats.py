@@ -23,6 +23,18 @@ def commits(play: Play) -> None:
     play.last_commit()
 
 
+def commits_beyond_float16(play: Play) -> None:
+    """The same, and then a learning rate by which most of a delta is beyond what a float16 can be."""
+    play.initialised_by_others()
+    for eta in (0.5, 65536.0):
+        commit = play.new_header()
+        play.take(commit)
+        play.apply(commit)
+        play.central.eta = eta
+        play.reply(commit)
+    play.last_commit()
+
+
 def exact_commits(play: Play) -> None:
     """With a learning rate of 1/2 every value is exact in all four floating-point types."""
     play.central.eta = 0.5
@@ -91,15 +103,18 @@ _EMPTY = Task(
     )
 )
 
+_NOTHING = Task(Layout([tensor("nothing", (0,)), tensor("no_rows", (0, 7))]))
+
 
 def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     types = (wire_type,)
     task = replace(LARGE, delta_wire_types=types) if deltas else replace(LARGE, parameter_wire_types=types)
     what, name = ("deltas", "delta") if deltas else ("parameters", "parameter")
+    is_limited = deltas and wire_type is WireType.FLOAT16
     return Scenario(
         f"{name}-{wire_type.name.lower().replace('_', '-')}",
-        f"{what} travel as {wire_type.name}",
-        commits,
+        f"{what} travel as {wire_type.name}{': what is beyond 65504 as 65504' if is_limited else ''}",
+        commits_beyond_float16 if is_limited else commits,
         task,
         may_not_speak=wire_type is not WireType.FLOAT32,
     )
@@ -114,5 +129,12 @@ SCENARIOS = (
     Scenario("buffers-first", "BUFFERs and CONSTANTs in the first upload", initialise, _KINDS),
     Scenario("element-types", "tensors of every element type", exact_commits, _TYPES, may_not_speak=True),
     Scenario("empty-tensor", "tensors of 0 elements", commits, _EMPTY),
+    Scenario(
+        "empty-payload",
+        "all tensors have 0 elements: no chunk, a footer alone",
+        initialise,
+        _NOTHING,
+        may_not_speak=True,
+    ),
     Scenario("many-tensors", "a layout of 10 000 tensors", commits, _tensors(10_000)),
 )

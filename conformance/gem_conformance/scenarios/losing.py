@@ -1,13 +1,15 @@
 """What breaks: streams, replies, sessions, the server itself."""
 
 from gem_conformance.play import Play
-from gem_conformance.scenarios.scenario import LARGE, Scenario
+from gem_conformance.scenarios.scenario import LARGE, SMALL, Scenario
+from gem_conformance.task import Task, tensor
+from gem_core.layout import Layout
 
 __all__ = ["SCENARIOS"]
 
 
 def torn_commit(play: Play) -> None:
-    """A stream breaks in the midst of a payload: nothing is applied, the identical bytes come again."""
+    """A stream breaks in the midst of a payload: nothing is applied; the identical bytes come again, or a pull."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -64,10 +66,15 @@ def restart(play: Play) -> None:
     play.last_commit()
 
 
+# CONSTANTs are void with the incarnation that they came from.
+_FROZEN = Task(Layout([*SMALL.layout.tensors, tensor("frozen", (7, 3), "constant")]))
+
 SCENARIOS = (
-    Scenario("torn-commit", "the stream breaks in a payload: the identical bytes again", torn_commit, LARGE),
-    Scenario("dropped-reply", "applied, and the verdict is lost: ask for it", dropped_reply),
+    Scenario("torn-commit", "the stream breaks in a payload: the identical bytes again, or pull", torn_commit, LARGE),
+    Scenario("dropped-reply", "applied, and the verdict is lost: ask for it, or pull", dropped_reply),
     Scenario("duplicate", "applied before it is sent again: a verdict instead of proceed", duplicate, LARGE),
     Scenario("torn-reply", "the reply breaks in its parameters: bring the rest", torn_reply, LARGE),
-    Scenario("restart", "another incarnation on the same port: join, pull, drop the delta", restart),
+    Scenario(
+        "restart", "another incarnation on the same port: join, pull (CONSTANTs too), drop the delta", restart, _FROZEN
+    ),
 )

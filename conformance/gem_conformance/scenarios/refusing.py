@@ -1,11 +1,9 @@
 """Refusals: what each asks a worker to do."""
 
-import grpc
-
 from gem_conformance.faults import Place
 from gem_conformance.play import Play
 from gem_conformance.scenarios.scenario import LARGE, Scenario
-from gem_conformance.wire import Refusal
+from gem_conformance.talk import refusal
 
 __all__ = ["SCENARIOS"]
 
@@ -13,7 +11,7 @@ __all__ = ["SCENARIOS"]
 def retry_info(play: Play) -> None:
     """Join, a commit at its header, and the same in the midst of its payload are refused with RetryInfo."""
     play.initialised_by_others()
-    play.join(Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY", retry_after=1.5))
+    play.join(refusal("TOO_MANY", 1.0))
     play.commit()
     play.refuse(play.new_header(), "WAITING_ROOM", retry_after=1.5)
     commit = play.new_header()
@@ -75,7 +73,9 @@ def draining(play: Play) -> None:
 
 
 SCENARIOS = (
-    Scenario("retry-info", "refused with RetryInfo: not before its delay, the identical bytes", retry_info, LARGE),
+    Scenario(
+        "retry-info", "refused with RetryInfo: not before its delay; the identical bytes, or pull", retry_info, LARGE
+    ),
     Scenario("no-retry", "refused without RetryInfo: do not repeat it, stop", no_retry),
     Scenario("stale-base", "refused as stale: pull, drop the delta", stale_base),
     Scenario("sequence-gap", "refused as a gap: Join tells the sequence", sequence_gap),
