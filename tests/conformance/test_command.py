@@ -71,12 +71,13 @@ def test_a_worker_that_does_not_speak_something_says_so_by_status_3() -> None:
 
 
 def test_programs_get_an_object_a_scenario() -> None:
-    done = gemps("serve", "--json", "--scenario", "delta-bfloat16", "--", *REFERENCE, "--fault", "TRUNCATING_BFLOAT16")
+    done = gemps("serve", "--json", "--scenario", "dropped-reply", "--", *REFERENCE, "--fault", "NEW_SEQUENCE_ON_RETRY")
     (line,) = done.stdout.splitlines()
     found = json.loads(line)
     assert done.returncode == 1
-    assert (found["scenario"], found["verdict"]) == ("delta-bfloat16", "failed")
-    assert (found["fault"], found["place"]) == ("TRUNCATING_BFLOAT16", "docs/protocol.md#payloads-and-wire-types")
+    assert (found["scenario"], found["verdict"]) == ("dropped-reply", "failed")
+    assert (found["fault"], found["place"]) == ("NEW_SEQUENCE_ON_RETRY", "docs/protocol.md#retries-and-exactly-once")
+    assert found["after"].startswith("the kit had broken the stream of commit 2 behind its footer; since then: ")
 
 
 @pytest.mark.parametrize(
