@@ -336,9 +336,12 @@ class Play:
         name, bytes_ = f"commit {commit.header.sequence}", len(commit.upload.received)
         self._late = commit if applied_late else None
         if commit.upload.is_complete:
-            done, expected = f"broken the stream of {name} behind its footer", "Heartbeat, or its header again, or Pull"
+            done, expected = f"broken the stream of {name} behind its footer", "Heartbeat, then the commit again"
         else:
-            done, expected = f"broken the stream of {name} behind {bytes_} bytes", "the identical bytes again, or Pull"
+            done, expected = (
+                f"broken the stream of {name} behind {bytes_} bytes",
+                "Heartbeat, then the identical bytes again",
+            )
         self._trouble = Trouble(done, expected, Place.RETRIES)
         commit.call.end(TORN)
         self._leave_open(commit)

@@ -173,15 +173,6 @@ def finds_out_by_a_refused_commit(puppet: Puppet) -> None:
     puppet.leave()
 
 
-@right("torn-commit")
-def pulls_after_a_torn_commit(puppet: Puppet) -> None:
-    begin(puppet)
-    puppet.commit()
-    refused(puppet.commit)
-    puppet.pull()
-    until_finished(puppet)
-
-
 @right("empty-payload")
 def footers_without_chunks(puppet: Puppet) -> None:
     puppet.join()

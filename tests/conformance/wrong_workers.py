@@ -10,6 +10,7 @@ from gem_conformance import FaultName, Place
 from gem_conformance.layouts import layout_to
 from gemps.v1 import commit_pb2, operations_pb2, parameters_pb2, transfer_pb2
 
+from gem_core.checksum import crc32c
 from gem_core.wire_types import WireType, encode
 from tests.conformance.puppet import Puppet, Steps, begin, refused
 
@@ -608,6 +609,16 @@ def goes_on_after_a_torn_commit(puppet: Puppet) -> None:
     puppet.commit()
 
 
+@wrong(FaultName.OTHER_BYTES_ON_RETRY, "duplicate", after="behind its footer; since then: Heartbeat, Pull, Commit")
+def drops_a_delta_that_a_heartbeat_did_not_know(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.commit()
+    refused(puppet.commit)
+    assert puppet.heartbeat().last_applied_sequence == puppet.applied
+    puppet.pull()
+    puppet.commit(payload_crc32c=crc32c(puppet.delta()))
+
+
 @wrong(FaultName.OTHER_BYTES_ON_RETRY, "dropped-reply")
 def repeats_with_another_checksum(puppet: Puppet) -> None:
     begin(puppet)
@@ -735,8 +746,13 @@ _GIVING_UP = {
     "sequence-gap": (1, "Join, and a commit of its last_app", "refused commit 2 with SEQUENCE_GAP", Place.RETRIES),
     "expired-session": (1, "Join with the same session id", "refused commit 2 with EXPIRED_SESSION", Place.RETRIES),
     "draining": (1, "commit 2 again, with", "refused commit 2 with DRAINING and a RetryInfo of 1 s", Place.REFUSALS),
-    "dropped-reply": (1, "Heartbeat, or its header", "broken the stream of commit 2 behind its", Place.RETRIES),
-    "torn-commit": (1, "the identical bytes", "broken the stream of commit 2 behind 140000 bytes", Place.RETRIES),
+    "dropped-reply": (1, "Heartbeat, then the commit", "broken the stream of commit 2 behind its", Place.RETRIES),
+    "torn-commit": (
+        1,
+        "Heartbeat, then the identical",
+        "broken the stream of commit 2 behind 140000 bytes",
+        Place.RETRIES,
+    ),
     "torn-reply": (0, "Pull, of the rest", "torn the reply to commit 1 behind 210000 bytes", Place.PULL),
     "restart": (2, "Join with the same session", "killed the server, and started another", Place.RETRIES),
 }

@@ -9,7 +9,7 @@ __all__ = ["SCENARIOS"]
 
 
 def torn_commit(play: Play) -> None:
-    """A stream breaks in the midst of a payload: nothing is applied; the identical bytes come again, or a pull."""
+    """A stream breaks in the midst of a payload: nothing is applied, the identical bytes come again."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -70,9 +70,9 @@ def restart(play: Play) -> None:
 _FROZEN = Task(Layout([*SMALL.layout.tensors, tensor("frozen", (7, 3), "constant")]))
 
 SCENARIOS = (
-    Scenario("torn-commit", "the stream breaks in a payload: the identical bytes again, or pull", torn_commit, LARGE),
-    Scenario("dropped-reply", "applied, and the verdict is lost: ask for it, or pull", dropped_reply),
-    Scenario("duplicate", "applied before it is sent again: a verdict instead of proceed", duplicate, LARGE),
+    Scenario("torn-commit", "the stream breaks in a payload: nothing was applied", torn_commit, LARGE),
+    Scenario("dropped-reply", "applied, and the verdict is lost: not a second time", dropped_reply),
+    Scenario("duplicate", "applied only after a Heartbeat said that it was not: do not drop it", duplicate, LARGE),
     Scenario("torn-reply", "the reply breaks in its parameters: bring the rest", torn_reply, LARGE),
     Scenario(
         "restart", "another incarnation on the same port: join, pull (CONSTANTs too), drop the delta", restart, _FROZEN

@@ -73,9 +73,7 @@ def draining(play: Play) -> None:
 
 
 SCENARIOS = (
-    Scenario(
-        "retry-info", "refused with RetryInfo: not before its delay; the identical bytes, or pull", retry_info, LARGE
-    ),
+    Scenario("retry-info", "refused with RetryInfo: not before its delay, the identical bytes", retry_info, LARGE),
     Scenario("no-retry", "refused without RetryInfo: do not repeat it, stop", no_retry),
     Scenario("stale-base", "refused as stale: pull, drop the delta", stale_base),
     Scenario("sequence-gap", "refused as a gap: Join tells the sequence", sequence_gap),
