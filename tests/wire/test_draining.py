@@ -17,7 +17,7 @@ from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE
 from tests.wire.processes import server_process
-from tests.wire.refusals import refused
+from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
 from tests.wire.worker import CommitStream, RawWorker
 
@@ -31,9 +31,12 @@ class HeldQueue(FifoQueue):
         super().__init__(started)
         self.open = asyncio.Event()
         self.open.set()
+        self.holds_one = asyncio.Event()
 
     async def take(self) -> AnyRequest:
         request = await super().take()
+        if not self.open.is_set():
+            self.holds_one.set()
         await self.open.wait()
         return request
 
@@ -44,10 +47,12 @@ async def begin_drain(
     """A server that drains, a worker whose complete commit is not applied yet, its stream, and another worker."""
     serving = await serve(make_queue=HeldQueue, **settings)
     worker, other = await serving.training(2, LARGE)
-    serving.server.queue.open.clear()
+    queue = serving.server.queue
+    queue.open.clear()
     stream = worker.commit_stream()
     await stream.send_commit(worker.prepare(worker.delta(1)))
-    await other.heartbeat()
+    # What was sent may not have arrived yet, and a cancelled stream takes with it what is on its way.
+    await asyncio.wait_for(queue.holds_one.wait(), PATIENCE)
     return serving, worker, stream, other, asyncio.create_task(serving.stop())
 
 
