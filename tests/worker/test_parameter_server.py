@@ -19,6 +19,7 @@ from gem_worker import (
     UnsupportedModel,
 )
 from gem_worker.client import RunState
+from gem_worker.settings import WireName
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
@@ -375,3 +376,18 @@ def test_a_server_that_never_comes_is_told_in_the_end() -> None:
     hurried = ClientSettings(connect_timeout=0.5)
     with pytest.raises(ServerUnavailable):
         ParameterServer("127.0.0.1:9", make("perceptron"), client_settings=hurried).join()
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_model_whose_parameters_have_no_elements_commits(server: ServerThread, wire: WireName, overlap: bool) -> None:
+    """It learns nothing, and nothing is wrong with it: a layer of width 0 may be all that is left to train."""
+    model = nn.Linear(0, 3, bias=False)
+    with connect(server, model, delta_wire=wire, parameter_wire=wire, overlap=overlap) as ps:
+        for _ in range(6):
+            model(torch.zeros(2, 0)).sum().backward()
+            ps.step()
+    assert worker_status(server)["commits"] == 6
+    server.stop()
+    assert load_file(server.checkpoint)["weight"].shape == (3, 0)

@@ -160,7 +160,7 @@ def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
 
 def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
     """What is wrong with the tensors as a set: none to train, several devices, shared memory that is no tie."""
-    if not any(one.spec.kind is TensorKind.PARAMETER and one.spec.elements for one in tensors):
+    if not any(one.spec.kind is TensorKind.PARAMETER for one in tensors):
         raise UnsupportedModel(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
         )
