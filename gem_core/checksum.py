@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import google_crc32c
 import numpy as np
+from awscrt import checksums
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = ["crc32c", "crc32c_of", "word_sum"]
 
-# google_crc32c holds the interpreter's lock; this much takes some 0.1 ms.
+# Each step holds the interpreter's lock: some 0.02 ms.
 _STEP = 1024 * 1024
 
 
@@ -25,8 +25,7 @@ def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
     view = memoryview(data)
     if view.nbytes == 0:
         return crc
-    # The C extension takes bytes and NumPy arrays, but no memoryview.
-    return int(google_crc32c.extend(crc, np.frombuffer(view, dtype=np.uint8)))
+    return int(checksums.crc32c(view, crc))
 
 
 def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
