@@ -17,7 +17,6 @@ namespace {
 constexpr auto kAgent = "gemps-example-cpp/1";
 constexpr Seconds kLeaveTimeout{5};
 constexpr Seconds kSlice{0.1};  // how soon a signal is noticed
-constexpr std::uint32_t kLargestChunk = 2U << 20;
 
 std::string new_session_id() {
   std::random_device random;  // on Linux from the kernel: the id is a secret

@@ -18,7 +18,7 @@ using Clock = std::chrono::system_clock;  // what gRPC's deadlines are made of
 
 constexpr int kMiB = 1 << 20;
 // How soon a signal is noticed while something is waited for.
-constexpr std::chrono::milliseconds kSlice{200};
+constexpr std::chrono::milliseconds kPollInterval{200};
 // Within which another port has to accept a call: a firewall may drop without a word what goes there.
 constexpr std::chrono::seconds kAcceptance{2};
 
@@ -73,7 +73,7 @@ Response call_once(v1::ParameterServerService::Stub& stub, UnaryMethod<Request, 
   void* tag = nullptr;
   bool ok = false;
   bool stopped = false;
-  while (queue.AsyncNext(&tag, &ok, Clock::now() + kSlice) == grpc::CompletionQueue::TIMEOUT) {
+  while (queue.AsyncNext(&tag, &ok, Clock::now() + kPollInterval) == grpc::CompletionQueue::TIMEOUT) {
     if (heed_stop && stop_signal() != 0) {
       stopped = true;
       context.TryCancel();
@@ -229,7 +229,7 @@ void Stream::wait(Turn turn, const std::function<bool()>& done) {
                                               : patience_.progress_timeout;
   auto moved_at = Clock::now();
   while (!done()) {
-    if (pump(Clock::now() + kSlice)) {
+    if (pump(Clock::now() + kPollInterval)) {
       moved_at = Clock::now();
       continue;
     }

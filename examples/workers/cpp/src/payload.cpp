@@ -9,11 +9,6 @@
 #include "wire_types.hpp"
 
 namespace gemps {
-namespace {
-
-constexpr std::uint64_t kLargestChunk = 2U << 20;  // transfer.proto
-
-}  // namespace
 
 Tensors::Tensors(const Layout& layout)
     : parameters(layout.parameter_count()), rest(layout.buffer_bytes() + layout.constant_bytes()) {}

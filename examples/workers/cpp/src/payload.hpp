@@ -12,6 +12,8 @@
 
 namespace gemps {
 
+inline constexpr std::uint32_t kLargestChunk = 2U << 20;  // bytes of a chunk: transfer.proto
+
 // What a worker holds of a model: all PARAMETERs as float32, and the bytes of the BUFFERs, then of the CONSTANTs.
 struct Tensors {
   explicit Tensors(const Layout& layout);
