@@ -1,11 +1,13 @@
 """Initialize: the first complete, valid upload wins; nothing else leaves a trace."""
 
 import asyncio
+import gc
 import os
 
 import grpc
 import numpy as np
 import pytest
+from gem_server.flow.initializing import Upload
 from gemps.v1 import parameters_pb2
 
 from tests.wire.conftest import Serve
@@ -34,6 +36,11 @@ async def refuse_upload(serving: Serving, worker: RawWorker, messages: list[obje
 
 def upload(worker: RawWorker, chunk_bytes: int = CHUNK) -> list[parameters_pb2.InitializeRequest]:
     return worker.upload(worker.model.random_values(1, with_constants=True), chunk_bytes)
+
+
+def uploads() -> list[Upload]:
+    """Those that the server, in this process, still has."""
+    return [one for one in gc.get_objects() if isinstance(one, Upload)]
 
 
 async def test_first_upload_becomes_the_first_parameters(serving: Serving) -> None:
@@ -80,6 +87,20 @@ async def test_upload_under_way_is_told_before_its_end(serving: Serving) -> None
     answer = await stream.answer()
     assert answer.outcome == ALREADY_INITIALIZED
     assert answer.version == winner.version
+
+
+async def test_upload_that_came_second_is_forgotten(serving: Serving) -> None:
+    """It has the size of the model."""
+    first, second = await serving.joined(LARGE), await serving.joined(LARGE)
+    stream = second.initialize_stream()
+    for message in upload(second)[:4]:
+        await stream.send(message)
+    await serving.until_staged(1)
+    assert len(uploads()) == 1
+    await first.initialize()
+    assert (await stream.answer()).outcome == ALREADY_INITIALIZED
+    await serving.until_idle()
+    assert uploads() == []
 
 
 async def test_eight_initialize_at_once_and_the_first_is_killed_midway(serving: Serving) -> None:

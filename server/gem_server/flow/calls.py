@@ -36,6 +36,10 @@ class Call:
             if self._reason is None:
                 raise
             self._task.uncancel()
-            raise self._reason from None
+            try:
+                raise self._reason from None
+            finally:
+                # Who keeps the call shall not keep, by a traceback, what frames held: uploads as large as the model.
+                self._reason = None
         finally:
             self._over = True
