@@ -17,19 +17,23 @@ CPP = "examples/workers/cpp"
 
 # What npm says where there is no registry to fetch packages from.
 _NO_REGISTRY = re.compile("ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT")
+# The C++ worker's build folder, where somebody has built it from this checkout already, as .ci/run does.
+_CPP_BUILT = os.environ.get("GEMPS_TEST_CPP_BUILD")
 # What the README's apt-get line brings, as pkg-config knows it.
 _CPP_PACKAGES = ("grpc++", "protobuf", "libcrypto", "nlohmann_json")
 
 
-def cpp_checkout(factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the C++ worker is made of, built in its folder `build`."""
+def cpp_build(factory: pytest.TempPathFactory) -> Path:
+    """The folder that the C++ worker is built in, out of a copy of what it is made of."""
+    if _CPP_BUILT is not None:
+        return Path(_CPP_BUILT)
     for tool in ("cmake", "c++", "pkg-config", "protoc", "grpc_cpp_plugin"):
         if shutil.which(tool) is None:
             missing(f"the C++ worker needs {tool}, which is not installed")
     for package in _CPP_PACKAGES:
         if subprocess.run(["pkg-config", "--exists", package]).returncode:
             missing(f"the C++ worker needs the development package of {package}, which is not installed")
-    return _once(factory, "cpp", _build_cpp)
+    return _once(factory, "cpp", _build_cpp) / CPP / "build"
 
 
 def typescript_checkout(factory: pytest.TempPathFactory) -> Path:

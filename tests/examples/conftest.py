@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.building import CPP, TYPESCRIPT, cpp_checkout, typescript_checkout
+from tests.examples import building
 from tests.examples.workers import export_digits
 
 
@@ -15,18 +15,18 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpp_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C++ worker's folder, built."""
-    return cpp_checkout(tmp_path_factory) / CPP
+def cpp_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the C++ worker is built in."""
+    return building.cpp_build(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def cpp_worker(cpp_folder: Path) -> list[str]:
+def cpp_worker(cpp_build: Path) -> list[str]:
     """The C++ worker's command."""
-    return [str(cpp_folder / "build/gemps-worker")]
+    return [str(cpp_build / "gemps-worker")]
 
 
 @pytest.fixture(scope="session")
 def typescript_worker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The TypeScript worker's command."""
-    return ["node", str(typescript_checkout(tmp_path_factory) / TYPESCRIPT / "dist/src/main.js")]
+    return ["node", str(building.typescript_checkout(tmp_path_factory) / building.TYPESCRIPT / "dist/src/main.js")]

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.building import CPP
 from tests.examples.workers import (
+    ROOT,
     accuracy_in,
     build,
     conformance,
@@ -27,20 +29,21 @@ CLANG_FORMAT = "14."
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_its_own_tests_pass(cpp_folder: Path) -> None:
-    said = build("ctest", "--output-on-failure", folder=cpp_folder / "build")
+def test_its_own_tests_pass(cpp_build: Path) -> None:
+    said = build("ctest", "--output-on-failure", folder=cpp_build)
     assert "100% tests passed" in said
     assert int(re.search(r"out of (\d+)", said)[1]) >= 7  # type: ignore[index]
 
 
-def test_its_sources_are_formatted(cpp_folder: Path) -> None:
+def test_its_sources_are_formatted() -> None:
+    folder = ROOT / CPP
     if shutil.which("clang-format") is None or f" version {CLANG_FORMAT}" not in build(
-        "clang-format", "--version", folder=cpp_folder
+        "clang-format", "--version", folder=folder
     ):
         pytest.skip(f"clang-format {CLANG_FORMAT}x is not installed, and others lay the sources out otherwise")
-    sources = [str(path) for path in cpp_folder.glob("*/*.?pp") if path.parent.name in ("src", "tests")]
+    sources = [str(path) for path in folder.glob("*/*.?pp") if path.parent.name in ("src", "tests")]
     assert len(sources) > 20
-    build("clang-format", "--dry-run", "--Werror", *sources, folder=cpp_folder)
+    build("clang-format", "--dry-run", "--Werror", *sources, folder=folder)
 
 
 @pytest.mark.parametrize(
