@@ -9,8 +9,9 @@ from pathlib import Path
 from peers.interface import Home
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-# `make bench` makes it, beside gemps' own packages: Flower asks for other versions of some of them.
-PEERS = Path(os.environ.get("GEMPS_BENCH_PEERS", Path(sys.prefix) / "peers"))
+# `make bench` makes it, beside gemps' own packages: Flower asks for other versions of some of them. Contenders run in
+# folders of their own, where a relative path leads nowhere.
+PEERS = Path(os.environ.get("GEMPS_BENCH_PEERS", Path(sys.prefix) / "peers")).absolute()
 ECHO = REPOSITORY / "build" / "bench" / "grpc_echo"
 ECHO_SOURCE = REPOSITORY / "benchmarks" / "peers" / "grpc_echo.cc"
 
