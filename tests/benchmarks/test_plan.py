@@ -151,6 +151,10 @@ def test_the_peers_interpreter_is_found_from_any_folder() -> None:
     """`make bench` names their environment as it is seen from the repository; contenders run elsewhere."""
     asked = subprocess.run(
         [sys.executable, "-c", "from harness.environments import interpreter; print(interpreter('peers'))"],
-        cwd=BENCHMARKS, env=os.environ | {"GEMPS_BENCH_PEERS": "here/peers"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=BENCHMARKS,
+        env=os.environ | {"GEMPS_BENCH_PEERS": "here/peers"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert asked.stdout.strip() == str(BENCHMARKS / "here/peers/bin/python")
