@@ -185,14 +185,19 @@ class Play:
 
     # --- commits
 
-    def commit(self) -> None:
-        """Await a new commit, take it, apply it and answer it; repeats are answered on the way."""
-        self.answer(self.new_header())
+    def commit(self, *, next_eta: float | None = None) -> None:
+        """Await a new commit, take it, apply it and answer it; repeats are answered on the way.
 
-    def answer(self, commit: Commit) -> None:
-        """Take a new commit, apply it and answer it."""
+        `next_eta`: a new learning rate, which the verdict tells.
+        """
+        self.answer(self.new_header(), next_eta=next_eta)
+
+    def answer(self, commit: Commit, *, next_eta: float | None = None) -> None:
+        """Take a new commit, apply it and answer it; `next_eta` as in `commit`."""
         self.take(commit)
         self.apply(commit)
+        if next_eta is not None:
+            self.central.eta = next_eta
         self.reply(commit)
 
     def new_header(self) -> Commit:

@@ -59,11 +59,7 @@ def changed_eta(play: Play) -> None:
     """Each verdict tells another learning rate for the next commit."""
     play.initialised_by_others()
     for eta in (0.02, 0.3, 0.01):
-        commit = play.new_header()
-        play.take(commit)
-        play.apply(commit)
-        play.central.eta = eta
-        play.reply(commit)
+        play.commit(next_eta=eta)
     play.last_commit()
 
 

@@ -14,11 +14,7 @@ __all__ = ["SCENARIOS"]
 def commits(play: Play) -> None:
     """A generic learning rate, then one by which products are exact, so that ties have to be rounded."""
     play.initialised_by_others()
-    commit = play.new_header()
-    play.take(commit)
-    play.apply(commit)
-    play.central.eta = 0.5
-    play.reply(commit)
+    play.commit(next_eta=0.5)
     play.commit()
     play.last_commit()
 
@@ -27,11 +23,7 @@ def commits_beyond_float16(play: Play) -> None:
     """The same, and then a learning rate by which most of a delta is beyond what a float16 can be."""
     play.initialised_by_others()
     for eta in (0.5, 65536.0):
-        commit = play.new_header()
-        play.take(commit)
-        play.apply(commit)
-        play.central.eta = eta
-        play.reply(commit)
+        play.commit(next_eta=eta)
     play.last_commit()
 
 
