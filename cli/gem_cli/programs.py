@@ -11,7 +11,7 @@ from gem_cli.errors import USAGE, CommandError
 def resolved(command: Sequence[str], hint: str) -> list[str]:
     """Return the command with python as the Python that runs gemps; a Python file may stand for itself.
 
-    Raises CommandError, whose message ends with `hint`, when there is no such program.
+    Raises CommandError when there is no such program, with `hint`, or when it may not be executed.
     """
     program, *arguments = command
     if program in ("python", "python3"):
@@ -19,5 +19,7 @@ def resolved(command: Sequence[str], hint: str) -> list[str]:
     if program.endswith(".py") and Path(program).exists():
         return [sys.executable, program, *arguments]
     if shutil.which(program) is None:
+        if Path(program).is_file():
+            raise CommandError(f"{program!r} may not be executed: chmod +x {program}", USAGE)
         raise CommandError(f"{program!r} is no program that could be started as a worker; {hint}", USAGE)
     return list(command)

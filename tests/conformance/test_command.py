@@ -96,6 +96,16 @@ def test_wrong_usage_is_told_with_the_fix(arguments: list[str], words: str) -> N
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(("mode", "words"), [(0o600, "may not be executed: chmod +x "), (0o700, "such as #!/bin/sh")])
+def test_a_file_that_cannot_be_started_is_told_with_the_fix(mode: int, words: str, tmp_path: Path) -> None:
+    script = tmp_path / "worker"
+    script.write_text("exit 1\n", encoding="utf-8")
+    script.chmod(mode)
+    done = gemps("serve", "--scenario", "pull", "--", str(script))
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_no_candidate_stays_behind_when_the_kit_is_ended(tmp_path: Path, number: int, status: int) -> None:
     script = "import os, pathlib, time; pathlib.Path(str(os.getpid())).touch(); time.sleep(600)"

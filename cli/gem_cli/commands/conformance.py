@@ -1,5 +1,6 @@
 """`gemps conformance`."""
 
+import errno
 import json
 import signal
 import sys
@@ -89,6 +90,9 @@ def serve(
                 chosen, _checked(listen), limits=limits, on_ready=_tell_environment, on_outcome=show
             )
     except OSError as error:
+        if error.errno == errno.ENOEXEC:
+            fix = "begin it with a line such as #!/bin/sh, or name its interpreter before it"
+            raise CommandError(f"{error.filename!r} is no program that the system can start; {fix}", USAGE) from None
         raise CommandError(str(error)) from None
     failed = [one for one in outcomes if one.verdict == "failed"]
     if not as_json:
