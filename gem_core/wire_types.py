@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gem_core.errors import WireTypeError
 
-__all__ = ["BLOCK_ELEMENTS", "NUMPY", "BadElement", "Codec", "WireType", "decode", "encode", "encoded_bytes"]
+__all__ = ["BLOCK_ELEMENTS", "NUMPY", "BadElement", "Codec", "WireType", "decode", "encode", "encoded_bytes", "judge"]
 
 if sys.byteorder != "little":  # the views below would show other numbers
     raise ImportError("gem_core needs a little-endian machine: the wire format is read and written in place")
@@ -69,10 +69,11 @@ class BadElement(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """A pair of functions as `encode` and `decode` below: the same bytes, and the same judgement of bad ones."""
+    """Functions as `encode`, `decode` and `judge` below: the same bytes, and the same judgement of bad ones."""
 
     encode: Callable[[WireType, NDArray[np.float32]], memoryview]
     decode: Callable[[WireType, memoryview, NDArray[np.float32]], BadElement | None]
+    judge: Callable[[NDArray[np.float32]], BadElement | None]
 
 
 def encoded_bytes(wire_type: WireType, elements: int) -> int:
@@ -135,18 +136,21 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
                 return problem
         case _:
             raise WireTypeError(f"{wire_type.name} has no encoding")
-    return _first_giant(out)
+    return judge(out)
 
 
-NUMPY = Codec(encode, decode)
-
-
-def _first_giant(values: NDArray[np.float32]) -> BadElement | None:
+def judge(values: NDArray[np.float32]) -> BadElement | None:
+    """The first of `values` that is not finite or beyond +-1e30; None: there is none."""
+    if values.size == 0:
+        return None
     # Both reductions propagate NaN, with which every comparison is false; that is cheaper than isfinite and abs.
     if values.max() <= LARGEST_VALUE and values.min() >= -LARGEST_VALUE:
         return None
     index = int(np.argmin(np.abs(values) <= LARGEST_VALUE))
     return BadElement(index, describe_bad_value(values[index]))
+
+
+NUMPY = Codec(encode, decode, judge)
 
 
 def describe_bad_value(value: np.float32) -> str:

@@ -11,7 +11,8 @@ for each instruction, so that it can vectorise the sums without touching the upd
 
 All functions of a rule live in the rule's own file, and drivers get the blocks' length as an argument: Numba's cache
 notices a change of the file that a kernel is in, but not of other files whose functions or constants it uses. Whoever
-changes the options below deletes gem_core/rules/__pycache__ (a new installation comes with new file times anyway).
+changes the options below, or STRIP, deletes gem_core/rules/__pycache__ and gem_core/__pycache__ (a new installation
+comes with new file times anyway).
 """
 
 from __future__ import annotations
@@ -130,5 +131,8 @@ def empty_partials(elements: int, columns: int) -> NDArray[np.float64]:
 
 def totals(partials: NDArray[np.float64]) -> list[float]:
     """Sums over the blocks, added in float64 from the first to the last."""
+    if len(partials) == 1:
+        only: list[float] = partials[0].tolist()
+        return only
     added: list[float] = np.add.reduce(partials, axis=0).tolist()
     return added

@@ -24,6 +24,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_empty, aligned_zeros
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
@@ -69,7 +70,7 @@ class Dana(UpdateRule):
 
     def new_worker(self, parameters: NDArray[np.float32]) -> DanaState:
         """v_w is 0; s_w follows from `parameters` and what the others have."""
-        state = DanaState(np.empty_like(parameters), np.zeros_like(parameters))
+        state = DanaState(aligned_empty(parameters.size), aligned_zeros(parameters.size))
         self.refresh(parameters, state)
         return state
 

@@ -27,6 +27,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
@@ -74,7 +75,7 @@ class DcAsgd(UpdateRule):
 
     def new_worker(self, parameters: NDArray[np.float32]) -> DcAsgdState:
         """A copy of `parameters`, and a mean square of 0."""
-        return DcAsgdState(parameters.copy(), np.zeros_like(parameters))
+        return DcAsgdState(aligned_copy(parameters), aligned_zeros(parameters.size))
 
     def _commit(
         self,

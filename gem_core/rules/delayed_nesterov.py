@@ -26,6 +26,7 @@ import numpy as np
 from numba import prange, types
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy
 from gem_core.errors import RuleError
 from gem_core.rules.blocks import (
     BLOCK,
@@ -81,7 +82,7 @@ class DelayedNesterov(UpdateRule):
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
         """A copy of `parameters`."""
         self._run.of(parameters)
-        return WorkerState(parameters.copy())
+        return WorkerState(aligned_copy(parameters))
 
     def _commit(
         self,

@@ -14,6 +14,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
@@ -39,7 +40,7 @@ class Downpour(UpdateRule):
 
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
         """A copy of `parameters`."""
-        return WorkerState(parameters.copy())
+        return WorkerState(aligned_copy(parameters))
 
     def _commit(
         self,

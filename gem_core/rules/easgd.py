@@ -29,6 +29,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy, aligned_empty, aligned_zeros
 from gem_core.errors import RuleError
 from gem_core.rules.blocks import (
     BLOCK,
@@ -92,8 +93,10 @@ class Easgd(UpdateRule):
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
         """x_w is a copy of `parameters`, v_w is 0."""
         if not self._momentum:
-            return WorkerState(parameters.copy())
-        state = EamsgdState(np.empty_like(parameters), np.empty_like(parameters), np.zeros_like(parameters))
+            return WorkerState(aligned_copy(parameters))
+        state = EamsgdState(
+            aligned_empty(parameters.size), aligned_empty(parameters.size), aligned_zeros(parameters.size)
+        )
         self.refresh(parameters, state)
         return state
 

@@ -30,6 +30,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
@@ -68,7 +69,7 @@ class GapAware(UpdateRule):
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
         """A copy of `parameters`."""
         self._run.of(parameters)
-        return WorkerState(parameters.copy())
+        return WorkerState(aligned_copy(parameters))
 
     def _commit(
         self,

@@ -24,6 +24,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.errors import RuleError
 from gem_core.rules.blocks import (
     BLOCK,
@@ -83,7 +84,7 @@ class Gem(UpdateRule):
 
     def new_worker(self, parameters: NDArray[np.float32]) -> GemState:
         """A copy of `parameters`, and a moment of 0."""
-        return GemState(parameters.copy(), np.zeros_like(parameters))
+        return GemState(aligned_copy(parameters), aligned_zeros(parameters.size))
 
     def factors(
         self,

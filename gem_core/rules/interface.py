@@ -23,8 +23,7 @@ from gem_core.threads import apply_thread_count, require_threads
 __all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "WorkerStep"]
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     """What one commit did.
 
     The first three are over the elements with delta != 0, and 0 when there are none: there pi cannot change anything.

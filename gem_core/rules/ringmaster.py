@@ -22,6 +22,7 @@ import numpy as np
 from numba import prange, types
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
@@ -57,7 +58,7 @@ class Ringmaster(UpdateRule):
 
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
         """A copy of `parameters`."""
-        return WorkerState(parameters.copy())
+        return WorkerState(aligned_copy(parameters))
 
     def _commit(
         self,

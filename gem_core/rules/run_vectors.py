@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_zeros
 from gem_core.errors import SizeMismatchError
 
 __all__ = ["RunVectors"]
@@ -24,7 +25,7 @@ class RunVectors:
             SizeMismatchError: an earlier call had another n.
         """
         if not self._vectors:
-            self._vectors = tuple(np.zeros_like(parameters) for _ in range(self._count))
+            self._vectors = tuple(aligned_zeros(parameters.size) for _ in range(self._count))
         if self._vectors[0].shape != parameters.shape:
             raise SizeMismatchError(
                 f"parameters of shape {parameters.shape}, and this rule keeps vectors of a run with "

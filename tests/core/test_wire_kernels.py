@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gem_core import DecodingAssembler, ElementType, Layout, PayloadFormat, Splitter, TensorKind, TensorSpec, WireType
+from gem_core.aligned import aligned_empty
+from gem_core.rules.blocks import STRIP
 from gem_core.wire_kernels import COMPILED, warm_up
-from gem_core.wire_types import NUMPY, encoded_bytes
+from gem_core.wire_types import BLOCK_ELEMENTS, NUMPY, encoded_bytes
 
 ENCODED = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
 # Any bits, with the interesting ones more often than chance would have them.
@@ -102,3 +104,34 @@ def test_a_payload_is_split_and_assembled_alike(wire_type: WireType) -> None:
     expected = np.empty(70_001, np.float32)
     assert NUMPY.decode(wire_type, memoryview(b"".join(data for _, data in chunks[0])), expected) is None
     assert arrived.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("wire_type", [WireType.BFLOAT16, WireType.INT8_BLOCK])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, STRIP, STRIP + BLOCK_ELEMENTS + 3, 2 * STRIP + 16])
+def test_past_the_cache_the_same_is_decoded_and_judged(
+    elements: int, shift: int, wire_type: WireType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether what it goes to begins where a cache line begins (shift 0) or not."""
+    monkeypatch.setattr("gem_core.wire_kernels._NONTEMPORAL_FROM", 0)
+    data = bytearray(NUMPY.encode(wire_type, np.random.default_rng(elements).normal(size=elements).astype(np.float32)))
+    wanted = np.empty(elements, np.float32)
+    assert NUMPY.decode(wire_type, memoryview(data), wanted) is None
+    around = aligned_empty(elements + shift + 16)
+    around[:] = 7
+    out = around[shift : shift + elements]
+    with monkeypatch.context() as alone:  # nobody helps a kernel that finds fault with what is legal
+        alone.delattr("gem_core.wire_types.decode")
+        assert COMPILED.decode(wire_type, memoryview(data), out) is None
+    assert out.tobytes() == wanted.tobytes()
+    assert (around[:shift] == 7).all()
+    assert (around[shift + elements :] == 7).all()
+    for index in {0, min(STRIP, elements) - 1, elements // 2, elements - 1}:
+        bad = bytearray(data)
+        if wire_type is WireType.BFLOAT16:
+            bad[2 * index + 1] = 0x7F  # far beyond the limit
+        else:
+            bad[4 * (index // BLOCK_ELEMENTS + 1) + index] = 0x80  # -128
+        refused = COMPILED.decode(wire_type, memoryview(bad), out)
+        assert refused is not None
+        assert refused == NUMPY.decode(wire_type, memoryview(bad), wanted)

@@ -26,6 +26,7 @@ from safetensors import SafetensorError, deserialize, serialize_file
 from safetensors import TensorSpec as FileTensor
 
 from gem_core import ElementType, Layout, TensorSpec
+from gem_core.aligned import aligned_empty
 from gem_core.checksum import crc32c
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
@@ -201,7 +202,7 @@ def _blocks(file: Path) -> Iterator[bytes]:
 def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32], bytes]:
     model = _read(directory / MODEL_FILE)
     exact = _read(directory / EXACT_FILE) if (directory / EXACT_FILE).exists() else {}
-    parameters = np.empty(layout.parameter_count, np.float32)
+    parameters = aligned_empty(layout.parameter_count)
     start = 0
     for spec in layout.parameters:
         half = spec.element_type in _HALVES

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gem_core.aligned import aligned_copy
 from gem_server.durability import checkpoint, log_format, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.log_format import NO_LOG, DamageError, FileHeader, Record
@@ -140,7 +141,7 @@ class _Chain:
             self._documents.append(record.document)
             last, end = record, record.end
         if last is not None:
-            self._parameters = np.frombuffer(last.parameters, np.float32).copy()
+            self._parameters = aligned_copy(np.frombuffer(last.parameters, np.float32))
             self._buffers = bytes(last.buffers)
             self._clock = last.last_clock
         if _any(data, end):

@@ -2,9 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-import numpy as np
-
 from gem_core import WireType
+from gem_core.aligned import aligned_empty
 from gem_core.chunking.assemble import DecodingAssembler
 from gem_core.payload import PayloadFormat
 from gem_core.wire_kernels import COMPILED
@@ -102,7 +101,7 @@ class Upload:
         self.session = session
         self.hold = hold
         self.payload = payload
-        self.parameters = np.empty(payload.layout.parameter_count, np.float32)
+        self.parameters = aligned_empty(payload.layout.parameter_count)
         self.rest = memoryview(bytearray(payload.rest_bytes))
         self._assembler = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
 

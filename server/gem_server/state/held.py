@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Statistics, UpdateRule, WorkerState
+from gem_core.aligned import aligned_empty
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot, Version
 
 # Looks at what the rule is about to be given (theta, the worker's state, delta), and changes nothing.
@@ -34,7 +35,7 @@ class Held:
 
     def __init__(self, state: WorkerState, version: Version, buffers: bytes, count: int) -> None:
         self._state = state
-        older = (Snapshot(np.empty_like(state.snapshot), NO_VERSION, b"") for _ in range(count - 1))
+        older = (Snapshot(aligned_empty(state.snapshot.size), NO_VERSION, b"") for _ in range(count - 1))
         self._snapshots = deque((*older, Snapshot(state.snapshot, version, buffers)))
 
     @property
@@ -47,10 +48,9 @@ class Held:
         """The one that the next commit or pull writes."""
         return self._snapshots[0]
 
-    @property
-    def versions(self) -> tuple[Version, ...]:
-        """Those that a commit may name as its base, oldest first."""
-        return tuple(one.version for one in self._snapshots if one.version != NO_VERSION)
+    def has(self, version: Version) -> bool:
+        """Whether a commit may name it as its base."""
+        return version in [one.version for one in self._snapshots] and version != NO_VERSION
 
     def commit(
         self,
