@@ -355,7 +355,7 @@ class _Replay:
 
 
 def _compare(found: Statistics, recorded: Statistics, place: str) -> None:
-    for name in Statistics.__slots__:
+    for name in Statistics._fields:
         ours, theirs = getattr(found, name), getattr(recorded, name)
         if not math.isclose(ours, theirs, rel_tol=STATISTICS_TOLERANCE):
             raise ReplayError(f"{place}: {name} is {ours!r}, and was {theirs!r} when it was recorded")

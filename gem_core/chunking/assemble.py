@@ -16,7 +16,7 @@ from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region
-from gem_core.wire_types import NUMPY, Codec
+from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
 __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest"]
 
@@ -45,6 +45,23 @@ class Assembler(ABC):
         self.complete = False
         self._refused = ""  # why: not the error, whose frames know this object, and keep the chunk that it is about
 
+    def place(self, offset: int, count: int) -> memoryview | None:
+        """Memory that the next chunk may be received into, if this could be it: then call `add_placed`.
+
+        What is written there does not count before that. None: there is no such memory; `add` the chunk.
+        """
+        end = offset + count
+        if offset != self.received or not 1 <= count <= MAX_CHUNK_BYTES or end > self.payload.byte_count:
+            return None
+        return self._place(offset, end)
+
+    def add_placed(self, offset: int, count: int) -> None:
+        """`add`, of a chunk that was received to its place."""
+        data = self.place(offset, count)
+        if data is None:
+            raise ChunkError(f"a chunk of {count} bytes at offset {offset} has no place")
+        self._add(offset, data, is_placed=True)
+
     def add(self, offset: int, data: memoryview) -> None:
         """Take the next chunk: copy (and decode) `data`, which lies at `offset` of the payload.
 
@@ -53,11 +70,17 @@ class Assembler(ABC):
                 border; or an earlier call failed.
             BadValueError: a value that must not pass (decoding assemblers only).
         """
+        self._add(offset, data, is_placed=False)
+
+    def _add(self, offset: int, data: memoryview, *, is_placed: bool) -> None:
         self._check_open()
         try:
             end = offset + data.nbytes
             self._check_place(offset, end)
-            self._take(offset, end, data)
+            if is_placed:
+                self._judge(offset, end)
+            else:
+                self._take(offset, end, data)
         except CoreError as error:
             self._refused = str(error)
             raise
@@ -84,6 +107,14 @@ class Assembler(ABC):
     @abstractmethod
     def _take(self, start: int, stop: int, data: memoryview) -> None:
         """Write the bytes [start, stop) of the payload, two borders."""
+
+    @abstractmethod
+    def _place(self, start: int, stop: int) -> memoryview | None:
+        """Where `_take` would write these bytes as they are; None: it would not."""
+
+    @abstractmethod
+    def _judge(self, start: int, stop: int) -> None:
+        """What `_take` does, of bytes that lie at their place."""
 
     def _check_place(self, offset: int, end: int) -> None:
         if not 1 <= end - offset <= MAX_CHUNK_BYTES:
@@ -140,29 +171,14 @@ class RawAssembler(Assembler):
     def __init__(self, payload: PayloadFormat, into: memoryview, start: int = 0, crc32c: int = 0) -> None:
         super().__init__(payload, start, crc32c)
         self._into = check_bytes(into, payload.byte_count, "into")
-        self._is_placed = False
 
-    def place(self, offset: int, count: int) -> memoryview | None:
-        """Where `into` the next chunk belongs, if this could be it: whoever receives it there calls `add_placed`.
+    def _place(self, start: int, stop: int) -> memoryview:
+        return self._into[start:stop]
 
-        Bytes that are written there do not count before that.
-        """
-        end = offset + count
-        if offset != self.received or not 1 <= count <= MAX_CHUNK_BYTES or end > self.payload.byte_count:
-            return None
-        return self._into[offset:end]
-
-    def add_placed(self, offset: int, count: int) -> None:
-        """`add`, of a chunk that is at its place already."""
-        self._is_placed = True
-        try:
-            self.add(offset, self._into[offset : offset + count])
-        finally:
-            self._is_placed = False
+    def _judge(self, start: int, stop: int) -> None:
+        """They are kept as they were sent, whatever they are."""
 
     def _take(self, start: int, stop: int, data: memoryview) -> None:
-        if self._is_placed:
-            return
         # Through NumPy, because memoryview's own assignment holds the interpreter lock while it copies.
         np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
 
@@ -188,6 +204,7 @@ class DecodingAssembler(Assembler):
     ) -> None:
         super().__init__(payload)
         self._decode = codec.decode
+        self._judge_values = codec.judge
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
 
@@ -199,9 +216,20 @@ class DecodingAssembler(Assembler):
         if middle < stop:
             self._take_rest(middle, stop, data[middle - start :])
 
+    def _place(self, start: int, stop: int) -> memoryview | None:
+        if self.payload.wire_type is not WireType.FLOAT32 or stop > self.payload.parameter_bytes:
+            return None
+        return self._parameters.view(np.uint8).data[start:stop]
+
+    def _judge(self, start: int, stop: int) -> None:
+        elements = self.payload.parameter_elements(start, stop)
+        self._refuse(elements, self._judge_values(self._parameters[elements]))
+
     def _take_parameters(self, start: int, stop: int, data: memoryview) -> None:
         elements = self.payload.parameter_elements(start, stop)
-        bad = self._decode(self.payload.wire_type, data, self._parameters[elements])
+        self._refuse(elements, self._decode(self.payload.wire_type, data, self._parameters[elements]))
+
+    def _refuse(self, elements: slice, bad: BadElement | None) -> None:
         if bad is not None:
             tensor, index = self.payload.layout.locate_parameter(elements.start + bad.position)
             raise _bad_value(tensor, index, bad.problem)

@@ -9,6 +9,8 @@ directly. What `before_chunk` and the data make is what protobuf's own serialisa
 Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
 """
 
+import functools
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -45,6 +47,10 @@ def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
 
     With the `size` bytes of data it ends. Fields of a protobuf message may come in any order, so the chunk goes last.
     """
+    return rest + (_chunk_head(field, offset, size) if offset else _first_chunk_head(field, size))
+
+
+def _chunk_head(field: int, offset: int, size: int) -> bytes:
     head = bytearray()
     if offset:
         head.append(_OFFSET << 3 | _VARINT)
@@ -52,11 +58,15 @@ def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
     if size:
         head.append(_DATA << 3 | _LENGTH_DELIMITED)
         _put_varint(head, size)
-    message = bytearray(rest)
-    message.append(field << 3 | _LENGTH_DELIMITED)
+    message = bytearray((field << 3 | _LENGTH_DELIMITED,))
     _put_varint(message, len(head) + size)
-    message += head
-    return bytes(message)
+    return bytes(message + head)
+
+
+@functools.lru_cache(maxsize=64)
+def _first_chunk_head(field: int, size: int) -> bytes:
+    """Of a payload that is one chunk it is the same every time."""
+    return _chunk_head(field, 0, size)
 
 
 def parse_small(kind: type[AnyMessage], message: Buffer) -> AnyMessage | None:
@@ -127,6 +137,37 @@ def chunk_at_end(begin: memoryview, size: int, field: int) -> tuple[bytes, int, 
     except (FramingError, IndexError):  # not a message, or not enough of it
         pass
     return None
+
+
+class ChunkPlace:
+    """Lets the chunks that come in a stream of messages be received where they belong: a `gemps.http2.Place`.
+
+    Args:
+        field: of the chunk in the messages.
+        memory: where a chunk goes, told its offset and its size; None: nowhere, so that it comes with its message.
+    """
+
+    def __init__(self, field: int, memory: Callable[[int, int], memoryview | None]) -> None:
+        self._field = field
+        self._memory = memory
+        self._found: tuple[bytes, int] | None = None
+
+    def __call__(self, begin: memoryview, size: int) -> tuple[int, memoryview] | None:
+        """See `gemps.http2.Place`."""
+        found = chunk_at_end(begin, size, self._field)
+        if found is None:
+            return None
+        rest, offset, start = found
+        memory = self._memory(offset, size - start)
+        if memory is None:
+            return None
+        self._found = rest, offset
+        return start, memory
+
+    def taken(self) -> tuple[bytes, int] | None:
+        """Of the message that has come, if its chunk was placed: other fields, serialised, and the chunk's offset."""
+        found, self._found = self._found, None
+        return found
 
 
 def count_fields(message: bytes, path: tuple[int, ...], limit: int) -> int:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
-from gemps.framing import Buffer
+from gemps.framing import SMALL_BYTES, Buffer
 from gemps.header_block import UnknownEncodingError, read_headers
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -32,6 +32,9 @@ _DEFAULT_WINDOW, _DEFAULT_FRAME = 65_535, 16_384
 _LARGEST_FRAME = (1 << 24) - 1
 _LARGEST_WINDOW = (1 << 31) - 1
 _PREFIX = 5  # before each message of gRPC: whether it is compressed, and its size
+_FRAME = struct.Struct(">BHBBI")  # a frame's header: length (three bytes), type, flags, stream
+_MESSAGE = struct.Struct(">BI")  # a message's prefix
+_FRAME_AND_MESSAGE = struct.Struct(">BHBBIBI")
 
 # The rest of a frame of data is read to where it belongs, if it has at least so many bytes.
 _READ_DIRECTLY = 16 << 10
@@ -243,14 +246,25 @@ class Http2:
             self._spare.append(self._memory)
             self._memory = self._message = memoryview(b"")
 
+    def displace(self) -> None:
+        """A message that has begun to come to a place goes on elsewhere: that memory is not to be written any more."""
+        if self._message.obj is self._memory.obj or self.has_message:
+            return
+        memory = memoryview(bytearray(self._size))
+        memory[: self._received] = self._message[: self._received]
+        self._message = memory
+
     def _take_frame(self, available: int) -> bool:
         """The frame at the buffer's start, if enough of it is there."""
-        head = self._buffer[self._start : self._start + FRAME_HEADER]
-        length = head[0] << 16 | head[1] << 8 | head[2]
-        kind, flags = head[3], head[4]
-        stream = int.from_bytes(head[5:9], "big") & 0x7FFFFFFF
+        high, low, kind, flags, stream = _FRAME.unpack_from(self._buffer, self._start)
+        length = high << 16 | low
+        stream &= 0x7FFFFFFF
         if kind == DATA:
-            return self.wants_data and self._begin_data(available, length, flags, stream)
+            if not self.wants_data:
+                return False
+            if not flags and 0 < stream == self.stream and available >= FRAME_HEADER + length and not self._prefix:
+                return self._take_small_message(length) or self._begin_data(available, length, flags, stream)
+            return self._begin_data(available, length, flags, stream)
         if length > len(self._buffer) - FRAME_HEADER:
             raise ProtocolError(f"a frame of type {kind} and {length} bytes")
         if available < FRAME_HEADER + length:
@@ -262,6 +276,21 @@ class Http2:
             self._control(kind, flags, stream, payload)
         except (IndexError, struct.error, ValueError):
             raise ProtocolError(f"a frame of type {kind} that makes no sense") from None
+        return True
+
+    def _take_small_message(self, length: int) -> bool:
+        """The message that is all of the frame at the buffer's start, if it is so; most small ones are."""
+        begin = self._start + FRAME_HEADER
+        if not _PREFIX <= length <= _READ_DIRECTLY:
+            return False
+        compressed, size = _MESSAGE.unpack_from(self._buffer, begin)
+        if compressed or size != length - _PREFIX or size > self._limit:
+            return False
+        self._start = begin + length
+        self._message = memoryview(bytes(self._buffer[begin + _PREFIX : self._start]))
+        self._size = self._received = size
+        self.has_message = True
+        self._acknowledge(length)
         return True
 
     def _begin_data(self, available: int, length: int, flags: int, stream: int) -> bool:
@@ -299,7 +328,7 @@ class Http2:
         self._message_progressed()
 
     def _begin_message(self) -> None:
-        compressed, size = struct.unpack(">BI", self._prefix)
+        compressed, size = _MESSAGE.unpack(self._prefix)
         if compressed:
             raise BadMessageError("a compressed message, which was not asked for", is_too_large=False)
         if size > self._limit:
@@ -401,6 +430,20 @@ class Http2:
 
     # --- sending
 
+    def frame_of(self, *message: Buffer) -> bytes | None:
+        """A small message, in pieces of bytes, as one frame of data; None: it is not small, or may not be sent so now.
+
+        It is for `cut` then.
+        """
+        size = sum(map(len, message))
+        counted = size + _PREFIX
+        if size > SMALL_BYTES or counted > min(self._window, self._stream_window, self._max_frame):
+            return None
+        self._window -= counted
+        self._stream_window -= counted
+        head = _FRAME_AND_MESSAGE.pack(counted >> 16, counted & 0xFFFF, DATA, 0, self.stream, 0, size)
+        return b"".join((head, *message))
+
     def cut(self, message: list[memoryview]) -> list[list[memoryview]]:
         """Frames of data for as much of a message as may be sent at this moment.
 
@@ -423,12 +466,12 @@ class Http2:
 
 def prefix(size: int) -> bytes:
     """What goes before a message of so many bytes."""
-    return struct.pack(">BI", 0, size)
+    return _MESSAGE.pack(0, size)
 
 
 def frame_header(length: int, kind: int, flags: int, stream: int) -> bytes:
     """What goes before a frame's payload."""
-    return struct.pack(">BHBBI", length >> 16, length & 0xFFFF, kind, flags, stream)
+    return _FRAME.pack(length >> 16, length & 0xFFFF, kind, flags, stream)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -142,7 +141,7 @@ class Recorder:
             "queued_at": self._seconds(request.enqueued_at),
             "loss": request.loss,
             "samples": request.samples,
-            "statistics": asdict(statistics),
+            "statistics": statistics._asdict(),
         }
         await self._appended(event, (_bytes_of(buffer.parameters), buffer.rest))
 

@@ -3,7 +3,6 @@
 `gemps replay` then does it again, and `gemps serve --order trace` serves real workers in the same order.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ class TraceRecorder:
         elif commit is not None and self._delta is not None:
             fields |= {name: getattr(commit, name) for name in ("sequence", "clock", "base", "staleness")}
             fields |= {"queued_at": commit.at - commit.waited, "loss": commit.loss, "samples": commit.samples}
-            fields["statistics"] = asdict(commit.statistics)
+            fields["statistics"] = commit.statistics._asdict()
             values = self._delta.values
             payload = [values.data.cast("B") if values.size else memoryview(b""), memoryview(self._delta.buffers)]
             self._writer.append(fields, payload)

@@ -12,7 +12,7 @@ from gem_core import Layout, Statistics
 from gem_simulator.cluster import Commit
 from gem_simulator.evaluation import Evaluation
 
-_STATISTICS = tuple(Statistics.__dataclass_fields__)
+_STATISTICS = Statistics._fields
 # Of each commit: a column of float64 (NaN: no loss that is finite).
 COLUMNS = ("at", "waited", "rank", "sequence", "staleness", "loss", "skipped", *_STATISTICS)
 

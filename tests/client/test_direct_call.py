@@ -284,6 +284,29 @@ def test_an_idle_connection_whose_peer_is_silent_is_given_up(
         call.receive()
 
 
+def test_a_peer_that_has_just_spoken_is_taken_to_be_there(
+    peer: Peer, call: DirectCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part() -> None:
+        peer.accept()
+        assert peer.message() == (b"begin", [10])
+        peer.send(DATA, 0, 1, prefixed(b"reply"))
+        peer.status(14, b"bye")
+
+    thread = script(peer, part)
+    with call.exchange():
+        assert ask(call) == b"reply"
+    join_script(peer, thread)
+    monkeypatch.setattr(direct_call, "_FRESH", 60.0)
+    for _ in range(100):
+        assert call.look()
+    monkeypatch.setattr(direct_call, "_FRESH", 0.0)
+    while call.look():
+        pass
+    with call.exchange(), pytest.raises(CallEnded, match="bye"):
+        call.receive()
+
+
 def test_a_status_keeps_its_details(peer: Peer, call: DirectCall) -> None:
     for value in (b"\0raw\xff", base64.b64encode(b"raw\xff"), base64.b64encode(b"raw\xff").rstrip(b"=")):
         one = DirectCall([Route(peer.address, ())], "/x/Y", LIMIT)

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gem_core import (
+    BadValueError,
+    ChunkError,
     DecodingAssembler,
     ElementType,
     Layout,
@@ -20,7 +22,8 @@ from gem_core import (
     WireType,
     crc32c,
 )
-from gem_core.wire_types import decode, encode
+from gem_core.wire_kernels import COMPILED
+from gem_core.wire_types import NUMPY, Codec, decode, encode
 from tests.core.transfers import ENCODED, Transfer, awkward_layout, awkward_transfer, deliver
 
 
@@ -122,6 +125,55 @@ def test_unusual_layouts_travel(layout: Layout, wire_type: WireType, with_consta
     assembler, parameters, _ = transfer.decoder()
     deliver(assembler, transfer)
     np.testing.assert_allclose(parameters, values, atol=0.005)
+
+
+@pytest.mark.parametrize("codec", [NUMPY, COMPILED], ids=["numpy", "compiled"])
+@pytest.mark.parametrize("kind", ["raw", "decoding"])
+def test_chunks_may_be_received_to_their_places(kind: str, codec: Codec) -> None:
+    transfer = awkward_transfer(WireType.FLOAT32)
+    into = np.zeros(transfer.payload.byte_count, np.uint8)
+    parameters, rest = np.zeros(900, np.float32), bytearray(transfer.payload.rest_bytes)
+    assembler: RawAssembler | DecodingAssembler = RawAssembler(transfer.payload, into.data)
+    if kind == "decoding":
+        assembler = DecodingAssembler(transfer.payload, parameters, memoryview(rest), codec)
+    placed = 0
+    for offset, data in transfer.chunks:
+        assert assembler.place(offset + 4, len(data)) is None  # not the next one
+        place = assembler.place(offset, len(data))
+        if place is None:
+            assembler.add(offset, memoryview(data))
+        else:
+            placed += 1
+            place[:] = data
+            assembler.add_placed(offset, len(data))
+    assembler.finish(*transfer.footer)
+    assert placed == (len(transfer.chunks) if kind == "raw" else 3600 // 600)
+    assert transfer.bytes == (into.tobytes() if kind == "raw" else parameters.tobytes() + bytes(rest))
+
+
+@pytest.mark.parametrize("wire_type", [one for one in ENCODED if one is not WireType.FLOAT32])
+def test_what_has_to_be_decoded_has_no_place(wire_type: WireType) -> None:
+    transfer = awkward_transfer(wire_type)
+    assembler, _, _ = transfer.decoder()
+    assert assembler.place(0, 520) is None
+    with pytest.raises(ChunkError, match="a chunk of 520 bytes at offset 0 has no place"):
+        assembler.add_placed(0, 520)
+
+
+@pytest.mark.parametrize("codec", [NUMPY, COMPILED], ids=["numpy", "compiled"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -2e30])
+def test_bad_values_at_their_places_are_refused(value: float, codec: Codec) -> None:
+    transfer = awkward_transfer(WireType.FLOAT32)
+    parameters, rest = np.zeros(900, np.float32), memoryview(bytearray(transfer.payload.rest_bytes))
+    assembler = DecodingAssembler(transfer.payload, parameters, rest, codec)
+    place = assembler.place(0, 600)
+    assert place is not None
+    place[:] = transfer.bytes[:600]
+    parameters[77] = value
+    with pytest.raises(BadValueError, match="parameter 'weight', element 77, is "):
+        assembler.add_placed(0, 600)
+    with pytest.raises(ChunkError, match="refused before"):
+        assembler.add(0, memoryview(transfer.bytes[:600]))
 
 
 def test_chunks_at_odd_addresses_are_taken() -> None:

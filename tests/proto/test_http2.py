@@ -222,6 +222,41 @@ def test_frames_keep_to_both_windows_and_to_the_largest_frame() -> None:
     assert sizes() == [1]
 
 
+@given(pieces=st.lists(st.binary(max_size=3000), max_size=3), size=st.sampled_from([0, 1, 16_000, 80 << 10, 81 << 10]))
+def test_a_small_message_in_one_frame_is_what_cut_makes_of_it(pieces: list[bytes], size: int) -> None:
+    end, other = End(), End()
+    for one in (end, other):
+        one.core.open(1)
+        one.hear(frame(SETTINGS, 0, 0, struct.pack(">HIHI", INITIAL_WINDOW, 100_000, MAX_FRAME, 90_000)))
+        one.hear(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 100_000)))
+    message = (*pieces, memoryview(bytes(size)))
+    found = end.core.frame_of(*message)
+    if found is None:
+        assert sum(map(len, message)) > 80 << 10
+        assert end.core._window == other.core._window
+        return
+    (frames,) = other.core.cut(pieces_of(message))
+    assert found == b"".join(frames)
+    assert (end.core._window, end.core._stream_window) == (other.core._window, other.core._stream_window)
+
+
+def test_a_small_message_goes_in_one_frame_only_where_the_peer_takes_that() -> None:
+    end = End()
+    end.core.open(1)
+    assert end.core.frame_of(bytes(16_380)) is None  # the peer has allowed frames of 16 384
+    for _ in range(4):
+        assert end.core.frame_of(bytes(16_000)) is not None
+    assert end.core.frame_of(bytes(16_000)) is None  # nor so much at once
+    assert end.core.frame_of(bytes(65_535 - 4 * 16_005 - 5)) is not None
+    assert end.core.frame_of(b"") is None
+
+
+def test_data_of_no_call_is_refused() -> None:
+    end = End()
+    with pytest.raises(ProtocolError, match="not asked for"):
+        end.hear(frame(DATA, 0, 0, http2.prefix(3) + b"one"))
+
+
 def test_what_was_cut_and_never_sent_leaves_its_room_to_the_next_call() -> None:
     end = End()
     end.core.open(1)
@@ -310,6 +345,43 @@ def test_what_comes_of_a_call_that_is_over_is_passed_over() -> None:
     end.core.open(3)
     end.hear(whole + frame(DATA, 0, 3, http2.prefix(1) + b"x"))
     assert (end.messages, end.heard) == ([b"x"], [])
+
+
+@pytest.mark.parametrize("directly", [False, True])
+def test_a_message_that_is_displaced_leaves_its_place_alone(directly: bool) -> None:
+    end = End()
+    place = memoryview(bytearray(100_000))
+    end.core.open(1)
+    end.core.place = lambda begin, size: (3, place[: size - 3])
+    message = bytes(range(250)) * 240
+    begun = http2.prefix(len(message)) + message
+    end.hear(frame_header(len(begun), DATA, 0, 1) + begun[:200])
+    if directly:
+        end.hear(begun[200:10_000])
+    end.core.displace()
+    before = bytes(place)
+    assert before[:100] == message[3:103]
+    end.hear(begun[10_000:] if directly else begun[200:])
+    assert end.messages == [message[3:]]
+    assert bytes(place) == before
+
+
+def test_a_message_that_is_there_stays_in_its_place() -> None:
+    end = End()
+    place = memoryview(bytearray(100_000))
+    end.core.open(1)
+    end.core.place = lambda begin, size: (3, place[: size - 3])
+    message = bytes(range(250)) * 240
+    framed = frame(DATA, 0, 1, http2.prefix(len(message)) + message)
+    while framed:
+        space = end.core.space()
+        count = min(len(space), len(framed))
+        space[:count] = framed[:count]
+        end.core.received(count)
+        framed = framed[count:]
+    end.core.displace()
+    assert end.core.message.obj is place.obj
+    assert bytes(place[: len(message) - 3]) == message[3:]
 
 
 def test_memory_goes_to_whoever_begins_a_message() -> None:

@@ -162,6 +162,12 @@ class Peer:
             pass
         return sent
 
+    @property
+    def name(self) -> str:
+        """What the server calls it."""
+        host, port = self._socket.getsockname()
+        return f"ipv4:{host}:{port}"
+
     def close(self) -> None:
         self._socket.close()
 
@@ -178,14 +184,19 @@ class Stage:
 
     def __init__(self, max_connections: int, access: Access | None) -> None:
         self.handler: Handler = echo
-        self.calls = 0
         self.running = 0
+        self._callers: list[str] = []
         self.port = CommitPort(PATH, self._serve, INCARNATION, max_connections, access)
         self.port.open("127.0.0.1", 0)
         self._peers: list[Peer] = []
 
+    @property
+    def calls(self) -> int:
+        """So many have begun."""
+        return len(self._callers)
+
     async def _serve(self, _: object, context: Any) -> None:
-        self.calls += 1
+        self._callers.append(context.peer())
         self.running += 1
         try:
             await self.handler(context)
@@ -199,12 +210,11 @@ class Stage:
         return peer
 
     async def calling(self, **settings: Any) -> Peer:
-        """A caller with a call, the handler of which runs."""
+        """A caller with a call, the handler of which has begun."""
         peer = await self.peer()
         await peer.begin(**settings)
-        before = self.running
         await peer.send(opening())
-        await self.until(lambda: self.running == before + 1)
+        await self.until(lambda: peer.name in self._callers)  # how many run says nothing: another's may just end
         return peer
 
     async def until(self, condition: Callable[[], bool]) -> None:

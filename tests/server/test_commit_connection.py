@@ -478,6 +478,46 @@ async def test_memory_for_messages_is_shared_and_used_again(stage: Stage) -> Non
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
+async def test_nothing_comes_to_a_place_once_the_reader_has_gone(stage: Stage) -> None:
+    """It is somebody else's staging buffer by then."""
+    place = memoryview(bytearray(MIB))
+    asked, stop, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    rest: list[bytes] = []
+
+    def where(begin: memoryview, size: int) -> tuple[int, memoryview]:
+        asked.set()
+        return 0, place[:size]
+
+    async def handler(context: CommitConnection) -> None:
+        reading = asyncio.ensure_future(context.read(where))
+        await stop.wait()
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        place[:] = bytes(MIB)
+        stopped.set()
+        message = await context.read()
+        assert isinstance(message, bytes | memoryview)
+        rest.append(bytes(message))
+
+    stage.handler = handler
+    peer = await stage.peer()
+    await peer.begin()
+    whole = b"\x01" * (MIB // 2)
+    begun = data(whole)
+    await peer.send(opening(), begun[:300_000])
+    async with asyncio.timeout(30):
+        await asked.wait()
+        while not place[200_000]:
+            await asyncio.sleep(0.01)
+        stop.set()
+        await stopped.wait()
+    await peer.send(begun[300_000:])
+    assert await peer.status() == (0, "")
+    assert rest == [whole]
+    assert bytes(place) == bytes(MIB)
+
+
 async def test_answers_keep_to_the_callers_windows_and_largest_frame(stage: Stage) -> None:
     big = bytes(range(251)) * 2_000
     stage.handler = answering(big[:1000], memoryview(big)[1000:])

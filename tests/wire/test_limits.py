@@ -5,9 +5,11 @@ from itertools import product
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
 
+from tests.server.commit_peer import Peer, data, opening
 from tests.wire.calls import answer_to
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
@@ -20,6 +22,7 @@ from tests.wire.worker import CommitStream, RawWorker, all_of
 pytestmark = pytest.mark.usefixtures("either_port")
 
 KIB = 1024
+COMMIT = "/gemps.v1.ParameterServerService/Commit"
 METHODS = ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control")
 
 
@@ -141,6 +144,34 @@ async def test_holder_that_stalls_when_others_wait_already_loses_its_buffer(serv
     await finish(last)
     await serving.next_commit_works(second)
     assert (await serving.status()).commits == 2
+
+
+async def test_what_comes_after_the_buffer_was_lost_reaches_nobody_elses_delta(serve: Serve) -> None:
+    """A chunk is received into the buffer itself at the commit port: half of it before, half of it after."""
+    serving = await serve(staging_buffers=1, stall_timeout=0.2)
+    first, second = await serving.training(2, LARGE)
+    before = second.held
+    assert before is not None
+    peer = await Peer.at(first.membership.commit_port)
+    await peer.begin()
+    await peer.send(opening(path=COMMIT, incarnation=first.membership.incarnation))
+    poison = first.prepare(first.delta(7), chunk_bytes=100 * KIB)
+    await peer.send(data(poison.opening().SerializeToString()))
+    assert commit_pb2.CommitResponse.FromString(await peer.message()).HasField("proceed")
+    chunk = data(poison.chunk_messages()[0].SerializeToString())
+    await peer.send(chunk[: 50 * KIB])
+    waiting = await waiter(second)
+    await waiting.proceed()
+    commit = second.prepare(second.delta(1), chunk_bytes=100 * KIB)
+    await waiting.send(commit.chunk_messages()[0])
+    await peer.send(chunk[50 * KIB :])
+    assert (await peer.status())[0] == grpc.StatusCode.ABORTED.value[0]
+    assert await peer.answers_pings()
+    for message in (*commit.chunk_messages()[1:], commit.closing()):
+        await waiting.send(message)
+    after = (await waiting.outcome()).reply.values.parameters
+    np.testing.assert_allclose(after, before.values.parameters + second.delta(1).parameters, atol=1e-6)
+    peer.close()
 
 
 async def test_every_stalled_holder_of_a_full_pool_loses_its_buffer(serve: Serve) -> None:

@@ -113,7 +113,7 @@ def _line(session_id: bytes, entry: Entry) -> dict[str, Any]:
         "session": session_id.hex(),
         "worker": entry.worker_name,
         "last_applied": entry.last_applied,
-        "content": _fields(entry.content) if entry.content else None,
+        "content": entry.content._asdict() if entry.content else None,
         "verdict": _verdict(entry.verdict) if entry.verdict else None,
     }
 
@@ -124,14 +124,9 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "incarnation": verdict.version.incarnation,
         "clock": verdict.version.clock,
         "staleness": verdict.staleness,
-        "statistics": _fields(verdict.statistics),
+        "statistics": verdict.statistics._asdict(),
         "next_eta": verdict.next_eta,
     }
-
-
-def _fields(value: Content | Statistics) -> dict[str, Any]:
-    """What dataclasses.asdict gives for plain values, ten times as fast: the applying task waits for this."""
-    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _read_verdict(saved: dict[str, Any]) -> Verdict:

@@ -10,10 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gem_core import Statistics, UpdateRule
+from gem_core import UpdateRule
 from gem_server.durability import run_record
 from gem_server.durability.log import Log
 from gem_server.durability.run_record import Committed
@@ -36,8 +33,8 @@ from gem_server.flow.requests import (
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging import StagingPool
 from gem_server.recorder import Recorder
-from gem_server.state.central_variable import CentralVariable, Snapshot, Version
-from gem_server.state.held import Held, Look
+from gem_server.state.central_variable import CentralVariable, Snapshot
+from gem_server.state.held import Held
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
@@ -147,12 +144,15 @@ class Applier:
         if self._log is not None:
             await self._log.still(held.next)
             self._log.hold()
-        staleness = self._central.clock - request.base.clock
+        central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
+        staleness = central.clock - base.clock
         waited = self._clock() - request.enqueued_at
         held.next.will_change()
-        layout = self._central.layout
-        sample = self._telemetry.sample(layout) if layout is not None else None
-        statistics = await self._apply(held, request.base, buffer.parameters, staleness, sample)
+        sample = self._telemetry.sample(session.joining.layout)
+        if rule.is_parallel(delta.size):
+            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, sample))
+        else:
+            statistics = held.commit(central, rule, base, delta, staleness, sample)
         if self._recorder is not None:
             await self._recorder.committed(session, request, self._central.clock + 1, staleness, statistics)
         held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
@@ -181,7 +181,7 @@ class Applier:
             self._run.next_eta,
         )
         record(entry, request.content, verdict)
-        request.applied.set_result(None)
+        request.was_applied()
         if worker.done:
             self._sessions.fairness.going(self._sessions.live_workers())
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
@@ -214,13 +214,6 @@ class Applier:
         await self._maybe_elsewhere(lambda: held.forget(self._rule))
         if self._recorder is not None:
             self._recorder.forgotten(session)
-
-    async def _apply(
-        self, held: Held, base: Version, delta: NDArray[np.float32], staleness: int, look: Look | None
-    ) -> Statistics:
-        if self._rule.is_parallel(delta.size):
-            return await self._elsewhere(lambda: held.commit(self._central, self._rule, base, delta, staleness, look))
-        return held.commit(self._central, self._rule, base, delta, staleness, look)
 
     async def _pull(self, request: PullRequest) -> None:
         session = request.session

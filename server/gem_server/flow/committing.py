@@ -1,8 +1,9 @@
 """One commit, from its header to its verdict: what section 3 of the design says about sequences, versions and repeats.
 
-    judge(header) -> a repeat, answered from the ledger; or
-                     reserve a buffer -> add chunks -> complete(footer) -> applied; or
-                     reserve a buffer -> copy out of shared memory      -> applied
+    is_next(header) -> no: a repeat, answered from the ledger; or
+                       reserve a buffer -> add chunks -> complete(footer)      -> applied; or
+                       reserve a buffer -> complete(all of a small one)        -> applied; or
+                       reserve a buffer -> complete(): out of shared memory    -> applied
 
 Every check that can refuse comes before the commit takes its place in the queue; from then on it is always applied.
 """
@@ -10,15 +11,16 @@ Every check that can refuse comes before the commit takes its place in the queue
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gem_core import ChecksumError, WireType
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
-from gem_core.chunking.assemble import DecodingAssembler, check_rest
+from gem_core.chunking import DecodingAssembler, decode_whole
+from gem_core.chunking.assemble import check_rest
 from gem_core.payload import PayloadFormat
 from gem_core.wire_kernels import COMPILED
 from gem_server.durability.log import Log
@@ -26,7 +28,7 @@ from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
-from gem_server.flow.staging import Hold, Purpose, StagingBuffer, StagingPool
+from gem_server.flow.staging import Hold, Purpose, StagingPool
 from gem_server.shared_memory.regions import DeltaRegion
 from gem_server.state.central_variable import CentralVariable, Handle, Version
 from gem_server.state.ledger import Content, Verdict
@@ -34,8 +36,7 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a commit says of itself before its payload.
 
     `checksum`: CRC32C of the payload, where it is known; for SHARED_MEMORY the word sum. `handle`: where it lies, in
@@ -53,8 +54,7 @@ class Header:
     scale: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(NamedTuple):
     """What ends a payload."""
 
     byte_count: int
@@ -87,8 +87,8 @@ class Committing:
         self._log = log
         self._formats: dict[WireType, PayloadFormat] = {}
 
-    async def judge(self, session: Session, call: Call, header: Header) -> Applied | None:
-        """Answer a repeat (its stored verdict, and a reader of what the session holds), or None: go on and stage it.
+    def is_next(self, session: Session, header: Header) -> bool:
+        """Whether this is a new commit, to be staged; False: it came before, see `answer_repeat`.
 
         Raises a Refusal when the commit cannot be taken.
         """
@@ -98,39 +98,54 @@ class Committing:
             raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize, then Pull, then Commit")
         if header.sequence == 0:
             raise Refusal(Reason.MALFORMED, "sequence 0: start with sequence 1")
-        if header.sequence == session.queued_sequence:
-            await self._queued_commit_is_applied(session)
-        if header.sequence <= session.entry.last_applied:
-            return await self._repeat(session, call, header)
+        if header.sequence == session.queued_sequence or header.sequence <= session.entry.last_applied:
+            return False
         self._check_next(session, header)
-        return None
+        return True
+
+    async def answer_repeat(self, session: Session, call: Call, header: Header) -> Applied:
+        """The stored verdict of a commit that came before, and a reader of what the session holds; may wait.
+
+        Raises a Refusal when it is not the one that came before.
+        """
+        queued = session.queued_commit
+        if queued is not None and header.sequence == session.queued_sequence:
+            await asyncio.wait([queued.when_applied()])  # an older stream of this session completed it
+        return await self._repeat(session, call, header)
 
     async def stage(self, session: Session, call: Call, header: Header) -> "Upload":
-        """Reserve a staging buffer for a commit that comes in chunks and was judged to be new; may wait.
+        """Reserve a staging buffer for a new commit that comes in chunks; may wait.
 
-        Raises STORAGE_FULL, and what `judge` raises.
+        Raises STORAGE_FULL, and what `is_next` raises.
         """
-        hold, buffer = await self._reserve(session, call, header)
-        assembler = DecodingAssembler(self.format(header.wire_type), buffer.parameters, buffer.rest, COMPILED)
+        hold = await self._reserve(session, call, header)
+        assembler = DecodingAssembler(self.format(header.wire_type), *_memory_of(hold), COMPILED)
         return Upload(self, header, hold, assembler)
+
+    async def stage_whole(self, session: Session, call: Call, header: Header) -> "WholeCommit":
+        """The same for a commit that is here already, all of it."""
+        return WholeCommit(self, header, await self._reserve(session, call, header))
 
     async def stage_shared(self, session: Session, call: Call, header: Header) -> "SharedDelta":
         """The same for a commit that lies in shared memory."""
-        hold, buffer = await self._reserve(session, call, header)
-        return SharedDelta(self, header, hold, buffer, _region_of(session, header), self._copy_threads)
+        hold = await self._reserve(session, call, header)
+        return SharedDelta(self, header, hold, _region_of(session, header), self._copy_threads)
 
-    async def _reserve(self, session: Session, call: Call, header: Header) -> tuple[Hold, StagingBuffer]:
-        if self._log is not None and not self._log.has_room():
+    async def _reserve(self, session: Session, call: Call, header: Header) -> Hold:
+        has_waited = self._log is not None and not self._log.has_room()
+        if self._log is not None and has_waited:
             await self._log.make_room()
-        hold = await self._staging.reserve(session, call, Purpose.COMMIT)
-        try:
-            self._check_next(session, header)  # what was true before waiting may be no longer
-            if hold.buffer is None:
-                raise AssertionError("a commit holds no buffer")
-        except BaseException:
-            self._staging.release(hold)
-            raise
-        return hold, hold.buffer
+        hold = self._staging.take(session, call, Purpose.COMMIT)
+        if hold is None:
+            hold = await self._staging.reserve(session, call, Purpose.COMMIT)
+            has_waited = True
+        if has_waited:
+            try:
+                self._check_next(session, header)  # what was true before waiting may be no longer
+            except BaseException:
+                self._staging.release(hold)
+                raise
+        return hold
 
     def format(self, wire_type: WireType) -> PayloadFormat:
         """The format of a commit's payload, and of its reply's."""
@@ -140,12 +155,6 @@ class Committing:
                 raise AssertionError("no layout yet")
             known = self._formats[wire_type] = PayloadFormat(self._central.layout, wire_type)
         return known
-
-    async def _queued_commit_is_applied(self, session: Session) -> None:
-        """Wait until the commit that an older stream of this session completed has been applied."""
-        queued = session.queued_commit
-        if queued is not None:
-            await asyncio.wait([queued])
 
     async def _repeat(self, session: Session, call: Call, header: Header) -> Applied:
         entry = session.entry
@@ -178,8 +187,8 @@ class Committing:
 
     def _stored(self, verdict: Verdict, session: Session) -> Verdict:
         """The verdict as it was given, but with the state and eta of now, which are about the next commit."""
-        return replace(
-            verdict, duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
+        return verdict._replace(
+            duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
         )
 
     def _check_next(self, session: Session, header: Header) -> None:
@@ -225,7 +234,7 @@ class Committing:
             )
         if session.held is None:
             raise Refusal(Reason.STALE_BASE, "this session has not pulled yet: Pull, and drop this delta")
-        if base not in session.held.versions or session.queued_pulls:
+        if session.queued_pulls or not session.held.has(base):
             newest = session.held.newest.version.clock
             raise Refusal(
                 Reason.STALE_BASE,
@@ -234,11 +243,15 @@ class Committing:
                 metadata={"snapshot_clock": str(newest)},
             )
 
-    def enqueue(self, staged: "Staged", checksum: int) -> CommitRequest:
-        """A complete, valid commit takes its place in the queue, with its part of the budget."""
+    def enqueue(self, staged: "Staged", checksum: int, *, has_waited: bool) -> CommitRequest:
+        """A complete, valid commit takes its place in the queue, with its part of the budget.
+
+        `has_waited`: others had their turn since it was staged, so it is looked at once more.
+        """
         hold, header = staged.hold, staged.header
         session = hold.session
-        self._check_next(session, header)
+        if has_waited:
+            self._check_next(session, header)
         self._run.reserve(session.worker)
         hold.complete = True
         session.queued_sequence = header.sequence
@@ -252,13 +265,17 @@ class Committing:
             header.loss,
             header.samples,
         )
-        session.queued_commit = request.applied
+        session.queued_commit = request
         self._applier.submit(request)
         return request
 
-    async def take_room(self) -> None:
-        """Take room in the log for one commit. Raises STORAGE_FULL."""
-        while self._log is not None and not self._log.take_promise():
+    def takes_room(self) -> bool:
+        """Take room in the log for one commit, if there is some now."""
+        return self._log is None or self._log.take_promise()
+
+    async def make_room(self) -> None:
+        """Wait for room in the log. Raises STORAGE_FULL."""
+        if self._log is not None:
             await self._log.make_room()
 
     def give_back_room(self) -> None:
@@ -305,20 +322,31 @@ class Staged:
         if not self.hold.complete:
             self._committing.give_back(self.hold)
 
-    async def _apply(self, checksum: int) -> Applied:
+    async def _apply(self, checksum: int, *, has_waited: bool = True) -> Applied:
         """The payload is whole and valid: take a place in the queue, and wait until it was applied and may be shown.
 
-        When the waiting call is cancelled the commit is applied all the same. Raises STORAGE_FULL, and other refusals.
+        `has_waited`: see `Committing.enqueue`. When the waiting call is cancelled the commit is applied all the same.
+        Raises STORAGE_FULL, and other refusals.
         """
-        self._committing.received(self.hold)
-        await self._committing.take_room()
+        committing = self._committing
+        committing.received(self.hold)
+        while not committing.takes_room():
+            has_waited = True
+            await committing.make_room()
         try:
-            request = self._committing.enqueue(self, checksum)
+            request = committing.enqueue(self, checksum, has_waited=has_waited)
         except BaseException:
-            self._committing.give_back_room()
+            committing.give_back_room()
             raise
         applied = await request.done
-        return await self._committing.shown(applied, applied.verdict.version.clock)
+        return await committing.shown(applied, applied.verdict.version.clock)
+
+    def _check_checksums(self, footer: Footer) -> None:
+        """Raise SIZE_MISMATCH when header and footer name two."""
+        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
+            raise Refusal(
+                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
+            )
 
 
 class Upload(Staged):
@@ -333,14 +361,31 @@ class Upload(Staged):
         self._assembler.add(offset, data)
         self._committing.progressed(self.hold)
 
+    def place(self, offset: int, count: int) -> memoryview | None:
+        """Memory that the next chunk may be received into, while the buffer is this commit's; None: there is none."""
+        return self._assembler.place(offset, count)
+
+    def add_placed(self, offset: int, count: int) -> None:
+        """`add`, of a chunk that was received to its place."""
+        self._assembler.add_placed(offset, count)
+        self._committing.progressed(self.hold)
+
     async def complete(self, footer: Footer) -> Applied:
         """Check the footer, and see the commit through; see `_apply`."""
-        self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
-        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
-            raise Refusal(
-                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
-            )
+        self._assembler.finish(*footer)
+        self._check_checksums(footer)
         return await self._apply(footer.crc32c)
+
+
+class WholeCommit(Staged):
+    """A commit that came in one message. Nobody else has had a turn since it was staged."""
+
+    async def complete(self, data: memoryview, footer: Footer) -> Applied:
+        """Take its one chunk in, and see the commit through; see `_apply`. Raises gem_core's errors."""
+        payload = self._committing.format(self.header.wire_type)
+        decode_whole(payload, data, footer, *_memory_of(self.hold), COMPILED)
+        self._check_checksums(footer)
+        return await self._apply(footer.crc32c, has_waited=False)
 
 
 class SharedDelta(Staged):
@@ -351,12 +396,10 @@ class SharedDelta(Staged):
         committing: Committing,
         header: Header,
         hold: Hold,
-        buffer: StagingBuffer,
         region: DeltaRegion,
         threads: Executor,
     ) -> None:
         super().__init__(committing, header, hold)
-        self._buffer = buffer
         self._region = region
         self._threads = threads
         self._copying: asyncio.Future[int] | None = None
@@ -386,12 +429,19 @@ class SharedDelta(Staged):
         return await self._apply(found)
 
     def _copy(self) -> int:
-        layout, buffer = self.hold.session.joining.layout, self._buffer
-        total = checked_copy(self._region.parameters, buffer.parameters, layout, self.header.scale)
-        buffer.rest[:] = self._region.rest
+        layout, (parameters, rest) = self.hold.session.joining.layout, _memory_of(self.hold)
+        total = checked_copy(self._region.parameters, parameters, layout, self.header.scale)
+        rest[:] = self._region.rest
         payload = self._committing.format(WireType.FLOAT32)
-        check_rest(payload, payload.parameter_bytes, np.frombuffer(buffer.rest, np.uint8))
-        return (total + word_sum(buffer.rest, layout.parameter_count)) % (1 << 32)
+        check_rest(payload, payload.parameter_bytes, np.frombuffer(rest, np.uint8))
+        return (total + word_sum(rest, layout.parameter_count)) % (1 << 32)
+
+
+def _memory_of(hold: Hold) -> tuple[NDArray[np.float32], memoryview]:
+    """Where a commit's PARAMETERs go, and its BUFFERs."""
+    if hold.buffer is None:
+        raise AssertionError("a commit holds no buffer")
+    return hold.buffer.parameters, hold.buffer.rest
 
 
 def _region_of(session: Session, header: Header) -> DeltaRegion:

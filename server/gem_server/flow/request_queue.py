@@ -43,8 +43,9 @@ class RequestQueue(ABC):
 
     def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
         """Who of `waiting` gets the next staging buffer: the first, but commits only once training has started."""
-        started = self._started()
-        return next((hold for hold in waiting if started or hold.purpose is Purpose.INITIALIZE), None)
+        if waiting and self._started():
+            return waiting[0]
+        return next((hold for hold in waiting if hold.purpose is Purpose.INITIALIZE), None)
 
     def last(self, waiting: Sequence[Hold]) -> Hold:
         """Who of `waiting` would be the last to get one: who has come last."""

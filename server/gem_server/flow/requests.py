@@ -6,7 +6,7 @@ A request is complete when the server has everything it needs to serve it; from 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,7 @@ class Request(Generic[Outcome]):
 AnyRequest: TypeAlias = Request[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """A commit's outcome: its verdict, and the fresh snapshot to stream (None: its call has gone meanwhile)."""
 
     verdict: Verdict
@@ -74,7 +73,6 @@ class CommitRequest(Request[Applied]):
     """A complete, valid commit. It is always applied; `hold.buffer` belongs to the queue now.
 
     `base` is the version that its gradient was computed at, and the session holds it.
-    `applied` resolves when it was, also where the call that waits for `done` has gone.
     """
 
     session: Session
@@ -85,12 +83,23 @@ class CommitRequest(Request[Applied]):
     content: Content
     loss: float | None
     samples: int
-    applied: "asyncio.Future[None]" = field(default_factory=_new_future, kw_only=True)
+    _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property
     def in_turn(self) -> bool:
         """Commits take turns."""
         return True
+
+    def when_applied(self) -> "asyncio.Future[None]":
+        """Resolves when it was, also where the call that waits for `done` has gone; for who asks before that."""
+        if self._applied is None:
+            self._applied = _new_future()
+        return self._applied
+
+    def was_applied(self) -> None:
+        """Tell who waits for that."""
+        if self._applied is not None:
+            self._applied.set_result(None)
 
 
 @dataclass(slots=True, eq=False)

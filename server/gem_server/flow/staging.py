@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout
+from gem_core.aligned import aligned_empty
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.state.sessions import Session
@@ -45,7 +46,7 @@ class StagingBuffer:
     __slots__ = ("parameters", "rest")
 
     def __init__(self, layout: Layout) -> None:
-        self.parameters: NDArray[np.float32] = np.empty(layout.parameter_count, np.float32)
+        self.parameters: NDArray[np.float32] = aligned_empty(layout.parameter_count)
         self.rest = memoryview(bytearray(layout.buffer_bytes))
 
 
@@ -123,7 +124,7 @@ class StagingPool:
     @property
     def free(self) -> int:
         """Buffers that nobody holds; the one for the slow does not count."""
-        return self.capacity - sum(1 for hold in self._holding if not hold.aside)
+        return self.capacity - len(self._holding) + self._aside()
 
     @property
     def waiting(self) -> int:
@@ -134,15 +135,25 @@ class StagingPool:
         """The layout is settled: buffers for commits have its size. They are made when first needed."""
         self._layout = layout
 
+    def take(self, session: Session, call: Call, purpose: Purpose) -> Hold | None:
+        """A buffer, if there is one to be had now; None: `reserve` one."""
+        if self._waiting:
+            return None
+        hold = Hold(session, call, purpose)
+        if not self._finds_a_buffer(hold) or self._order.pick((hold,), self._holding) is not hold:
+            return None
+        self._grant(hold)
+        return hold
+
     async def reserve(self, session: Session, call: Call, purpose: Purpose) -> Hold:
         """Wait for a buffer. Raises WAITING_ROOM when too many wait who come first: at once, or when they have come."""
+        taken = self.take(session, call, purpose)
+        if taken is not None:
+            return taken
         hold = Hold(session, call, purpose)
         if session.asked_at is None:
             session.asked_at = self._clock()
         hold.asked_at = session.asked_at
-        if not self._waiting and self._finds_a_buffer(hold) and self._order.pick((hold,), self._holding) is hold:
-            self._grant(hold)
-            return hold
         granted = hold.granted = asyncio.get_running_loop().create_future()
         if self.waiting >= self.waiting_limit:
             self._make_room_for(hold)
@@ -268,14 +279,21 @@ class StagingPool:
         last.call.end(refusal)
 
     def _is_slow(self, seconds: float) -> bool:
-        usual = statistics.median(self._recent_seconds) if self._recent_seconds else float("inf")
-        return seconds > max(SLOW_SECONDS, SLOW_FACTOR * usual)
+        if seconds <= SLOW_SECONDS or not self._recent_seconds:
+            return False
+        return seconds > SLOW_FACTOR * statistics.median(self._recent_seconds)
 
     def _finds_a_buffer(self, hold: Hold) -> bool:
-        return not self._aside_is_full() if hold.session.uploads_slowly else self.free > 0
+        if hold.session.uploads_slowly:
+            return not self._aside_is_full()
+        return len(self._holding) < self.capacity or self.free > 0
 
     def _aside_is_full(self) -> bool:
-        return sum(1 for hold in self._holding if hold.aside) >= BUFFERS_FOR_THE_SLOW
+        return self._aside() >= BUFFERS_FOR_THE_SLOW
+
+    def _aside(self) -> int:
+        """Uploads that have a buffer for the slow."""
+        return len([hold for hold in self._holding if hold.aside])
 
     def _take_buffer(self) -> StagingBuffer:
         if self._spare:

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -19,6 +19,7 @@ from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
+Outcome = TypeVar("Outcome")
 Context: TypeAlias = ServicerContext[bytes, bytes] | CommitConnection
 
 # What these say follows from the commits that were applied.
@@ -74,18 +75,17 @@ class Attendance:
             raise Refusal(Reason.MALFORMED, "the session_id changed within a stream: open a stream for each session")
         return session
 
-    @contextmanager
-    def idle(self) -> Iterator[None]:
-        """Around waiting for the worker's next word: the call runs, but nothing says that the worker does."""
-        if self.session is None:
-            yield
-            return
+    async def idle(self, waiting: Awaitable[Outcome]) -> Outcome:
+        """Wait for the worker's next word: the call runs, but nothing says that the worker does."""
+        session = self.session
+        if session is None:
+            return await waiting
         self.answered()
-        self.session.idle_calls += 1
+        session.idle_calls += 1
         try:
-            yield
+            return await waiting
         finally:
-            self.session.idle_calls -= 1
+            session.idle_calls -= 1
 
     def answered(self) -> None:
         """The worker has its answer. A call that just ends says nothing of it: so do connections that are given up."""

@@ -19,7 +19,7 @@ import grpc
 from gemps import http2
 from gemps.framing import SMALL_BYTES, Buffer
 from gemps.header_block import write_headers
-from gemps.http2 import BadMessageError, Http2, ProtocolError
+from gemps.http2 import BadMessageError, Http2, Place, ProtocolError
 
 # What the peer may send before it hears from the reader; TCP stops it before that.
 _WINDOW = 1 << 30
@@ -72,12 +72,14 @@ class CommitConnection:
         # The call.
         self._task: asyncio.Task[None] | None = None
         self._last_stream = 0
+        self._had_call = False  # before this one, whose handler may still be ending
         self._headers: Mapping[str, bytes] = {}
         self._is_half_closed = False
         self._has_begun = False  # to answer
         # Reading.
         self._is_reading = False  # the handler waits for a message
         self._moved = 0  # bytes since others had their turn
+        self._has_answered = False  # since it read last
         self._is_taken = False  # it looks at the one that is there
         self._is_listening = False  # to the socket
         self._news: asyncio.Future[None] | None = None
@@ -139,17 +141,25 @@ class CommitConnection:
             block = write_headers(((":status", "200"), ("content-type", "application/grpc"), *metadata))
             self._put_frame(http2.HEADERS, http2.END_HEADERS, block)
 
-    async def read(self) -> Buffer | object:
-        """The next message, valid until the next call of this; grpc.aio.EOF when the peer has sent its last."""
+    async def read(self, place: Place | None = None) -> Buffer | object:
+        """The next message, valid until the next call of this; grpc.aio.EOF when the peer has sent its last.
+
+        `place` may be asked where the end of a large one goes (gemps.http2), which then is what is returned. Nothing is
+        written there any more when this has returned, or raised.
+        """
         self._check()
         incoming = self._http2
         if self._is_taken:
             self._is_taken = False
             incoming.release()
         self._is_reading = incoming.wants_data = True
+        incoming.place = place
         receipts = 0
         try:
-            self._hear(0)
+            if incoming.has_more:
+                self._hear(0)
+            elif self._has_answered and not self._is_half_closed:  # which the peer has yet to read before it says more
+                await self._more()
             while not (incoming.has_message or self._is_half_closed):
                 self._check()
                 if not self._receive():
@@ -157,23 +167,36 @@ class CommitConnection:
                 elif (receipts := receipts + 1) % _RECEIPTS == 0:
                     await asyncio.sleep(0)
         finally:
-            self._is_reading = False
+            self._is_reading = self._has_answered = False
             incoming.wants_data = not incoming.stream
+            incoming.place = None
+            if place is not None:
+                incoming.displace()
         if not incoming.has_message:
             return grpc.aio.EOF
         message: Buffer = incoming.message
-        is_small = len(message) <= SMALL_BYTES  # others stay where they were received until the next call
-        if is_small:
+        if len(message) <= SMALL_BYTES:  # others stay where they were received until the next call
             message = bytes(message)
             incoming.release()
         else:
             self._is_taken = True
-        self._hear(0)  # what has come with it: a handler that answers may need the window that it opens
-        await self._has_moved(len(message))
+        if incoming.has_more:
+            self._hear(0)  # what has come with it: a handler that answers may need the window that it opens
+        if self._has_moved(len(message)):
+            await asyncio.sleep(0)
         return message
 
     async def write(self, *message: Buffer) -> None:
         """Send a message, which may be in pieces; returns when the kernel has all of it."""
+        self._check()
+        self._has_answered = True
+        if not self._frames and (small := self._http2.frame_of(*message)) is not None:
+            self._put_small(small)
+            if self._frames:
+                await self._drain()
+            if self._has_moved(len(small)):
+                await asyncio.sleep(0)
+            return
         pieces = http2.pieces_of(message)
         size = sum(piece.nbytes for piece in pieces)
         while pieces:
@@ -186,14 +209,16 @@ class CommitConnection:
                 await self._more()
             else:  # the word that opens its window can only come behind what nobody reads
                 await self.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much was sent ahead of an answer: read it")
-        await self._has_moved(size)
-
-    async def _has_moved(self, count: int) -> None:
-        """So many bytes were read or written: let others have their turn now and then."""
-        self._moved += count
-        if self._moved >= _TURN:
-            self._moved = 0
+        if self._has_moved(size):
             await asyncio.sleep(0)
+
+    def _has_moved(self, count: int) -> bool:
+        """So many bytes were read or written; whether it is time that others have their turn."""
+        self._moved += count
+        is_time = self._moved >= _TURN
+        if is_time:
+            self._moved = 0
+        return is_time
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
@@ -242,6 +267,7 @@ class CommitConnection:
         self._http2.wants_data = True
         self._is_taken = False
         self._task = None
+        self._had_call = True
         self._loop.call_soon(self._hear_on)
 
     def _hear_on(self) -> None:
@@ -259,8 +285,10 @@ class CommitConnection:
             self._loop.add_reader(self._socket, self._on_readable)
 
     def _on_readable(self) -> None:
-        with suppress(asyncio.CancelledError):  # the end of the connection, of which the call is told
+        try:
             self._receive()
+        except asyncio.CancelledError:  # the end of the connection, of which the call is told
+            return
 
     def _receive(self) -> bool:
         """Take in what has come, and act on it; whether anything had. Raises CancelledError when it was the end."""
@@ -340,7 +368,7 @@ class CommitConnection:
 
     def _check(self) -> None:
         """Raise CancelledError in a handler whose call is over."""
-        if self._is_over or self._task is not asyncio.current_task():
+        if self._is_over or self._task is None or (self._had_call and self._task is not asyncio.current_task()):
             raise asyncio.CancelledError
 
     def _limit_time(self, seconds: float) -> None:
@@ -363,6 +391,22 @@ class CommitConnection:
         self._pump()
         if len(self._frames) > _MOST_FRAMES:
             self.close()
+
+    def _put_small(self, said: bytes) -> None:
+        """Send a frame of data; what the kernel does not take waits."""
+        try:
+            sent = self._socket.send(said)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.close()
+            raise asyncio.CancelledError from None
+        if sent < len(said):
+            view = memoryview(said)
+            left = [view[: http2.FRAME_HEADER], view[http2.FRAME_HEADER :]]
+            http2.take(left, sent)
+            self._first_is_torn = sent > 0
+            self._frames.append(left)
 
     def _pump(self) -> None:
         """Send as much as the kernel takes."""

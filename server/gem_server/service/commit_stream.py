@@ -3,7 +3,14 @@
 from contextlib import closing
 from dataclasses import dataclass
 
-from gemps.framing import COMMIT_REQUEST_CHUNK, COMMIT_RESPONSE_CHUNK, parse_small, split_chunk
+from gemps.framing import (
+    COMMIT_REQUEST_CHUNK,
+    COMMIT_RESPONSE_CHUNK,
+    Buffer,
+    ChunkPlace,
+    parse_small,
+    split_chunk,
+)
 from gemps.v1 import commit_pb2
 
 from gem_core import WireType
@@ -14,6 +21,7 @@ from gem_server.flow.reading import superseded_by_newer_call
 from gem_server.flow.requests import Applied
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Attendance, Context
+from gem_server.service.commit_connection import CommitConnection
 from gem_server.service.reply_stream import put_header, send
 from gem_server.state.sessions import Session
 
@@ -29,6 +37,11 @@ class _Part:
     offset: int
     data: memoryview | None
     footer: Footer | None
+    is_placed: bool = False  # the data lies where it belongs
+
+    def may_be_whole(self, header: Header) -> bool:
+        """Whether its chunk is the beginning of a payload that may travel so."""
+        return not self.offset and header.byte_count <= WHOLE_COMMIT_BYTES
 
 
 class CommitStream:
@@ -43,7 +56,7 @@ class CommitStream:
         """One stream, until the worker ends it. An end in the midst of a commit discards that commit."""
         async with self._answering.stream(context) as (call, attendance):
             try:
-                while (part := await _read_next(context, attendance)) is not None:
+                while (part := _take_apart(await attendance.idle(context.read()))) is not None:
                     await self._one_commit(context, call, attendance, part)
                     # A drain ends idle streams; this one was in the midst of a commit, and would be idle from here on.
                     self._answering.gate.check_not_draining()
@@ -62,10 +75,14 @@ class CommitStream:
             if older is not None:
                 older.end(superseded_by_newer_call())
         header = messages.header_from(part.header)
-        applied = await self._committing.judge(session, call, header)
-        if applied is None and header.wire_type is WireType.SHARED_MEMORY:
+        if not self._committing.is_next(session, header):
+            applied = await self._committing.answer_repeat(session, call, header)
+        elif header.wire_type is WireType.SHARED_MEMORY:
             applied = await self._take_shared(session, call, header, part)
-        elif applied is None:
+        elif part.data is not None and part.footer is not None and part.may_be_whole(header):
+            with await self._committing.stage_whole(session, call, header) as whole:
+                applied = await whole.complete(part.data, part.footer)
+        else:
             with await self._committing.stage(session, call, header) as staged:
                 applied = await self._receive(context, staged, header, part)
         await self._reply(context, session, header, applied)
@@ -90,17 +107,20 @@ class CommitStream:
                 f"of at most {WHOLE_COMMIT_BYTES} bytes travel whole in the header's message",
             )
         received: _Part | None = part
+        place = ChunkPlace(COMMIT_REQUEST_CHUNK, staged.place)
         while True:
             if received is None:
                 raise Refusal(
                     Reason.OUT_OF_ORDER,
                     "the stream ended without the commit's footer, and nothing was applied: send it again",
                 )
-            if received.data is not None:
+            if received.is_placed and received.data is not None:
+                staged.add_placed(received.offset, received.data.nbytes)
+            elif received.data is not None:
                 staged.add(received.offset, received.data)
             if received.footer is not None:
                 return await staged.complete(received.footer)
-            received = await _read(context)
+            received = await _read(context, place)
             if received is not None and received.header is not None:
                 raise Refusal(
                     Reason.OUT_OF_ORDER,
@@ -126,8 +146,7 @@ class CommitStream:
                 applied.reader,
                 payload,
                 b"",
-                head=head.SerializeToString(),
-                last=commit_pb2.CommitResponse(),
+                head=head,
                 chunk_field=COMMIT_RESPONSE_CHUNK,
                 chunk_bytes=self._chunk_bytes,
             )
@@ -137,13 +156,20 @@ class CommitStream:
             telemetry.bytes_received += self._committing.format(session.joining.delta_wire_type).byte_count
 
 
-async def _read_next(context: Context, attendance: Attendance) -> _Part | None:
-    with attendance.idle():
-        return await _read(context)
+async def _read(context: Context, place: ChunkPlace) -> _Part | None:
+    """The next message; at the commit port a large chunk is received where it belongs."""
+    if not isinstance(context, CommitConnection):
+        return _take_apart(await context.read())
+    raw = await context.read(place)
+    placed = place.taken()
+    if placed is None or not isinstance(raw, bytes | memoryview):
+        return _take_apart(raw)
+    rest, offset = placed
+    return _part_of(rest, offset, memoryview(raw), is_placed=True)
 
 
-async def _read(context: Context) -> _Part | None:
-    raw: bytes | object = await context.read()
+def _take_apart(raw: Buffer | object) -> _Part | None:
+    """A message of the worker; None: it has sent its last."""
     if not isinstance(raw, bytes | memoryview):  # grpc.aio.EOF
         return None
     message = parse_small(commit_pb2.CommitRequest, raw)
@@ -153,13 +179,22 @@ async def _read(context: Context) -> _Part | None:
             offset, data = message.chunk.offset, memoryview(message.chunk.data)
         messages.check_size(commit_pb2.CommitRequest, len(raw) - len(data or b""))
     else:
-        rest, offset, data = split_chunk(raw, COMMIT_REQUEST_CHUNK)
-        if not rest:
-            return _Part(None, offset, data, None)
-        message = messages.parse(commit_pb2.CommitRequest, rest)
+        return _part_of(*split_chunk(raw, COMMIT_REQUEST_CHUNK))
+    return _part(message, offset, data)
+
+
+def _part_of(rest: bytes, offset: int, data: memoryview | None, *, is_placed: bool = False) -> _Part:
+    """`rest`: the message's fields beside its chunk, serialised."""
+    if not rest:
+        return _Part(None, offset, data, None, is_placed)
+    return _part(messages.parse(commit_pb2.CommitRequest, rest), offset, data, is_placed=is_placed)
+
+
+def _part(message: commit_pb2.CommitRequest, offset: int, data: memoryview | None, *, is_placed: bool = False) -> _Part:
     return _Part(
         message.header if message.HasField("header") else None,
         offset,
         data,
         messages.footer_from(message.footer) if message.HasField("footer") else None,
+        is_placed,
     )

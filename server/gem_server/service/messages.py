@@ -46,6 +46,7 @@ RUN_STATES = {
     RunState.TRAINING: run_pb2.RUN_STATE_TRAINING,
     RunState.FINISHED: run_pb2.RUN_STATE_FINISHED,
 }
+_WIRE_TYPES = {int(one): one for one in WireType}
 _ORDERS = {
     "fifo": run_pb2.SERVING_ORDER_FIFO,
     "round-robin": run_pb2.SERVING_ORDER_ROUND_ROBIN,
@@ -136,12 +137,7 @@ def wire_type_from(number: int) -> WireType:
     """A wire type that this server can take in a message. Raises WIRE_TYPE."""
     if number == WireType.SHARED_MEMORY:
         raise Refusal(Reason.WIRE_TYPE, "SHARED_MEMORY is for commits alone: use what Join settled")
-    try:
-        return WireType(number)
-    except ValueError:
-        raise Refusal(
-            Reason.WIRE_TYPE, f"wire_type {number} is unspecified or unknown: use what Join settled"
-        ) from None
+    return _wire_type_of_commit(number)
 
 
 def header_from(message: commit_pb2.CommitHeader) -> committing.Header:
@@ -166,7 +162,10 @@ def _scale_from(scale: float) -> float:
 
 
 def _wire_type_of_commit(number: int) -> WireType:
-    return WireType.SHARED_MEMORY if number == WireType.SHARED_MEMORY else wire_type_from(number)
+    known = _WIRE_TYPES.get(number)
+    if known is None:
+        raise Refusal(Reason.WIRE_TYPE, f"wire_type {number} is unspecified or unknown: use what Join settled")
+    return known
 
 
 def _handle_from(message: transfer_pb2.SharedMemoryHandle) -> Handle:

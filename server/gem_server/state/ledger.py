@@ -6,14 +6,14 @@ a commit may come after either has gone. Not thread-safe; the event loop's threa
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gem_core import Statistics
 from gem_server.state.central_variable import Version
 from gem_server.state.run import RunState
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """What makes two commits of one sequence the same: wire type (its number), payload bytes, CRC32C."""
 
     wire_type: int
@@ -21,8 +21,7 @@ class Content:
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The server's answer to an applied commit."""
 
     sequence: int

@@ -99,7 +99,7 @@ class Run:
                 Reason.RUN_FINISHED,
                 f"worker {worker.name} has spent its budget of {worker.limit} commits: leave, and exit 0",
             )
-        if self.all_reserved:
+        if self.budget.commits and self.all_reserved:
             raise Refusal(
                 Reason.RUN_FINISHED, f"the run's budget of {self.budget.commits} commits is spent: leave, and exit 0"
             )

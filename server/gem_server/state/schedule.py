@@ -23,12 +23,11 @@ class EtaSchedule:
 
     def at(self, commits: int) -> float:
         """Eta for the next delta when `commits` have been applied."""
-        after = max(0, commits - self.warmup)
         eta = self.eta
         if self.kind == "step":
-            eta = self.eta * self.step_factor ** (after // self.step_every)
+            eta = self.eta * self.step_factor ** (max(0, commits - self.warmup) // self.step_every)
         elif self.kind == "cosine":
-            done = min(1.0, after / max(1, self.decay_commits - self.warmup))
+            done = min(1.0, max(0, commits - self.warmup) / max(1, self.decay_commits - self.warmup))
             eta = self.eta_min + (self.eta - self.eta_min) * (1 + math.cos(math.pi * done)) / 2
         if commits < self.warmup:
             eta *= (commits + 1) / self.warmup

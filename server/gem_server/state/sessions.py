@@ -32,6 +32,13 @@ class Endable(Protocol):
         """Make the call end, raising this where it waits."""
 
 
+class Queued(Protocol):
+    """A complete commit in the queue."""
+
+    def when_applied(self) -> "asyncio.Future[None]":
+        """Resolves when it was applied."""
+
+
 class Reading(Protocol):
     """A running stream of a session's snapshot."""
 
@@ -63,7 +70,7 @@ class Session:
     `held` is what the worker holds (None until its first completed pull), written by the applying task alone.
     `open_calls` are running; `idle_calls` of them have nothing to do until the worker says more. `commit_call` is its
     running Commit stream, `reader` whoever streams its newest snapshot. `queued_sequence` is that of its complete
-    commit in the queue (0: none), and `queued_commit` resolves when that was applied. `asked_at`: since when it has
+    commit in the queue (0: none), and `queued_commit` that one itself. `asked_at`: since when it has
     asked for a staging buffer (None: it does not, or has one); `uploads_slowly`: its uploads have kept others waiting.
     `regions`: the memory that it shares with its worker, or did (None: it never did).
     """
@@ -83,7 +90,7 @@ class Session:
     reader: Reading | None = None
     queued_pulls: int = 0
     queued_sequence: int = 0
-    queued_commit: "asyncio.Future[None] | None" = None
+    queued_commit: Queued | None = None
     asked_at: float | None = None
     uploads_slowly: bool = False
     regions: SessionRegions | None = None

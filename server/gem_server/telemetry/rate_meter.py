@@ -33,6 +33,8 @@ class RateMeter:
 
     def _advance(self, now: float) -> None:
         second = int(now)
+        if second == self.second:
+            return
         for passed in range(self.second + 1, min(second, self.second + RATE_WINDOW_SECONDS) + 1):
             self.buckets[passed % RATE_WINDOW_SECONDS] = 0
         self.second = max(self.second, second)

@@ -12,6 +12,8 @@ from gem_server.telemetry.worker_telemetry import Distributions, WorkerTelemetry
 # Commits that are noted, and counted later, all in one go: that takes less time than to count each as it comes. So few
 # that what is kept for that does not call the garbage collector, which looks after 700 new objects.
 MOST_NOTED = 256
+# So often it is asked whether a sample is due.
+_LOOK_SECONDS = 0.01
 
 
 class Telemetry:
@@ -43,11 +45,15 @@ class Telemetry:
         self.wait = Histogram(WAIT_BOUNDS)
         self.history = History()
         self.tensor_pi = TensorPi(rule)
+        self._look_again = 0.0
         self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None]] = []
 
     def sample(self, layout: Layout) -> Sample | None:
         """What shall look at the next commit before that is applied; None: nothing."""
-        return self.tensor_pi.due(self._run_seconds(), layout) if self.is_wanted else None
+        if not self.is_wanted or (now := self._clock()) < self._look_again:
+            return None
+        self._look_again = now + _LOOK_SECONDS
+        return self.tensor_pi.due(self._run_seconds(), layout)
 
     def committed(
         self,

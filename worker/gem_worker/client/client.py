@@ -221,10 +221,10 @@ class Client:
             ServerRefused: BAD_VALUE and the like; nothing changed, and the session goes on.
             Superseded: a newer process joined under the same name.
         """
-        self._check_member()
+        self._check_usable()
         formats = self._session.formats
-        delta_view = byte_view(delta, formats[0], "the delta")
-        into_view = byte_view(into, formats[1], "the buffer for parameters", writable=True)
+        delta_view = byte_view(delta, formats.delta, "the delta")
+        into_view = byte_view(into, formats.parameters, "the buffer for parameters", writable=True)
         return self._committer.commit(delta_view, into_view, loss, samples, base=base, in_place=in_place, scale=scale)
 
     def give_up(self) -> None:

@@ -14,18 +14,16 @@ What may be known after a break, and what is then done:
 A repeat cannot be applied twice: the server checks sequence and CRC (commit.proto).
 """
 
-from gemps.v1 import commit_pb2
-
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
-from gem_worker.client.commit_stream import CommitReply, CommitStream, Outgoing, SharedCommit, StreamedCommit
+from gem_worker.client.commit_stream import CommitReply, CommitStream
 from gem_worker.client.errors import MisuseError, RunFinished, ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
-from gem_worker.client.messages import CommitOutcome, RunState, Version, to_wire_types
+from gem_worker.client.messages import CommitOutcome, RunState, Version
+from gem_worker.client.outgoing import WHOLE_LIMIT, Delta, Outgoing, SharedCommit, StreamedCommit, WholeCommits
 from gem_worker.client.pull import Puller
 from gem_worker.client.receive import ParametersReceiver
-from gem_worker.client.send import Source
 from gem_worker.client.session import LOST_SESSION, Session
 from gem_worker.client.watchdog import Watchdog
 
@@ -40,6 +38,7 @@ class Committer:
         self._puller = puller
         self._on_event = on_event
         self._stream: CommitStream | None = None
+        self._whole: WholeCommits | None = None
 
     def has_open_stream(self) -> bool:
         """Whether a stream is open, which keeps the session alive by itself. Any thread may ask."""
@@ -64,9 +63,10 @@ class Committer:
         scale: float | None = None,
     ) -> CommitOutcome:
         """See Client.commit; the buffers are bytes and of the right size."""
-        header = self._header(delta, loss, samples, base, scale)
+        described = self._describe(delta, loss, samples, base, scale)
+        outgoing = self._outgoing(described)
         try:
-            outcome = self._until_settled(header, delta, into, in_place=in_place)
+            outcome = self._until_settled(described, outgoing, into, in_place=in_place)
         except (ServerRefused, RunFinished):
             # Refused: nothing changed, and nothing is uncertain.
             self.drop_stream()
@@ -80,50 +80,35 @@ class Committer:
         self._session.patience.succeeded()
         return outcome
 
-    def _header(
+    def _describe(
         self, delta: memoryview, loss: float | None, samples: int, base: Version | None, scale: float | None
-    ) -> commit_pb2.CommitHeader:
+    ) -> Delta:
         session = self._session
-        if session.version is None:
+        held = session.held
+        if not held:
             raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
-        base = base if base is not None else session.version
-        if base not in session.held:
+        if base is None:
+            base = held[-1]
+        elif base not in held:
             raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
-        header = commit_pb2.CommitHeader(
-            session_id=session.session_id,
-            sequence=session.last_applied + 1,
-            base_version=base.to_wire(),
-            byte_count=delta.nbytes,
-            samples=samples,
-        )
-        if loss is not None:
-            header.loss = loss
-        if scale is not None:
-            if session.formats.delta.wire_type is not WireType.FLOAT32:
-                raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
-            header.scale = scale
-        return header
+        if scale is not None and session.formats.delta.wire_type is not WireType.FLOAT32:
+            raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
+        return Delta(session.last_applied + 1, base, delta, loss, samples, scale)
 
-    def _outgoing(self, header: commit_pb2.CommitHeader, delta: memoryview) -> Outgoing:
-        """The delta in shared memory, if there is any; else as chunks."""
-        session, own = self._session, commit_pb2.CommitHeader()
-        own.CopyFrom(header)
+    def _outgoing(self, delta: Delta) -> Outgoing:
+        """The delta in shared memory, if there is any; else in one message, or as chunks."""
+        session, payload = self._session, self._session.formats.delta
         shared = session.open_shared()
         if shared is not None:
-            shared.write(delta)
-            own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([WireType.SHARED_MEMORY])[0]))
-            return SharedCommit(own, delta, session.formats.delta, shared)
-        payload = session.formats.delta
-        source = Source(delta, payload, own.scale if own.HasField("scale") else None)
-        own.ClearField("scale")
-        own.MergeFrom(commit_pb2.CommitHeader(wire_type=to_wire_types([payload.wire_type])[0]))
-        return StreamedCommit(own, source, payload, session.membership.chunk_bytes)
+            return SharedCommit(session.session_id, delta, payload, shared)
+        if payload.byte_count > WHOLE_LIMIT:
+            return StreamedCommit(session.session_id, delta, payload, session.membership.chunk_bytes)
+        if self._whole is None or self._whole.payload is not payload:
+            self._whole = WholeCommits(session.session_id, payload)
+        return self._whole.make(delta)
 
-    def _until_settled(
-        self, header: commit_pb2.CommitHeader, delta: memoryview, into: memoryview, *, in_place: bool
-    ) -> CommitOutcome:
+    def _until_settled(self, delta: Delta, outgoing: Outgoing, into: memoryview, *, in_place: bool) -> CommitOutcome:
         session, payload = self._session, self._session.formats.parameters
-        outgoing = self._outgoing(header, delta)
         # The server says this delta is applied: its header alone brings the stored verdict.
         applied = False
         # What `into` holds since the session was lost, for when the stored verdict is lost, too.
@@ -149,12 +134,12 @@ class Committer:
                 if refusal.reason == "NO_SHARED_MEMORY":
                     if shared is session.open_shared():
                         session.stop_sharing(why)
-                    outgoing = self._outgoing(header, delta)
+                    outgoing = self._outgoing(delta)
                     continue
                 self._recover(refusal)
             if session.version is None:
                 pulled = self._puller.pull(into, payload)
-            applied = session.last_applied == outgoing.sequence
+            applied = session.last_applied == delta.sequence
             if pulled is not None and not applied:
                 text = f"one delta was dropped, fresh parameters were pulled: {why}"
                 self._on_event(ClientEvent(EventKind.DELTA_DROPPED, text))

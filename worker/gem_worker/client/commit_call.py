@@ -19,8 +19,8 @@ class CommitCall(Protocol):
     When the call has ended sending does nothing: `receive` says why.
     """
 
-    def exchange(self) -> AbstractContextManager[None]:
-        """Around a series of `send` and `receive`."""
+    def exchange(self) -> AbstractContextManager[object]:
+        """Around a series of `send` and `receive`. Who is interrupted within it closes the call."""
 
     def send(self, messages: Iterable[Message]) -> None:
         """Send these messages, and make them as they are sent; it may return before that.

@@ -7,6 +7,9 @@ call are elsewhere; TLS and proxies are gRPC's (channel.py says when this is use
 
 The connection ends when the call does. Between two commits nobody reads: `look` does, now and then, so that a peer's
 ping is answered and an end is noticed.
+
+Ctrl-C and the like need no waiting here, as they do inside gRPC (interrupts.py): a handler that raises leaves the
+connection in any state, but nothing else, and whoever was interrupted closes the call.
 """
 
 import base64
@@ -15,8 +18,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self
 from urllib.parse import unquote
 
 import grpc
@@ -24,7 +28,6 @@ from gemps import http2
 from gemps.header_block import write_headers
 from gemps.http2 import BadMessageError, ForeignHeadersError, Http2, Place, ProtocolError
 
-from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.send import Message
 
 Metadata = Sequence[tuple[str, str]]
@@ -36,11 +39,11 @@ _INCARNATION = "gemps-incarnation"
 _WINDOW = 1 << 30
 # Small frames, and what of a large one came with them, which is copied once more.
 _BUFFER = 17 << 10
-# Pieces up to this are put together: a call with fewer of them is faster.
-_SMALL = 1 << 10
 # Seconds: for the connection to come about, as with gRPC; a ping on an idle one, and how long its answer may take.
 _CONNECT_TIMEOUT = 20.0
 _PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
+# Seconds for which a peer that has spoken is taken to be there still, without a look.
+_FRESH = 0.1
 # The same for a shortcut, which may lead nowhere: to connect, and to be answered by a busy server.
 _SHORTCUT_TIMEOUT, _SHORTCUT_ANSWER = 2.0, 10.0
 
@@ -138,48 +141,68 @@ class DirectCall:
         self._is_accepted = False
         self._expected = b""  # what accepts the call has to say it
         self._is_broken = False  # nothing can be written any more
-        self._sent_at = 0.0
+        self._sent_at = self._heard_at = 0.0
         self._pinged_at: float | None = None
         self._is_taken = False  # the message, by the caller of receive, who may still look at it
 
-    @contextlib.contextmanager
-    def exchange(self) -> Iterator[None]:
+    def exchange(self) -> Self:
         """See CommitCall."""
-        with interrupts_wait(self.cancel), self._lock:
-            try:
-                yield
-            finally:
-                self._release_message()
+        return self
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_taken:
+            self._release_message()
+        self._lock.release()
 
     def send(self, messages: Iterable[Message]) -> None:
         """See CommitCall; within `exchange`. It returns when the kernel has taken all of them."""
-        self._release_message()
+        if self._is_taken:
+            self._release_message()
         if self._end is not None:
             return
-        with contextlib.suppress(_OverError):
+        try:
             if self._socket is None:
                 self._connect()
             for message in messages:
-                self._write_message(http2.pieces_of(message))
+                frame = self._http2.frame_of(*message)
+                if frame is not None:
+                    self._write_small(frame)
+                else:
+                    self._write_message(http2.pieces_of(message))
+        except _OverError:
+            pass
 
     def receive(self, place: Place | None = None) -> memoryview | None:
         """See CommitCall; within `exchange`. Raises CallEnded."""
-        self._release_message()
+        if self._is_taken:
+            self._release_message()
         if self._end is None:
-            self._http2.place = place
-            with contextlib.suppress(_OverError):
-                while not self._http2.has_message:
+            connection = self._http2
+            connection.place = place
+            try:
+                while not connection.has_message:
                     self._step(wait=True)
+            except _OverError:
+                pass
+            else:
                 self._is_taken = True
-                self._http2.place = None
-                return self._http2.message
+                self._heard_at = time.monotonic()
+                connection.place = None
+                return connection.message
         end = self._end
         if end is None or end.code() is grpc.StatusCode.OK:
             return None
         raise end
 
     def look(self) -> bool:
-        """See CommitCall. Answers what has come, without waiting for more."""
+        """See CommitCall. Answers what has come, without waiting for more; a peer that has just spoken is there."""
+        if self._end is None and time.monotonic() - self._heard_at < _FRESH:
+            return not self._cancelled
         if self._socket is not None and self._end is None and self._lock.acquire(blocking=False):
             # Else somebody reads or writes, and will find out.
             try:
@@ -206,9 +229,8 @@ class DirectCall:
             self._socket.close()
 
     def _release_message(self) -> None:
-        if self._is_taken:
-            self._is_taken = False
-            self._http2.release()
+        self._is_taken = False
+        self._http2.release()
 
     # --- the connection
 
@@ -300,7 +322,7 @@ class DirectCall:
         now = time.monotonic()
         if self._pinged_at is not None and now - self._pinged_at > _PING_TIMEOUT:
             self._fail(grpc.StatusCode.UNAVAILABLE, "a ping was not answered")
-        if self._pinged_at is None and now - self._sent_at > _PING_AFTER:
+        if self._pinged_at is None and now - max(self._sent_at, self._heard_at) > _PING_AFTER:
             self._pinged_at = now
             self._http2.answers += http2.frame(http2.PING, 0, 0, bytes(8))
             self._answer()
@@ -326,17 +348,27 @@ class DirectCall:
     def _answer(self) -> None:
         """Send what the connection itself has to say."""
         said, self._http2.answers = self._http2.answers, bytearray()
-        self._write([memoryview(said)])
+        self._write_small(bytes(said))
+        self._sent_at = time.monotonic()
+
+    def _write_small(self, data: bytes) -> None:
+        assert self._socket is not None
+        if self._is_broken:
+            return
+        try:
+            sent = self._socket.send(data)
+        except OSError as error:
+            self._hung_up(error)
+        if sent < len(data):
+            self._write([memoryview(data)[sent:]])
 
     def _write(self, views: list[memoryview]) -> None:
         assert self._socket is not None
         if self._is_broken:
             return
         left = sum(view.nbytes for view in views)
-        if left <= _SMALL:
-            views = [memoryview(b"".join(views))]
-        elif len(views) > 2:
-            views[:2] = [memoryview(b"".join(views[:2]))]
+        if len(views) > 2:
+            views[:2] = [memoryview(b"".join(views[:2]))]  # two small ones
         try:
             while True:
                 sent = self._socket.sendmsg(views)
@@ -345,35 +377,31 @@ class DirectCall:
                     break
                 http2.take(views, sent)
         except OSError as error:
-            self._read_last_words()
-            self._broken(error)
+            self._hung_up(error)
         self._sent_at = time.monotonic()
 
-    def _read_last_words(self) -> None:
-        """A server may have said why before it hung up."""
-        if not self._is_broken:
-            self._is_broken = True
-            while not self._http2.has_message and self._step(wait=False):
-                pass
+    def _hung_up(self, error: OSError) -> NoReturn:
+        """Nothing can be written; the server may have said why before it hung up."""
+        self._is_broken = True
+        while not self._http2.has_message and self._step(wait=False):
+            pass
+        self._broken(error)
 
     # --- receiving
 
     def _step(self, *, wait: bool) -> bool:
         """Read once, and act on what is complete; False when nothing had come. Raises _OverError when it is the end."""
-        if self._http2.has_more and self._hear(0):  # what came with the message before
-            return True
-        return self._hear(self._read(wait=wait))
-
-    def _hear(self, count: int) -> bool:
+        connection = self._http2
         try:
-            heard = self._http2.received(count)
+            # First what came with the message before.
+            heard = (connection.has_more and connection.received(0)) or connection.received(self._read(wait=wait))
         except ForeignHeadersError as error:
             self.is_foreign = True
             self._fail(grpc.StatusCode.UNAVAILABLE, f"the path to the server uses {error}")
         except ProtocolError as error:
             is_too_large = isinstance(error, BadMessageError) and error.is_too_large
             self._fail(grpc.StatusCode.RESOURCE_EXHAUSTED if is_too_large else grpc.StatusCode.INTERNAL, str(error))
-        if self._http2.answers:
+        if connection.answers:
             self._answer()
         return heard
 

@@ -18,7 +18,7 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 try:
-    # What `signal` is made of, without what makes enums of handlers and fails at it when they are functions: that is a
+    # What `signal` is made of, without what makes enums of handlers and fails at it when they are functions: that was a
     # seventh of a small commit's time.
     _plain: Any = importlib.import_module("_signal")
 except ImportError:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.descriptor import EnumDescriptor
@@ -124,8 +124,7 @@ class Membership:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CommitStatistics:
+class CommitStatistics(NamedTuple):
     """What the rule did with a delta; fractions and mean_pi are over the elements with delta != 0 (commit.proto)."""
 
     mean_pi: float
@@ -137,8 +136,7 @@ class CommitStatistics:
     update_norm: float
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The server's word on one commit. `version` is the one it made; `duplicate`: stored from an earlier attempt."""
 
     sequence: int
@@ -154,11 +152,11 @@ class Verdict:
         """From the wire's message."""
         statistics = verdict.statistics
         return cls(
-            sequence=verdict.sequence,
-            version=Version.of(verdict.version),
-            duplicate=verdict.duplicate,
-            staleness=verdict.staleness,
-            statistics=CommitStatistics(
+            verdict.sequence,
+            Version.of(verdict.version),
+            verdict.duplicate,
+            verdict.staleness,
+            CommitStatistics(
                 statistics.mean_pi,
                 statistics.blocked_fraction,
                 statistics.clamped_fraction,
@@ -167,13 +165,12 @@ class Verdict:
                 statistics.delta_norm,
                 statistics.update_norm,
             ),
-            run_state=RunState.of(verdict.run_state),
-            next_eta=verdict.next_eta,
+            RunState.of(verdict.run_state),
+            verdict.next_eta,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOutcome:
+class CommitOutcome(NamedTuple):
     """How a commit ended. In every case `parameters` now holds the parameters of `version`.
 
     `applied` False: the delta was dropped, because the server was restarted or the session's snapshot had moved on.

@@ -6,8 +6,10 @@ One receiver lives through all attempts of a transfer: what has arrived stays, a
 from typing import Protocol
 
 import numpy as np
+from gemps.framing import Buffer
 from gemps.v1 import transfer_pb2
 
+from gem_core.checksum import crc32c
 from gem_core.chunking import RawAssembler
 from gem_core.payload import PayloadFormat
 from gem_worker.client.errors import ServerMisbehavedError
@@ -54,17 +56,19 @@ class ParametersReceiver:
         self._in_place = in_place
         self._handle: transfer_pb2.SharedMemoryHandle | None = None
         self._assembler: RawAssembler | None = None
+        self._came_whole = 0  # bytes, of a transfer that needed no assembler
         self.version: Version | None = None
         self.parameters = into
 
     @property
     def received(self) -> int:
         """Bytes that have arrived in order: a border, at which a torn transfer can go on."""
-        return self._assembler.received if self._assembler is not None else 0
+        return self._assembler.received if self._assembler is not None else self._came_whole
 
     def reset(self) -> None:
         """Forget what has arrived: the transfer starts over."""
         self._assembler = None
+        self._came_whole = 0
         self._handle = None
         self.version = None
         self.parameters = self._into
@@ -75,9 +79,7 @@ class ParametersReceiver:
         Raises ServerMisbehavedError when it announces other than what was asked for.
         """
         payload = self._payload
-        found = (header.byte_count, int(header.wire_type), header.with_constants, header.layout_digest)
-        wanted = (payload.byte_count, int(payload.wire_type), payload.with_constants, payload.layout.digest)
-        if found != wanted:
+        if not self._is_as_asked(header):
             raise ServerMisbehavedError(
                 f"the server sends {header.byte_count} bytes of layout {header.layout_digest.hex()[:8]} in wire type "
                 f"{header.wire_type}; {payload.byte_count} of {payload.layout.digest.hex()[:8]} in "
@@ -95,6 +97,39 @@ class ParametersReceiver:
         # A new one for every attempt: the footer counts the chunks of its own stream, but the CRC is of all bytes.
         checksum = self._assembler.crc32c if self._assembler is not None else 0
         self._assembler = RawAssembler(payload, self._into, start=self.received, crc32c=checksum)
+
+    def take_whole(
+        self, header: transfer_pb2.ParametersHeader, offset: int, data: Buffer, footer: transfer_pb2.Footer
+    ) -> bool:
+        """Take header, chunk and footer of a transfer that came in one message; whether it is complete by that.
+
+        If it is not, nothing was done: `announce`, `add` and `finish` go on with it, or say what is wrong.
+        """
+        size = self._payload.byte_count
+        if (
+            self.version is not None
+            or not len(data) == footer.byte_count == size
+            or footer.chunk_count != 1
+            or offset
+            or header.offset
+            or header.HasField("shared_memory")
+            or not self._is_as_asked(header)
+            or crc32c(data) != footer.crc32c
+        ):
+            return False
+        self._into[:] = data
+        self._came_whole = size
+        self.version = Version.of(header.version)
+        return True
+
+    def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:
+        payload = self._payload
+        return (
+            header.byte_count == payload.byte_count
+            and header.wire_type == int(payload.wire_type)
+            and header.with_constants == payload.with_constants
+            and header.layout_digest == payload.layout.digest
+        )
 
     def add(self, offset: int, data: memoryview) -> None:
         """A chunk. Raises gem_core's ChunkError when it does not continue what has arrived."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType
 
 # One message, in pieces: bytes of the payload stay where they are until the message is sent.
 Message: TypeAlias = tuple[Buffer, ...]
@@ -85,6 +86,28 @@ class Source:
         np.multiply(np.frombuffer(piece[:count], np.float32), scale, out=into[:count].view(np.float32))
         into[count : piece.nbytes] = np.frombuffer(piece[count:], np.uint8)
         return into[: piece.nbytes].data
+
+
+class SmallSource:
+    """Small payloads of one format on their way out, one after the other: each in one piece, in the same memory."""
+
+    def __init__(self, format_: PayloadFormat) -> None:
+        memory = np.empty(format_.byte_count, np.uint8)
+        self._split = format_.parameter_bytes
+        self._has_rest = format_.rest_bytes > 0
+        self._parameters = memory[: self._split].view(np.float32) if format_.wire_type is WireType.FLOAT32 else None
+        self._memory = memory.data
+
+    def take(self, payload: memoryview, scale: float | None) -> memoryview:
+        """What is sent of this payload; arguments as `Source`'s. Valid until the next one, and while this one is."""
+        if scale is None:
+            return payload
+        if self._parameters is None:
+            raise AssertionError("a scale needs a payload of float32")
+        np.multiply(np.frombuffer(payload, np.float32, self._parameters.size), np.float32(scale), self._parameters)
+        if self._has_rest:
+            self._memory[self._split :] = payload[self._split :]
+        return self._memory
 
 
 def chunk_messages(

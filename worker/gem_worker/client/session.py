@@ -123,8 +123,9 @@ class Session:
 
     def replied(self, version: Version) -> None:
         """A commit's reply is complete: the server keeps this version, and with overlap the one before it."""
-        if version != self.version:
-            self.held = (*(self.held[-1:] if self.membership.overlap else ()), version)
+        held = self.held
+        if not held or version != held[-1]:
+            self.held = (*held[-1:], version) if self.membership.overlap else (version,)
 
     def lost(self) -> None:
         """What the server keeps for us is open: only a pull goes on."""

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from gem_worker.client.settings import ClientSettings
 
@@ -21,20 +20,28 @@ PROBE_TIMEOUT = 20.0
 _LARGEST_TICK = 1.0
 
 
-@dataclass(slots=True, eq=False)
 class Watched:
-    """One call under watch. Written by the thread that makes the call and by gRPC's sender; read by the watchdog."""
+    """One call to be watched, which `cancel` ends.
 
-    cancel: Callable[[], object]
-    # The server has the next word (True), or bytes are under way (False).
-    waiting: bool = True
-    # The commit that awaits its verdict; 0: none does.
-    sequence: int = 0
-    progressed_at: float = field(default_factory=time.monotonic)
-    # The watchdog's: the last heartbeat said that `sequence` is applied.
-    said_applied: bool = False
-    # The watchdog's: why it cancelled the call.
-    ended_because: str | None = None
+    Written by the thread that makes the call and by gRPC's sender; read by the watchdog.
+
+    Attributes:
+        waiting: the server has the next word (True), or bytes are under way (False).
+        sequence: the commit that awaits its verdict; 0: none does.
+        progressed_at: when a message moved last, in seconds of time.monotonic.
+        said_applied: the watchdog's: the last heartbeat said that `sequence` is applied.
+        ended_because: the watchdog's: why it cancelled the call.
+    """
+
+    __slots__ = ("cancel", "ended_because", "progressed_at", "said_applied", "sequence", "waiting")
+
+    def __init__(self, cancel: Callable[[], object]) -> None:
+        self.cancel = cancel
+        self.waiting = True
+        self.sequence = 0
+        self.progressed_at = time.monotonic()
+        self.said_applied = False
+        self.ended_because: str | None = None
 
     def progress(self) -> None:
         """A message moved."""
@@ -51,6 +58,10 @@ class Watchdog:
         look: has a look at what is open, at every tick without a call under watch.
 
     The functions are called in the watchdog's thread.
+
+    Attributes:
+        watched: the call that is under way, if there is one: `watch` sets it, or whoever makes the call.
+        called_at: when a call was last known to be under way: the next heartbeat is due an interval later. Likewise.
     """
 
     def __init__(
@@ -64,8 +75,8 @@ class Watchdog:
         self._beat = beat
         self._settings = settings
         self._look = look
-        self._watched: Watched | None = None
-        self._last_call = time.monotonic()
+        self.watched: Watched | None = None
+        self.called_at = time.monotonic()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -85,29 +96,25 @@ class Watchdog:
     def watch(self, cancel: Callable[[], object]) -> Iterator[Watched]:
         """Watch a call, which `cancel` ends, for the duration of the block."""
         watched = Watched(cancel)
-        self._watched = watched
         try:
+            self.watched = watched
             yield watched
         finally:
-            self._watched = None
-            self.note_call()
-
-    def note_call(self) -> None:
-        """A call was made just now: the next heartbeat is due a whole interval later."""
-        self._last_call = time.monotonic()
+            self.watched = None
+            self.called_at = watched.progressed_at
 
     def _run(self) -> None:
         tick = min(_LARGEST_TICK, self._patience_with_silence / 4)
         while not self._stopped.wait(tick):
             now = time.monotonic()
-            watched = self._watched
+            watched = self.watched
             if watched is not None:
                 limit = self._patience_with_silence if watched.waiting else self._settings.progress_timeout
                 if now - watched.progressed_at >= limit:
                     self._examine(watched, limit)
                 continue
-            if now - self._last_call >= self._settings.heartbeat_interval:
-                self.note_call()
+            if now - self.called_at >= self._settings.heartbeat_interval:
+                self.called_at = now
                 self._beat()
             self._look()
 
@@ -132,6 +139,6 @@ class Watchdog:
                 return
         # It may have moved, or ended, during the heartbeat. (If it ends just now, the next commit on the same stream
         # finds it cancelled, and is repeated: nothing is lost.)
-        if self._watched is watched and watched.progressed_at == seen:
+        if self.watched is watched and watched.progressed_at == seen:
             watched.ended_because = pause
             watched.cancel()
