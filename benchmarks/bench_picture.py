@@ -59,21 +59,25 @@ def curves(results: Results, parameters: int) -> dict[str, list[tuple[int, Sprea
     return found
 
 
-def draw(results: Results, sizes: Sequence[int], workers: int, path: Path) -> list[Path]:
+def draw(
+    results: Results, sizes: Sequence[int], workers: int, path: Path, curves_of: Results | None = None
+) -> list[Path]:
     """Write the picture, a row for each size, to `path` and its dark twin; returns both.
+
+    `curves_of`: another run, whose curves are drawn beside the bars of the first.
 
     Raises ValueError when nothing was measured in a case.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for theme, file in ((LIGHT, path), (DARK, path.with_stem(f"{path.stem}-dark"))):
-        write(_figure(results, sizes, workers, theme), file, theme.background)
+        write(_figure(results, sizes, workers, theme, curves_of or results), file, theme.background)
         written.append(file)
     return written
 
 
-def _figure(results: Results, sizes: Sequence[int], workers: int, theme: Theme) -> Figure:
-    rows = [(Case(size, workers), bars(results, Case(size, workers)), curves(results, size)) for size in sizes]
+def _figure(results: Results, sizes: Sequence[int], workers: int, theme: Theme, curves_of: Results) -> Figure:
+    rows = [(Case(size, workers), bars(results, Case(size, workers)), curves(curves_of, size)) for size in sizes]
     for case, found, _ in rows:
         if not found:
             raise ValueError(f"the file has no figures for {case}: choose others with --parameters and --workers")
@@ -103,7 +107,7 @@ def _figure(results: Results, sizes: Sequence[int], workers: int, theme: Theme) 
         if not has_curves:
             continue
         if lines:
-            _draw_curves(axes[1], lines, results, theme)
+            _draw_curves(axes[1], lines, curves_of, theme)
             axes[1].set_title(
                 f"{_size(case.parameters)} parameters, more workers", fontsize=10.5, color=theme.text, loc="left"
             )
@@ -201,13 +205,15 @@ def main() -> None:
         "--parameters", type=int, nargs="+", default=[CURVE_PARAMETERS], help="a row of the picture for each"
     )
     parser.add_argument("--workers", type=int, default=4, help="of the bars")
+    parser.add_argument("--curves", type=Path, metavar="JSON", help="of another run, with more numbers of workers")
     arguments = parser.parse_args()
     try:
         results = Results.load(arguments.json)
-        for file in draw(results, arguments.parameters, arguments.workers, arguments.picture):
+        curves_of = Results.load(arguments.curves) if arguments.curves else None
+        for file in draw(results, arguments.parameters, arguments.workers, arguments.picture, curves_of):
             print(file)
-    except FileNotFoundError:
-        sys.exit(f"{arguments.json} is not there: `make bench` writes it")
+    except FileNotFoundError as error:
+        sys.exit(f"{error.filename} is not there: `make bench` writes it")
     except ValueError as error:
         sys.exit(str(error))
 

@@ -71,7 +71,7 @@ class Gemps(Contender):
         """As a real worker."""
         import torch
         from gem_worker.client.client import Client
-        from gem_worker.wire_casts import HostEncoder, decode
+        from gem_worker.wire_casts import HostDecoder, HostEncoder
 
         from gem_core.payload import PayloadFormat
         from gem_core.wire_types import WireType
@@ -96,6 +96,7 @@ class Gemps(Contender):
             payload = torch.empty(PayloadFormat(layout, delta_type).byte_count, dtype=torch.uint8)
             outgoing = payload.numpy().data
             encoder = HostEncoder(delta_type)
+            decoder = HostDecoder(parameter_type, reply, model.parameters)
 
             def step() -> None:
                 if delta_type is WireType.FLOAT32:
@@ -104,7 +105,7 @@ class Gemps(Contender):
                     if not encoder.encode(model.gradient, -ETA, payload):
                         raise ValueError("the delta is not finite")
                     client.commit(outgoing, incoming)
-                decode(parameter_type, reply, model.parameters)
+                decoder.decode()
 
             desk.pace(step)
 

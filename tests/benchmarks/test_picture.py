@@ -40,9 +40,29 @@ def test_both_pictures_are_drawn_from_a_file(tmp_path: Path, monkeypatch: pytest
     assert (light, dark) == ((255, 255, 255), (13, 17, 23))
 
 
+def test_curves_may_come_from_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results(*FEW).save(tmp_path / "bench.json")
+    results(*FEW, *MORE).save(tmp_path / "more.json")
+    monkeypatch.chdir(tmp_path)
+    plain, both, own = "plain.png", "both.png", "own.png"
+    for arguments in (
+        ["bench.json", plain],
+        ["bench.json", both, "--curves", "more.json"],
+        ["more.json", own, "--parameters", str(MIDDLE.parameters)],
+    ):
+        monkeypatch.setattr("sys.argv", ["bench_picture.py", *arguments])
+        bench_picture.main()
+    found = {name: Image.open(name).convert("RGB").tobytes() for name in (plain, both, own)}
+    assert found[both] == found[own] != found[plain]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["none.json"], "`make bench` writes it"), (["bench.json", "p.png", "--workers", "7"], "7 workers")],
+    [
+        (["none.json"], "none.json is not there: `make bench` writes it"),
+        (["bench.json", "p.png", "--curves", "no.json"], "no.json is not there"),
+        (["bench.json", "p.png", "--workers", "7"], "7 workers"),
+    ],
 )
 def test_what_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gem_worker import wire_casts
-from gem_worker.wire_casts import LARGEST_SENT, HostEncoder
+from gem_worker.wire_casts import LARGEST_SENT, HostDecoder, HostEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -44,9 +44,23 @@ def assert_same_bytes_both_ways(wire_type: WireType, values: NDArray[np.float32]
     assert usable == all(np.abs(values, dtype=np.float64) <= LARGEST_SENT)
     by_torch = torch.empty(len(values))
     wire_casts.decode(wire_type, torch.from_numpy(encoded), by_torch)
+    on_host = torch.empty(len(values))
+    HostDecoder(wire_type, torch.from_numpy(encoded), on_host).decode()
+    assert on_host.numpy().tobytes() == by_torch.numpy().tobytes()
     by_core = np.empty(len(values), np.float32)
     assert core_decode(wire_type, encoded, by_core) is None
     assert by_torch.numpy().tobytes() == by_core.tobytes()
+
+
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@pytest.mark.parametrize("length", [300, 40_000])
+def test_a_decoder_is_for_whatever_comes_to_its_place(wire_type: WireType, length: int) -> None:
+    payload, out = torch.empty(encoded_bytes(wire_type, length), dtype=torch.uint8), torch.empty(length)
+    decoder = HostDecoder(wire_type, payload, out)
+    for value in (1.0, -2.0):
+        wire_casts.encode(wire_type, torch.full((length,), value), payload)
+        decoder.decode()
+        assert torch.equal(out, torch.full((length,), value))
 
 
 @pytest.mark.parametrize("wire_type", WIRE_TYPES)

@@ -24,7 +24,7 @@ from gem_worker import wire_casts
 from gem_worker.flat_model import FlatModel
 from gem_worker.model_tensors import refuse_non_finite
 from gem_worker.timing import step_clock
-from gem_worker.wire_casts import LARGEST_SENT, HostEncoder
+from gem_worker.wire_casts import LARGEST_SENT, HostDecoder, HostEncoder
 
 # A server keeps two snapshots at most for a worker; after a restart they are others.
 _REMEMBERED_PLACES = 4
@@ -75,6 +75,7 @@ class Transfer:
         self._replies = deque(self._host_bytes(self._reply_format.byte_count) for _ in range(1 + overlap))
         self._received = self._replies[0]
         self._places: dict[int, Tensor] = {}
+        self._decoders: dict[int, HostDecoder] = {}
         self.is_elsewhere = False
         self.in_place = self._on_host
         self._scalars_host: Tensor | None = None
@@ -220,6 +221,7 @@ class Transfer:
         if known is None:
             if len(self._places) >= _REMEMBERED_PLACES:
                 self._places.clear()
+                self._decoders.clear()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # that it must not be written
                 known = self._places[address] = torch.from_numpy(array)
@@ -256,11 +258,12 @@ class Transfer:
     def _install(self, payload: Tensor, *, buffers: bool) -> None:
         split = self._reply_format.parameter_bytes
         wire_type = self._reply_format.wire_type
-        encoded = payload[:split]
-        if wire_type is WireType.FLOAT32 and (self._on_host or self._flat.is_plain):
-            self._flat.write_parameters(encoded.view(torch.float32))
+        if self._on_host and self._flat.is_plain:
+            self._decoder_of(payload).decode()
+        elif wire_type is WireType.FLOAT32 and (self._on_host or self._flat.is_plain):
+            self._flat.write_parameters(payload[:split].view(torch.float32))
         else:
-            encoded = encoded.to(self._flat.device, non_blocking=True)
+            encoded = payload[:split].to(self._flat.device, non_blocking=True)
             if self._flat.is_plain:
                 wire_casts.decode(wire_type, encoded, self._flat.groups[0].parameters)
             else:
@@ -270,6 +273,16 @@ class Transfer:
                 self._flat.write_parameters(self._decoded)
         if buffers:
             self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
+
+    def _decoder_of(self, payload: Tensor) -> HostDecoder:
+        """Of this place, one of the few that payloads arrive at, into a plain model on the CPU."""
+        address = payload.data_ptr()
+        decoder = self._decoders.get(address)
+        if decoder is None:
+            form = self._reply_format
+            encoded, parameters = payload[: form.parameter_bytes], self._flat.groups[0].parameters
+            decoder = self._decoders[address] = HostDecoder(form.wire_type, encoded, parameters)
+        return decoder
 
     def _loss_scalar(self, loss: Tensor) -> Tensor:
         if loss.numel() != 1:
