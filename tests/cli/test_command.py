@@ -166,13 +166,6 @@ def test_an_address_that_is_given_twice_is_wrong_usage() -> None:
     assert done.stderr.strip().count("\n") == 0
 
 
-def test_missing_data_files_are_one_line_with_the_fix(tmp_path: Path) -> None:
-    done = gemps("work", "--task", "cifar10", "--dataset-dir", str(tmp_path / "nowhere"), "--server", "127.0.0.1:9")
-    assert done.returncode == FAILED
-    assert done.stderr.strip().count("\n") == 0
-    assert "--download" in done.stderr
-
-
 @pytest.mark.parametrize("command", [["status"], ["finish"], ["checkpoint"], ["work"], ["evaluate", "--server"]])
 def test_an_address_without_a_port_is_one_line_with_the_fix(command: list[str]) -> None:
     ended = gemps(*command, "nonsense")

@@ -34,6 +34,7 @@ def test_another_model_is_one_line_with_the_fix(tmp_path: Path) -> None:
         other = gemps("work", "--server", address, "--model", "cnn")
         assert other.returncode == FAILED
         assert other.stderr.strip().count("\n") == 0
+        assert "conv1.weight" in other.stderr
         stop(process)
     done = gemps("evaluate", str(state / "latest" / "model.safetensors"), "--model", "cnn")
     assert done.returncode == FAILED

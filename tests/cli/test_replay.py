@@ -1,19 +1,29 @@
-"""`gemps serve --record` and `gemps replay`, as a user types them."""
+"""`gemps serve --record` and `gemps replay`, as a user types them.
 
+What real workers commit is replayed in tests/simulator/test_one_system.py.
+"""
+
+import contextlib
 import json
 from pathlib import Path
 
 from gem_cli.errors import FAILED, USAGE
+from gem_worker.client import Client, RunFinished
 
 from tests.cli.processes import gemps, served, stop
+from tests.client.models import SMALL, payload
+from tests.client.real_server import begin
 
 
-def record(folder: Path, commits: int, *flags: str) -> int:
+def record(folder: Path, commits: int, *flags: str, delta: float = 0.01) -> int:
     """One start of a server that records in `folder`, a worker's commits, and a clean end; the exit code."""
     folder.mkdir(exist_ok=True)
     options = ("--record", str(folder / "run.trace"), "--data-dir", str(folder / "state"), *flags)
     with served(folder, "--commits", str(commits), "--eta", "0.1", *options) as (address, process):
-        assert gemps("work", "--server", address, "--worker-name", "worker").returncode == 0
+        with Client(address, worker_name="worker", layout=SMALL) as client, contextlib.suppress(RunFinished):
+            into = begin(client, SMALL)
+            while True:
+                client.commit(payload(SMALL, delta), into)
         return stop(process)
 
 
@@ -36,7 +46,7 @@ def test_a_run_over_two_starts_is_replayed_compared_and_written(tmp_path: Path) 
 
 def test_what_differs_is_one_line_and_a_failure(tmp_path: Path) -> None:
     assert record(tmp_path / "one", 10) == 0
-    assert record(tmp_path / "two", 10, "--seed", "5") == 0
+    assert record(tmp_path / "two", 10, delta=0.02) == 0
     trace = str(tmp_path / "one" / "run.trace")
     done = gemps("replay", trace, "--against", str(tmp_path / "two" / "state"))
     assert done.returncode == FAILED

@@ -83,7 +83,11 @@ def test_programs_get_an_object_a_scenario() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--scenario", "comit"], "there is no scenario comit: choose of initialise, already-initialised"),
+        (
+            ["--scenario", "commit-smal"],
+            "there is no scenario commit-smal: did you mean commit-small? gemps conformance",
+        ),
+        (["--scenario", "x"], "there is no scenario x: gemps conformance list shows them all"),
         (["--scenario", "restart", "--basic"], "none of these scenarios is a basic one"),
         (["--", "no-such-worker"], "'no-such-worker' is no program"),
         (["--listen", "50051"], "--listen 50051: write HOST:PORT"),

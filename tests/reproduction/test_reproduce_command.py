@@ -40,9 +40,10 @@ def test_figures_are_run_drawn_judged_and_written_down_and_share_their_runs(tmp_
 
 def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     # Several seconds of runs, of which the longest comes first.
-    arguments = ("reproduce", "3", "--model", "mlp", "--seeds", "2", "--steps", "40", "--output", str(tmp_path))
+    options = ("--model", "mlp", "--seeds", "2", "--steps", "40", "--jobs", "1", "--output", str(tmp_path))
+    arguments = ("reproduce", "3", *options)
     log = tmp_path / "log"
-    with started(command(*arguments, "--jobs", "1"), log) as process:
+    with started(command(*arguments), log) as process:
         runs = tmp_path / "runs"
         wait_for(lambda: runs.is_dir() and any(runs.glob("*.json")), process, log)
         process.send_signal(signal.SIGINT)
@@ -50,7 +51,7 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "Traceback" not in log.read_text(encoding="utf-8")
     kept = {path: path.stat().st_ino for path in runs.glob("*.json")}
     assert 0 < len(kept) < 8
-    again = gemps(*arguments, "--jobs", "2")
+    again = gemps(*arguments)
     assert again.returncode == 0, again.stderr
     assert f"{len(kept)} of 8 runs were done before" in again.stdout
     assert {path: path.stat().st_ino for path in kept} == kept

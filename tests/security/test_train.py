@@ -29,7 +29,7 @@ def test_a_training_runs_with_tls_client_certificates_and_tokens(tmp_path: Path)
         "GEMPS_CLIENT_TLS_KEY": str(own_key),
         "GEMPS_CLIENT_TOKEN_FILE": str(replace(tmp_path / "token", TOKEN)),
     }
-    arguments = ("train", "--workers=2", "--steps=20", "--device=cpu", f"--run-dir={folder}", *server)
+    arguments = ("train", "--workers=1", "--steps=20", "--device=cpu", f"--run-dir={folder}", *server)
     done = gemps(*arguments, env=client)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

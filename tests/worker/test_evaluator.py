@@ -34,13 +34,13 @@ FOR_EVER = {"commits": 100_000_000, "eta": 0.1, "threads": 1}
 
 
 @contextmanager
-def working(address: str, name: str = "w", **client: Any) -> Iterator[None]:
+def working(address: str, name: str = "w", **client: Any) -> Iterator[threading.Thread]:
     """A worker on a thread; it ends with its run."""
     codes: list[int] = []
     settings = SETTINGS.model_copy(update={"server": address, "worker_name": name, "log_interval": 1000.0})
     thread = threading.Thread(target=lambda: codes.append(work(settings, ClientSettings(**(IMPATIENT | client)))))
     thread.start()
-    yield
+    yield thread
     thread.join(PATIENCE)
     assert codes == [0]
 
@@ -123,7 +123,7 @@ def test_it_waits_for_a_server_that_comes_later_and_goes_on_with_one_that_is_res
     durable = {**FOR_EVER, "bind": address, "data_dir": tmp_path, "resume": True}
     evaluator.start()
     until(lambda: saw(EventKind.WAITING_FOR_SERVER))
-    with ServerThread(**durable) as server, working(address):
+    with ServerThread(**durable) as server, working(address) as worker:
         until(lambda: server.server.evaluations.newest is not None)
         server.stop()
         until(lambda: saw(EventKind.CONNECTION_LOST))
@@ -133,6 +133,7 @@ def test_it_waits_for_a_server_that_comes_later_and_goes_on_with_one_that_is_res
                 observer.control("finish", "enough")
             evaluator.join(PATIENCE)
             assert not evaluator.is_alive()
+            worker.join(PATIENCE)  # it must hear of the end before the server goes
     assert len({one.result.version.incarnation for one in met if one.result.version}) == 2
 
 

@@ -1,5 +1,6 @@
 """`gemps conformance`."""
 
+import difflib
 import errno
 import json
 import signal
@@ -120,7 +121,9 @@ def _chosen(names: list[str], *, basic: bool) -> "list[Scenario]":
 
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
-        raise CommandError(f"there is no scenario {unknown[0]}: choose of {', '.join(SCENARIOS)}", USAGE)
+        near = difflib.get_close_matches(unknown[0], SCENARIOS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise CommandError(f"there is no scenario {unknown[0]}: {hint}gemps conformance list shows them all", USAGE)
     chosen = [one for one in SCENARIOS.values() if (not names or one.name in names) and (one.is_basic or not basic)]
     if not chosen:
         raise CommandError("none of these scenarios is a basic one: leave --basic out", USAGE)
