@@ -20,9 +20,10 @@ PROTO ?= proto
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
 
-# A file's tests stay in one process; many of them wait for processes of their own most of the time.
+# A file's tests stay in one process; many of them wait for processes of their own most of the time. tests/conftest.py
+# has their order.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What CI runs: linter, formatter, types, protos, tests, a short training, several hosts and containers where a machine can.
 check:

@@ -1,6 +1,8 @@
 """What all tests need to be the same everywhere, and the figures that some of them find."""
 
 import signal
+from collections import Counter
+from typing import Any
 
 import hypothesis  # noqa: F401 - or its plugin imports it at a run's end, where Python 3.11 failed to parse it
 import pytest
@@ -17,6 +19,27 @@ FIGURES = pytest.StashKey[Figures]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = Figures()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where processes share the files none shall be alone at the end: long tests come first, in files of few tests."""
+    if hasattr(config, "workerinput"):
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: tests[item.path])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several that share the files hands its figures to the one that writes the summary."""
+    output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["figures"] = session.config.stash[FIGURES].rows
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Such a process has ended. A hook of pytest-xdist."""
+    for row in getattr(node, "workeroutput", {}).get("figures", ()):
+        node.config.stash[FIGURES](*row)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

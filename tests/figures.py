@@ -16,6 +16,11 @@ class Figures:
     def __call__(self, what: str, found: str) -> None:
         self._rows.append((what, found))
 
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """All of them so far."""
+        return list(self._rows)
+
     def lines(self) -> Iterator[str]:
         """The table, wrapped to a terminal's width; nothing when there is no row."""
         for what, found in self._rows:

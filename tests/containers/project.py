@@ -87,6 +87,11 @@ class Project:
         """Applied commits of each worker, by the host name of its container."""
         return {worker["name"]: int(worker["commits"]) for worker in self.status()["workers"]}
 
+    def finish(self) -> None:
+        """End the run as an operator does, when the test has seen what it is for: the containers end with it."""
+        command = ("gemps", "finish", "server:50051", "--reason", "the test has seen enough")
+        self.compose("run", "--rm", "--no-deps", "-T", "worker", *command)
+
     def state(self, folder: Path) -> tuple[dict[str, Any], Path]:
         """(state.json, model.safetensors) of the newest checkpoint on the volume, copied out as the docs say."""
         model = folder / "model.safetensors"

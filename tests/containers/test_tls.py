@@ -10,8 +10,6 @@ import pytest
 
 from .project import CLEAN, Project, logs, wait_until
 
-COMMITS = 20_000
-
 
 @pytest.mark.timeout(1800)
 def test_a_run_with_tls_ends_well_and_keeps_strangers_out(project: Project, tmp_path: Path) -> None:
@@ -24,26 +22,32 @@ def test_a_run_with_tls_ends_well_and_keeps_strangers_out(project: Project, tmp_
         "worker=2",
         files=("docker-compose.yml", "docker/compose.tls.yml"),
         CERTS=certs,
-        GEMPS_COMMITS=COMMITS,
+        GEMPS_COMMITS=100_000_000,
         GEMPS_MIN_WORKERS=2,
-        GEMPS_EXIT_LINGER=60,
+        GEMPS_EXIT_LINGER=0,
     ) as up:
         wait_until(lambda: len(project.containers("worker")) == 2, "two containers", up)
-        wait_until(lambda: "serving on" in logs(project.containers("server")[0]), "the server serves", up)
+        (server,) = project.containers("server")
+        wait_until(lambda: "training starts" in logs(server), "training has started", up)
         look = ("run", "--rm", "--no-deps", "-T")
-        status = ("worker", "gemps", "status", "server:50051", "--json")
+        status, finish = (("worker", "gemps", name, "server:50051") for name in ("status", "finish"))
         with pytest.raises(AssertionError, match="GEMPS_CLIENT_TLS_CA"):
             project.compose(*look, "--env=GEMPS_CLIENT_CREDENTIALS=", *status)
         with pytest.raises(AssertionError, match="role worker does not allow GetStatus"):
             project.compose(*look, *status)
-        observer = (f"--volume={certs}/observer:/observer:ro", "--env=GEMPS_CLIENT_CREDENTIALS=/observer")
-        assert json.loads(project.compose(*look, *observer, *status))["run_state"]
+        observer, operator = (
+            (f"--volume={certs}/{role}:/{role}:ro", f"--env=GEMPS_CLIENT_CREDENTIALS=/{role}")
+            for role in ("observer", "operator")
+        )
+        assert json.loads(project.compose(*look, *observer, *status, "--json"))["run_state"]
+        with pytest.raises(AssertionError, match="role observer does not allow Control"):
+            project.compose(*look, *observer, *finish)
+        project.compose(*look, *operator, *finish)
         up.wait(900)
     assert up.returncode == 0
     assert set(project.exit_codes().values()) == {0}
-    (server,) = project.containers("server")
     assert "with TLS, client certificates and tokens asked for" in logs(server)
-    assert f"finished: {COMMITS} commits" in logs(server)
+    assert "an operator finishes the run" in logs(server)
     everything = "".join(logs(one) for one in (server, *project.containers("worker")))
     for role in ("worker", "observer", "operator"):
         assert (certs / role / "token").read_text(encoding="utf-8").strip() not in everything

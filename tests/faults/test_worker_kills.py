@@ -1,6 +1,7 @@
 """Workers are killed again and again while they train digits: it costs no accuracy, and leaves nothing in the server.
 
-The short form goes with the other tests; `make test-kills MINUTES=10` (or 60) is the long one, for each of three seeds.
+The short form goes with the other tests; `make test-kills MINUTES=10` (or 60) is the long one, for each of three seeds,
+beside trainings that are left alone.
 """
 
 import os
@@ -8,6 +9,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ MINUTES = float(os.environ.get("GEMPS_TEST_KILLS", "0"))
 SECONDS, KILL_SECONDS = (60 * MINUTES, 30.0) if MINUTES else (10.0, 2.0)
 WORKERS = 4 if MINUTES else 2
 POINT = 0.01
+# In the short form, which has no training beside it: two workers that are left alone end above this.
+LEAST_ACCURACY = 0.93
 MIB = 1024 * 1024
 # As in benchmarks/many_workers.py.
 MEMORY_MORE = 5 * MIB
@@ -48,12 +52,12 @@ class Killer:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one seed: two trainings side by side, of which one had its workers killed."""
+    """Of one seed: a training whose workers were killed, and in the long form one beside it that was left alone."""
 
     kills: int
     commits: int
     accuracy: float
-    undisturbed_accuracy: float
+    undisturbed_accuracy: float | None
     before: Sample
     after: Sample
 
@@ -61,16 +65,17 @@ class Found:
 @pytest.mark.timeout(200 * MINUTES + 1200)
 def test_workers_killed_at_random_cost_no_accuracy_and_leave_nothing_behind(tmp_path: Path, figures: Figures) -> None:
     found = [train(tmp_path, seed) for seed in ((1, 2, 3) if MINUTES else (1,))]
+    undisturbed = [one.undisturbed_accuracy for one in found if one.undisturbed_accuracy is not None]
     figures(
         f"workers killed every {KILL_SECONDS:g} s for {SECONDS:g} s, seeds: {len(found)}",
         f"kills {[one.kills for one in found]}, commits {[one.commits for one in found]}; "
         f"accuracy {shown(one.accuracy for one in found)}, beside it without kills "
-        f"{shown(one.undisturbed_accuracy for one in found)}; the server before and after: descriptors "
+        f"{shown(undisturbed) or 'in the long form only'}; the server before and after: descriptors "
         f"{[(one.before.descriptors, one.after.descriptors) for one in found]}, "
         f"MiB {[(in_mib(one.before.anonymous_bytes), in_mib(one.after.anonymous_bytes)) for one in found]}",
     )
-    expected = statistics.mean(one.undisturbed_accuracy for one in found)
-    assert statistics.mean(one.accuracy for one in found) >= expected - POINT
+    expected = statistics.mean(undisturbed) - POINT if undisturbed else LEAST_ACCURACY
+    assert statistics.mean(one.accuracy for one in found) >= expected
     for one in found:
         assert one.kills >= SECONDS / (2 * KILL_SECONDS)
         assert one.after.descriptors == one.before.descriptors
@@ -78,28 +83,30 @@ def test_workers_killed_at_random_cost_no_accuracy_and_leave_nothing_behind(tmp_
 
 
 def train(folder: Path, seed: int) -> Found:
-    with (
-        Training(folder / f"killed-{seed}", WORKERS, f"--seed={seed}") as killed,
-        Training(folder / f"undisturbed-{seed}", WORKERS, f"--seed={seed}") as undisturbed,
-    ):
-        both = (killed, undisturbed)
-        all_train(both)
-        before = settled(killed, both)
+    with ExitStack() as stack:
+        names = ("killed", "undisturbed") if MINUTES else ("killed",)
+        trainings = [
+            stack.enter_context(Training(folder / f"{name}-{seed}", WORKERS, f"--seed={seed}")) for name in names
+        ]
+        killed = trainings[0]
+        all_train(trainings)
+        before = settled(killed, trainings)
         killer = Killer(killed, seed, KILL_SECONDS)
         ends_at = time.monotonic() + SECONDS
         while time.monotonic() < ends_at:
-            look_for(0.1, *both)
+            look_for(0.1, *trainings)
             killer.look()
-        all_train(both)
-        after = settled(killed, both)
-        for training in both:
+        all_train(trainings)
+        after = settled(killed, trainings)
+        for training in trainings:
             training.finish()
             assert training.exit_codes() == [0] * (1 + WORKERS)
             of_run, of_workers = training.ledger_commits()
             assert of_run == of_workers
             assert "Traceback" not in training.said
     commits, _ = killed.ledger_commits()
-    return Found(killer.kills, commits, killed.accuracy(), undisturbed.accuracy(), before, after)
+    undisturbed = trainings[1].accuracy() if MINUTES else None
+    return Found(killer.kills, commits, killed.accuracy(), undisturbed, before, after)
 
 
 def all_train(trainings: Sequence[Training]) -> None:
