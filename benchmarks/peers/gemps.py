@@ -95,14 +95,14 @@ class Gemps(Contender):
             gradient = model.gradient.numpy().data
             payload = torch.empty(PayloadFormat(layout, delta_type).byte_count, dtype=torch.uint8)
             outgoing = payload.numpy().data
-            encoder = HostEncoder(delta_type)
+            encoder = HostEncoder(delta_type, model.gradient, payload)
             decoder = HostDecoder(parameter_type, reply, model.parameters)
 
             def step() -> None:
                 if delta_type is WireType.FLOAT32:
                     client.commit(gradient, incoming, scale=-ETA)
                 else:
-                    if not encoder.encode(model.gradient, -ETA, payload):
+                    if not encoder.encode(-ETA):
                         raise ValueError("the delta is not finite")
                     client.commit(outgoing, incoming)
                 decoder.decode()

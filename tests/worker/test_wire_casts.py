@@ -32,7 +32,7 @@ def torch_encode(wire_type: WireType, values: NDArray[np.float32]) -> NDArray[np
 
 def host_encode(wire_type: WireType, values: NDArray[np.float32], factor: float = 1) -> tuple[NDArray[np.uint8], bool]:
     out = torch.empty(encoded_bytes(wire_type, len(values)), dtype=torch.uint8)
-    usable = HostEncoder(wire_type).encode(torch.from_numpy(values), factor, out)
+    usable = HostEncoder(wire_type, torch.from_numpy(values), out).encode(factor)
     return out.numpy(), usable
 
 
@@ -126,17 +126,24 @@ def test_one_value_that_no_server_takes_is_seen_wherever_it_is(wire_type: WireTy
 def test_float32_may_be_scaled_where_it_lies() -> None:
     values = torch.arange(300_000, dtype=torch.float32)
     expected = values * -0.3
-    assert HostEncoder(WireType.FLOAT32).encode(values, -0.3, values.view(torch.uint8))
+    assert HostEncoder(WireType.FLOAT32, values, values.view(torch.uint8)).encode(-0.3)
     assert torch.equal(values, expected)
 
 
-def test_an_encoder_makes_payloads_of_any_length_one_after_the_other() -> None:
-    encoder = HostEncoder(WireType.INT8_BLOCK)
-    for length in (300, 300_001, 5, 131_072, 0):
-        values = np.random.default_rng(length).standard_normal(length).astype(np.float32)
-        out = torch.empty(encoded_bytes(WireType.INT8_BLOCK, length), dtype=torch.uint8)
-        assert encoder.encode(torch.from_numpy(values), 1, out)
-        assert out.numpy().tobytes() == bytes(core_encode(WireType.INT8_BLOCK, values))
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@pytest.mark.parametrize("length", [0, 5, 300, 300_001])
+def test_an_encoder_is_for_whatever_comes_to_its_place(wire_type: WireType, length: int) -> None:
+    values, out = torch.empty(length), torch.empty(encoded_bytes(wire_type, length), dtype=torch.uint8)
+    encoder = HostEncoder(wire_type, values, out)
+    for number, magnitude in enumerate((1.0, 1e-43, 0.0, 2e30, 1.0)):
+        others = np.random.default_rng(number).uniform(-magnitude, magnitude, length).astype(np.float32)
+        if length:
+            others[-1] = magnitude
+        values.copy_(torch.from_numpy(others))
+        usable = encoder.encode(-0.5)
+        assert usable == (magnitude < 2e30 or not length)
+        assert not usable or out.numpy().tobytes() == bytes(core_encode(wire_type, others * np.float32(-0.5)))
 
 
 def test_a_payload_in_shared_memory_has_no_encoding() -> None:

@@ -79,7 +79,7 @@ class Transfer:
         self.is_elsewhere = False
         self.in_place = self._on_host
         self._scalars_host: Tensor | None = None
-        self._encoder = HostEncoder(delta_wire)
+        self._encoder: HostEncoder | None = None
         self._gathered = self._memory_of_gathered()
         self._decoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
@@ -104,6 +104,7 @@ class Transfer:
             return
         self._delta_place = place
         self._delta_host = self._own_delta if place is None else torch.from_numpy(np.frombuffer(place, np.uint8))
+        self._encoder = None
         self._gathered = self._memory_of_gathered()
         self.delta = host_view(self._delta_host)
         if self._is_there:
@@ -139,7 +140,9 @@ class Transfer:
         if not self._on_host:
             self._copy_out(gradients)
         elif not self._is_there:
-            usable = self._encoder.encode(gradients, -eta, self._delta_host[:split])
+            if self._encoder is None:
+                self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
+            usable = self._encoder.encode(-eta)
         self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
         self.clock.staged()
         numbers: list[float] = fetched.tolist()

@@ -2,14 +2,15 @@
 
 The rules are those of transfer.proto (enum WireType); a test holds both implementations against each other bit by bit.
 
-There are two ways to encode. `encode` does it with one operation at a time over the whole of it and never waits for
-the device. On the CPU that would go through memory five times, so `HostEncoder` scales, looks for values that no
-server takes and encodes piece by piece, while a piece is in a core's cache. `decode` is one way through memory anyhow;
-`HostDecoder` is for places on the CPU that are used again.
+There are two ways each. `encode` and `decode` do it with one operation at a time over the whole of it and never wait
+for the device. On the CPU encoding would go through memory five times so, and `HostEncoder` scales, looks for values
+that no server takes and encodes piece by piece, while a piece is in a core's cache. It and `HostDecoder` are for places
+that are used again: beside a piece's arithmetic, which takes tens of microseconds, making the views of it counts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,16 +20,16 @@ from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_FLOAT16, LA
 
 # The server refuses values beyond 1e30 as they arrive: rounding to a narrow wire type must not carry one there.
 LARGEST_SENT = LARGEST_VALUE / 2
-# Elements that a core handles at once: a piece and its magnitudes, 1 MiB together, stay in its cache, and calling the
+# Elements that a core handles at once: a piece and its magnitudes, 2 MiB together, stay in its cache, and calling the
 # operations costs little beside them.
-_PIECE = 128 * 1024
+_PIECE = 256 * 1024
 # Elements up to which PyTorch copies in one thread.
 _SMALL = 32 * 1024
 _TYPES = {WireType.FLOAT32: torch.float32, WireType.FLOAT16: torch.float16, WireType.BFLOAT16: torch.bfloat16}
 # A block whose largest magnitude is at least this has a scale that is no denormal.
 _LARGEST_OF_NORMAL = 127 * torch.finfo(torch.float32).tiny
 # Up to this sum of squares every value lies well within what `HostEncoder` need not look for in another way.
-_HARMLESS_SQUARES = {WireType.FLOAT32: 1e36, WireType.FLOAT16: 1e9, WireType.BFLOAT16: 1e36}
+_HARMLESS_SQUARES = {torch.float32: 1e36, torch.float16: 1e9, torch.bfloat16: 1e36}
 
 
 def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
@@ -57,9 +58,7 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         case WireType.FLOAT32 | WireType.FLOAT16 | WireType.BFLOAT16:
             out.copy_(payload.view(_TYPES[wire_type]))
         case WireType.INT8_BLOCK:
-            for rows, scales, elements in _blocks(out, payload, _piece() if out.device.type == "cpu" else len(out)):
-                # Two operations take half the time of one product of types that differ.
-                rows.copy_(elements).mul_(scales)
+            _decode_blocks(_blocks(out, payload, _piece() if out.device.type == "cpu" else len(out)))
         case _:
             raise ValueError(f"{wire_type.name} has no encoding")
 
@@ -67,76 +66,123 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
 class HostDecoder:
     """Decodes one place to another on the CPU, as often as something new is there.
 
-    What it needs of both is made once: a small payload is copied in less time than PyTorch takes to begin.
-
     Args:
         payload, out: as in `decode`.
     """
 
     def __init__(self, wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         self.decode: Callable[[], object] = partial(decode, wire_type, payload, out)
-        if wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
+        if wire_type is WireType.INT8_BLOCK:
+            self.decode = partial(_decode_blocks, tuple(_blocks(out, payload, _piece())))
+        elif wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
+            # PyTorch takes longer to begin than that takes.
             self.decode = partial(np.copyto, out.numpy(), payload.numpy().view(np.float32))
 
 
 class HostEncoder:
-    """Makes payloads of gradients on the CPU. It keeps its temporaries, of a piece's size, for the next time.
+    """Makes payloads of the gradients at one place on the CPU, as often as there are others. Not thread-safe.
 
-    Not thread-safe.
+    Args:
+        values: float32, one dimension.
+        payload: uint8 of `encoded_bytes(wire_type, len(values))`; it may be the same memory (FLOAT32).
     """
 
-    def __init__(self, wire_type: WireType) -> None:
-        self._wire_type = wire_type
-        self._scaled = self._magnitudes = torch.empty(0)
-
-    def encode(self, values: Tensor, factor: float, out: Tensor) -> bool:
-        """`out` <- the bytes of `factor` * `values`, rounded to float32 first; they may be the same memory (FLOAT32).
-
-        `values`: float32, one dimension. `out`: uint8 of `encoded_bytes(wire_type, len(values))`.
-
-        Returns whether every product is finite and at most 5e29 in magnitude; if not, `out` must not be used.
-        """
+    def __init__(self, wire_type: WireType, values: Tensor, payload: Tensor) -> None:
         piece = min(_piece(), len(values))
-        if self._wire_type is not WireType.FLOAT32 and len(self._scaled) < piece:
-            self._scaled = torch.empty(piece)
-        if self._wire_type is not WireType.INT8_BLOCK:
-            return self._encode_values(values, factor, out.view(_TYPES[self._wire_type]), piece)
-        if len(self._magnitudes) < piece:
-            self._magnitudes = torch.empty(piece)
-        return self._encode_blocks(values, factor, out, piece)
+        if wire_type is WireType.INT8_BLOCK:
+            self._encode = partial(_encode_blocks, _block_pieces(values, payload, piece))
+        else:
+            self._encode = partial(_encode_values, _value_pieces(values, payload.view(_TYPES[wire_type]), piece))
 
-    def _encode_values(self, values: Tensor, factor: float, out: Tensor, piece: int) -> bool:
-        usable = True
-        for source, target in zip(_cut(values, piece), _cut(out, piece), strict=True):
-            scaled = target if target.dtype is torch.float32 else self._scaled[: len(source)]
-            torch.mul(source, factor, out=scaled)
-            # A sum of squares takes a fifth of the time of the extremes, and is NaN or infinite where a value is.
-            if not torch.dot(scaled, scaled).item() <= _HARMLESS_SQUARES[self._wire_type]:
-                lowest, highest = (extreme.item() for extreme in scaled.aminmax())
-                usable = usable and lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails each comparison
-                if target.dtype is torch.float16:
-                    scaled.clamp_(-LARGEST_FLOAT16, LARGEST_FLOAT16)
-            if scaled is not target:
-                target.copy_(scaled)
-        return usable
+    def encode(self, factor: float) -> bool:
+        """`payload` <- the bytes of `factor` * `values`, rounded to float32 first.
 
-    def _encode_blocks(self, values: Tensor, factor: float, out: Tensor, piece: int) -> bool:
-        usable = True
-        for rows, scales, elements in _blocks(values, out, piece):
-            scaled = self._scaled[: rows.numel()].view_as(rows)
-            magnitudes = self._magnitudes[: rows.numel()].view_as(rows)
-            torch.abs(torch.mul(rows, factor, out=scaled), out=magnitudes)
-            # The bits of magnitudes, as integers, are in the same order, NaN above all; and are compared twice as fast.
-            torch.amax(magnitudes.view(torch.int32), dim=1, keepdim=True, out=scales.view(torch.int32))
-            smallest, largest = (extreme.item() for extreme in scales.aminmax())
-            usable = usable and largest <= LARGEST_SENT
-            scales.div_(127)
-            if smallest >= _LARGEST_OF_NORMAL:
-                torch.div(scaled, scales, out=scaled).round_()
-            else:
-                _quantise_any(scaled, scales, scaled)
-            elements.copy_(scaled)  # round_ was half to even
-        return usable
+        Returns whether every product is finite and at most 5e29 in magnitude; if not, `payload` must not be used.
+        """
+        return self._encode(factor)
+
+
+class _ValuePiece(NamedTuple):
+    """Some of the values, and where they go. `scaled`: the target itself where that is float32."""
+
+    source: Tensor
+    scaled: Tensor
+    target: Tensor
+
+
+def _value_pieces(values: Tensor, out: Tensor, piece: int) -> tuple[_ValuePiece, ...]:
+    memory = torch.empty(0 if out.dtype is torch.float32 else piece)
+    return tuple(
+        _ValuePiece(source, target if target.dtype is torch.float32 else memory[: len(source)], target)
+        for source, target in zip(_cut(values, piece), _cut(out, piece), strict=True)
+    )
+
+
+def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
+    usable = True
+    for source, scaled, target in pieces:
+        torch.mul(source, factor, out=scaled)
+        # A sum of squares takes a fifth of the time of the extremes, and is NaN or infinite where a value is.
+        if not torch.dot(scaled, scaled).item() <= _HARMLESS_SQUARES[target.dtype]:
+            lowest, highest = (extreme.item() for extreme in scaled.aminmax())
+            usable = usable and lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails each comparison
+            if target.dtype is torch.float16:
+                scaled.clamp_(-LARGEST_FLOAT16, LARGEST_FLOAT16)
+        if scaled is not target:
+            target.copy_(scaled)
+    return usable
+
+
+class _BlockPiece(NamedTuple):
+    """Some blocks, each a row of `values`, and where they go: `scales` (one column) and `elements`.
+
+    The others are temporaries, one row a block. Bits of magnitudes, as integers, are in the order of magnitudes, NaN
+    above all, and are compared twice as fast.
+    """
+
+    values: Tensor
+    scaled: Tensor
+    magnitudes: Tensor
+    magnitude_bits: Tensor
+    largest: Tensor
+    largest_bits: Tensor
+    scales: Tensor
+    elements: Tensor
+
+
+def _block_pieces(values: Tensor, payload: Tensor, piece: int) -> tuple[_BlockPiece, ...]:
+    scaled_memory, magnitude_memory = torch.empty(piece), torch.empty(piece)
+    largest_memory = torch.empty(-(-piece // BLOCK_ELEMENTS), 1)
+    pieces = []
+    for rows, scales, elements in _blocks(values, payload, piece):
+        scaled, magnitudes = (memory[: rows.numel()].view_as(rows) for memory in (scaled_memory, magnitude_memory))
+        largest = largest_memory[: len(rows)]
+        bits = magnitudes.view(torch.int32), largest.view(torch.int32)
+        pieces.append(_BlockPiece(rows, scaled, magnitudes, bits[0], largest, bits[1], scales, elements))
+    return tuple(pieces)
+
+
+def _encode_blocks(pieces: tuple[_BlockPiece, ...], factor: float) -> bool:
+    usable = True
+    for values, scaled, magnitudes, magnitude_bits, largest, largest_bits, scales, elements in pieces:
+        torch.abs(torch.mul(values, factor, out=scaled), out=magnitudes)
+        torch.amax(magnitude_bits, dim=1, keepdim=True, out=largest_bits)
+        least_of_all, largest_of_all = (extreme.item() for extreme in largest.aminmax())
+        usable = usable and largest_of_all <= LARGEST_SENT
+        torch.div(largest, 127, out=scales)
+        if least_of_all >= _LARGEST_OF_NORMAL:
+            scaled.div_(scales).round_()
+        else:
+            _quantise_any(scaled, scales, scaled)
+        elements.copy_(scaled)  # round_ was half to even
+    return usable
+
+
+def _decode_blocks(pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Of rows, scales and elements, as `_blocks` gives them."""
+    for rows, scales, elements in pieces:
+        # Two operations take half the time of one product of types that differ.
+        rows.copy_(elements).mul_(scales)
 
 
 def _quantise_any(rows: Tensor, scales: Tensor, out: Tensor) -> None:
