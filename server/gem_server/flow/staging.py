@@ -140,7 +140,7 @@ class StagingPool:
         if self._waiting:
             return None
         hold = Hold(session, call, purpose)
-        if not self._finds_a_buffer(hold) or self._order.pick((hold,), self._holding) is not hold:
+        if not self._finds_a_buffer(slow=session.uploads_slowly) or self._order.pick((hold,), self._holding) is not hold:
             return None
         self._grant(hold)
         return hold
@@ -155,7 +155,7 @@ class StagingPool:
             session.asked_at = self._clock()
         hold.asked_at = session.asked_at
         granted = hold.granted = asyncio.get_running_loop().create_future()
-        if self.waiting >= self.waiting_limit:
+        if len(self._waiting) >= self.waiting_limit <= self.waiting:
             self._make_room_for(hold)
         insort(self._waiting, hold, key=lambda one: one.asked_at)
         self.dispatch()
@@ -191,7 +191,7 @@ class StagingPool:
     def dispatch(self) -> None:
         """Hand out free buffers. Call it whenever what `pick` looks at has changed."""
         while self._waiting:
-            waiting = [hold for hold in self._still_waiting() if self._finds_a_buffer(hold)]
+            waiting = self._candidates()
             hold = self._order.pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
@@ -261,7 +261,7 @@ class StagingPool:
 
     def _still_waiting(self) -> list[Hold]:
         """Who waits, without those whose call was ended and has not taken itself away yet."""
-        return [hold for hold in self._waiting if hold.granted is not None and not hold.granted.done()]
+        return [hold for hold in self._waiting if _is_waiting(hold)]
 
     def _make_room_for(self, hold: Hold) -> None:
         """Send the last of the order away, or raise why it is this one."""
@@ -283,8 +283,16 @@ class StagingPool:
             return False
         return seconds > SLOW_FACTOR * statistics.median(self._recent_seconds)
 
-    def _finds_a_buffer(self, hold: Hold) -> bool:
-        if hold.session.uploads_slowly:
+    def _candidates(self) -> list[Hold]:
+        """Who waits and could have a buffer now. Mostly there is none: then nobody is asked but the slow."""
+        finds = {False: self._finds_a_buffer(slow=False), True: self._finds_a_buffer(slow=True)}
+        if not any(finds.values()):
+            return []
+        return [hold for hold in self._waiting if finds[hold.session.uploads_slowly] and _is_waiting(hold)]
+
+    def _finds_a_buffer(self, *, slow: bool) -> bool:
+        """Whether there is a buffer for a session that uploads slowly, or for one that does not."""
+        if slow:
             return not self._aside_is_full()
         return len(self._holding) < self.capacity or self.free > 0
 
@@ -301,3 +309,7 @@ class StagingPool:
         if self._layout is None:
             raise AssertionError("a commit was staged before the layout was settled")
         return StagingBuffer(self._layout)
+
+
+def _is_waiting(hold: Hold) -> bool:
+    return hold.granted is not None and not hold.granted.done()
