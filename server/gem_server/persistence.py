@@ -23,6 +23,7 @@ from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Ledger
+from gem_server.state.memory import count_buffers
 from gem_server.state.run import Run
 from gem_server.state.workers import Workers
 
@@ -174,7 +175,7 @@ class Persistence:
         return Log(
             directory=settings.data_dir / recovery.LOG,
             files=self._files,
-            staging_buffers=settings.staging_buffers + BUFFERS_FOR_THE_SLOW,
+            staging_buffers=lambda layout: count_buffers(settings.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW,
             on_large=self.soon,
             on_failure=self._on_failure,
         )

@@ -93,9 +93,10 @@ class Server:
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
         self.memory = MemoryBudget(
             settings.memory_limit or default_limit(),
-            settings.staging_buffers + BUFFERS_FOR_THE_SLOW,
+            settings.staging_buffers,
             self.rule.vectors_per_worker,
             self.rule.vectors_per_run + _copies_for_the_log(settings, self.rule),
+            BUFFERS_FOR_THE_SLOW,
         )
         self.sessions = Sessions(
             self.run,
@@ -123,7 +124,7 @@ class Server:
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
         self._kernel_thread = ThreadPoolExecutor(1, "gem-kernel")
         # Half of the cores: the other half is for the kernels.
-        copies = min(settings.staging_buffers, max(1, len(os.sched_getaffinity(0)) // 2))
+        copies = min(self.staging.capacity, max(1, len(os.sched_getaffinity(0)) // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
         self.telemetry = Telemetry(
             self.rule, monotonic, self.course.run_seconds, self._measure, is_wanted=settings.telemetry

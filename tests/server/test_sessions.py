@@ -1,5 +1,6 @@
 import pytest
 from gem_server.errors import Reason, Refusal
+from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Budget
 from gem_server.state.workers import Worker, WorkerState
 
@@ -127,6 +128,14 @@ def test_worker_that_does_not_fit_is_refused_with_the_numbers_and_nothing_change
     assert "8,000" in refusal.message
     assert (registry.sessions.memory.reserved, len(registry.sessions)) == (before, 1)
     assert refusal_of(Registry(memory_limit=4000 * 7), 1, model=model).retry_after is None  # it never fits
+
+
+def test_memory_of_staging_buffers_is_what_the_pool_may_take() -> None:
+    unset = MemoryBudget(10**9, staging_buffers=0, vectors_per_worker=2, more_buffers=1)
+    for elements, buffers in ((2_048, 128), (65_536, 4), (1_000_000, 4)):
+        assert unset.model_bytes(layout(elements)) == 4 * elements * (1 + buffers + 1 + 2)
+    set_to_six = MemoryBudget(10**9, staging_buffers=6, vectors_per_worker=2, more_buffers=1)
+    assert set_to_six.model_bytes(layout(2_048)) == 4 * 2_048 * (1 + 6 + 1 + 2)
 
 
 def test_leaving_without_a_known_limit_counts_as_done_under_an_epoch_budget() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.flow.request_queue import FifoQueue, StrictQueue
@@ -109,3 +110,20 @@ async def test_room_full_of_those_whose_turn_is_not_yet_lets_in_the_one_whose_tu
     assert sent_away(fourth)
     assert not third.done()
     third.cancel()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "elements", "places"),
+    [(0, 2_048, 128), (0, 10, 256), (0, 65_536, 4), (0, 4_194_304, 4), (1, 2_048, 1), (6, 4_194_304, 6)],
+)
+async def test_so_many_commits_of_a_model_are_under_way_at_once(wanted: int, elements: int, places: int) -> None:
+    """Where nobody has said how many: of small models as many as 1 MiB holds."""
+    model = layout(elements)
+    pool = StagingPool(wanted, 1_000, FifoQueue(), lambda: 0.0)
+    pool.prepare(model)
+    registry = Registry(max_sessions=1_000)
+    sessions = [registry.join(number, model=model) for number in range(1, places + 2)]
+    held = [pool.take(session, Call(), Purpose.COMMIT) for session in sessions[:-1]]
+    assert None not in held
+    assert pool.take(sessions[-1], Call(), Purpose.COMMIT) is None
+    assert (pool.capacity, pool.free) == (places, 0)

@@ -116,7 +116,7 @@ def _room(memory: dict[str, Any], status: dict[str, Any]) -> Finding:
     if worker > limit - reserved:
         return problem(
             "room",
-            f"{told}, and a further worker takes {worker / _MIB:,.1f} MiB: raise --memory-limit or lower "
+            f"{told}, and a further worker takes {worker / _MIB:,.1f} MiB: raise --memory-limit or have fewer "
             "--staging-buffers at the server, or start fewer workers",
         )
     return ok("room", f"{told}; a further worker takes {worker / _MIB:,.1f} MiB")

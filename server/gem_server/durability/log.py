@@ -81,14 +81,15 @@ class Log:
         *,
         directory: Path,
         files: Files,
-        staging_buffers: int,
+        staging_buffers: Callable[[Layout], int],
         on_large: Callable[[], None],
         on_failure: Callable[[StorageFailure], None],
     ) -> None:
         self.directory = directory
         self.synced = 0
         self._files = files
-        self._staging_buffers = staging_buffers
+        self._count_buffers = staging_buffers
+        self._staging_buffers = 0
         self._on_large = on_large
         self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(1, "gem-log")
@@ -215,6 +216,7 @@ class Log:
         return HEADER_BYTES + (self._staging_buffers + 1) * self._record_bytes
 
     def _measure(self, layout: Layout) -> None:
+        self._staging_buffers = self._count_buffers(layout)
         self._record_bytes = ENTRY_BYTES + layout.parameter_count * FLOAT32_BYTES + layout.buffer_bytes
 
     def _allocate_reserve(self, path: Path, length: int) -> None:

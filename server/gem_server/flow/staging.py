@@ -1,8 +1,9 @@
 """Staging buffers: where a delta lies until it is complete, and until it is applied. And the waiting room before them.
 
-There are `capacity` buffers; calls that want one wait in a room of bounded length, and get one in the order that the
-request queue picks. Who finds the room full is told to come back, and then has the place of when it asked first: so
-nobody is overtaken again and again by those who happen to find room.
+There are `capacity` buffers, more of a small model than of a large one where nobody has said how many; calls that want
+one wait in a room of bounded length, and get one in the order that the request queue picks. Who finds the room full is
+told to come back, and then has the place of when it asked first: so nobody is overtaken again and again by those who
+happen to find room.
 
 A holder whose upload stalls while others wait loses its buffer. So does one that is much slower than the others are:
 a session that has kept others waiting is remembered as slow, and the slow ones share one more buffer, beside the
@@ -27,6 +28,7 @@ from gem_core import Layout
 from gem_core.aligned import aligned_empty
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
+from gem_server.state.memory import count_buffers
 from gem_server.state.sessions import Session
 
 RETRY_SECONDS = 1.0
@@ -108,10 +110,18 @@ class Order(Protocol):
 
 
 class StagingPool:
-    """The buffers and the waiting room. Holds wait in the order of asking; `order` says who of them is next."""
+    """The buffers and the waiting room. Holds wait in the order of asking; `order` says who of them is next.
 
-    def __init__(self, capacity: int, waiting_limit: int, order: Order, clock: Callable[[], float]) -> None:
-        self.capacity = capacity
+    Args:
+        wanted: the setting `--staging-buffers`.
+        waiting_limit: calls that may wait.
+        order: see there.
+        clock: in seconds.
+    """
+
+    def __init__(self, wanted: int, waiting_limit: int, order: Order, clock: Callable[[], float]) -> None:
+        self._wanted = wanted
+        self.capacity = count_buffers(wanted, None)
         self.waiting_limit = waiting_limit
         self._order = order
         self._clock = clock
@@ -134,13 +144,16 @@ class StagingPool:
     def prepare(self, layout: Layout) -> None:
         """The layout is settled: buffers for commits have its size. They are made when first needed."""
         self._layout = layout
+        self.capacity = count_buffers(self._wanted, layout)
 
     def take(self, session: Session, call: Call, purpose: Purpose) -> Hold | None:
         """A buffer, if there is one to be had now; None: `reserve` one."""
         if self._waiting:
             return None
+        if not self._finds_a_buffer(slow=session.uploads_slowly):
+            return None
         hold = Hold(session, call, purpose)
-        if not self._finds_a_buffer(slow=session.uploads_slowly) or self._order.pick((hold,), self._holding) is not hold:
+        if self._order.pick((hold,), self._holding) is not hold:
             return None
         self._grant(hold)
         return hold

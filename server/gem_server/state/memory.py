@@ -14,16 +14,31 @@ from gem_server.errors import Reason, Refusal
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
 RETRY_SECONDS = 10.0
+# Staging buffers where nobody has said how many: so many, and of a small model as many as take this much. With one for
+# each worker nobody waits for a buffer, which costs the server more than the rest of a small commit.
+DEFAULT_BUFFERS = 4
+SMALL_BUFFERS_BYTES = 1 << 20
+# What a buffer of the smallest models counts as.
+_LEAST_BYTES = 1 << 12
+
+
+def count_buffers(wanted: int, layout: Layout | None) -> int:
+    """How many staging buffers there are of the setting `--staging-buffers` (0: unset); None: of no model yet."""
+    if wanted or layout is None:
+        return wanted or DEFAULT_BUFFERS
+    vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
+    return max(DEFAULT_BUFFERS, SMALL_BUFFERS_BYTES // max(vector, _LEAST_BYTES))
 
 
 @dataclass(slots=True)
 class MemoryBudget:
-    """Promises against a limit, in bytes."""
+    """Promises against a limit, in bytes. `staging_buffers`: the setting; `more_buffers`: those beside them."""
 
     limit: int
     staging_buffers: int
     vectors_per_worker: int
     vectors_per_run: int = 0
+    more_buffers: int = 0
     _workers: dict[bytes, int] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
     _bound: int | None = None
@@ -35,7 +50,8 @@ class MemoryBudget:
         """
         vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
         rules = FLOAT32_BYTES * layout.parameter_count * self.vectors_per_run
-        return vector * (1 + self.staging_buffers + SHARED_SNAPSHOTS) + rules + layout.constant_bytes
+        buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
+        return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules + layout.constant_bytes
 
     def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
         """What one worker costs: the vectors of the update rule (gem: snapshot and moment), and its BUFFERs.
@@ -76,7 +92,7 @@ class MemoryBudget:
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
                 + ("start fewer workers, or " if fits_alone else "")
                 + ("do without --overlap, or " if overlap else "")
-                + "raise --memory-limit, or lower --staging-buffers",
+                + "raise --memory-limit, or have fewer --staging-buffers",
                 retry_after=RETRY_SECONDS if fits_alone else None,
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
             )
