@@ -47,6 +47,8 @@ def test_all_workers_train_to_the_budget_and_everybody_exits_with_0(
     assert min(commits.values()) > 0
     assert sum(commits.values()) == state["commits"] == COMMITS
     assert all("ended: the run is finished" in logs(one) for one in ids)
+    kit = project.compose("run", "--rm", "--no-deps", "-T", "server", "gemps", "conformance", "list")
+    assert "commit-small" in kit
 
     task = create_task("digits", TaskOptions.of(WorkerSettings()))
     model = create_model("mlp", task.input_shape, task.classes, seed=1)
