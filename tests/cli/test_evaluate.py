@@ -47,6 +47,13 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.strip().count("\n") == 0
 
 
+def test_an_address_where_a_file_is_expected_names_the_flag() -> None:
+    done = gemps("evaluate", "127.0.0.1:50051")
+    assert done.returncode == USAGE
+    assert "write --server 127.0.0.1:50051" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_file_and_a_server_together_are_refused() -> None:
     assert gemps("evaluate", "model.safetensors", "--server", "127.0.0.1:9").returncode == USAGE
 

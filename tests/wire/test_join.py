@@ -64,7 +64,7 @@ async def test_log_says_where_a_worker_joined_from(
     await serving.joined(name="ada")
     told = [text for text in caplog.messages if "joined from" in text]
     assert len(told) == 1
-    assert re.fullmatch(rf"worker ada joined from {address}:\d+, rank 0, on its machine 0", told[0])
+    assert re.fullmatch(rf"worker ada joined from {address}:\d+, rank 0, rank 0 on its machine", told[0])
 
 
 async def test_rank_follows_the_name(serving: Serving) -> None:

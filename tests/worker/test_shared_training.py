@@ -124,3 +124,13 @@ def _end_before_the_next_commit(ps: ParameterServer) -> None:
         return commit(*arguments, **options)
 
     ps._client.commit = end_and_commit  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("is_offered", [True, False])
+def test_a_narrow_type_that_does_without_offered_memory_is_told(is_offered: bool, tmp_path: Path) -> None:
+    events: list[ClientEvent] = []
+    with session(make("perceptron"), tmp_path / "memory" if is_offered else None, events, delta_wire="int8") as ps:
+        step(ps, 0)
+        assert ps._client.shared_delta is None
+    assert [event.kind for event in events] == [EventKind.NOT_SHARED] * is_offered
+    assert all("deltas are INT8_BLOCK and parameters FLOAT32" in event.message for event in events)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from gem_cli.status_view import describe_evaluation
 _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes")
 # What of a worker's settings an evaluation heeds; the rest is about training.
 EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_size", "loader_threads", "device"})
+_ADDRESS = re.compile(r"[^/]+:\d+")  # HOST:PORT, or [HOST]:PORT
 _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
 _FOLLOWING = OptionGroup(EvaluatorSettings, "With --follow")
 
@@ -63,6 +65,10 @@ def evaluate(
     """
     if model_file is not None and (report or follow or given.has_flag(WorkerSettings, "server")):
         raise CommandError("give either a MODEL_FILE or --server (with --report or --follow or not), not both", USAGE)
+    if model_file is not None and _ADDRESS.fullmatch(str(model_file)) and not model_file.exists():
+        raise CommandError(
+            f"there is no file {model_file}: for what a running server holds write --server {model_file}", USAGE
+        )
     for name in EvaluatorSettings.model_fields:
         if given.has_flag(EvaluatorSettings, name) and not follow:
             raise CommandError(f"{flag(name)} is for an evaluator that follows a run: add --follow", USAGE)

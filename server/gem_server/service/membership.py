@@ -97,7 +97,7 @@ class Membership:
             about: dict[str, object] = {"event": "joined", "worker": worker.name, "address": address}
             about |= {"rank": worker.rank, "host_rank": worker.host_rank}
             logger.info(
-                "worker %s joined from %s, rank %d, on its machine %d", worker.name, address, *ranks, extra=about
+                "worker %s joined from %s, rank %d, rank %d on its machine", worker.name, address, *ranks, extra=about
             )
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,

@@ -7,6 +7,7 @@ and make one heartbeat each.
 import os
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import grpc
@@ -202,7 +203,15 @@ class Session:
         self.close_shared()
         plain = all(one.wire_type is WireType.FLOAT32 for one in formats)
         large = formats.delta.byte_count >= SMALLEST_SHARED_BYTES
-        if not (path and self._settings.shared_memory and plain and large):
+        if not (path and self._settings.shared_memory and large):
+            return
+        if not plain:
+            if Path(path).exists():  # else it is another machine's
+                delta, parameters = (one.wire_type.name for one in formats)
+                self._tell_not_shared(
+                    f"shared memory holds FLOAT32 only, and here deltas are {delta} and parameters {parameters}: "
+                    "choose FLOAT32 for both (the default), which is faster on one machine"
+                )
             return
         try:
             self._shared = SharedMemory(path, self.session_id, formats.delta)
