@@ -167,7 +167,7 @@ $(PEERS)/.installed: pyproject.toml $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gemps needs Python 3.11 or newer, this is " \
 	    + sys.version.split()[0] + ": name another one, as in make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[worker]'
 	@touch $@

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gem_core.wire_types import WireType
 
 WIRE_TYPES = ("float32", "float16", "bfloat16", "int8")
-STAGING_BUFFERS = 4  # the default
+STAGING_BUFFERS = 4  # by default; those of small models take 1 MiB at most
 
 
 def _bytes(wire_type: str, case: Case) -> float:

@@ -328,8 +328,8 @@ class ServerSettings(BaseSettings):
         0,
         ge=0,
         description="Commits that may be under way at once, each with one buffer of the model's size. 0: 4, and of "
-        "small models as many as 1 MiB holds. More helps slow networks, and costs memory. Workers whose uploads are "
-        "much slower than the others' share one more.",
+        "small models as many as 1 MiB holds, at most 256. More helps slow networks, and costs memory. Workers whose "
+        "uploads are much slower than the others' share one more.",
         json_schema_extra={"panel": "Limits"},
     )
     waiting_room: int = Field(

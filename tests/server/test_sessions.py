@@ -1,5 +1,7 @@
 import pytest
 from gem_server.errors import Reason, Refusal
+from gem_server.flow.request_queue import FifoQueue
+from gem_server.flow.staging import StagingPool
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Budget
 from gem_server.state.workers import Worker, WorkerState
@@ -134,6 +136,9 @@ def test_memory_of_staging_buffers_is_what_the_pool_may_take() -> None:
     unset = MemoryBudget(10**9, staging_buffers=0, vectors_per_worker=2, more_buffers=1)
     for elements, buffers in ((2_048, 128), (65_536, 4), (1_000_000, 4)):
         assert unset.model_bytes(layout(elements)) == 4 * elements * (1 + buffers + 1 + 2)
+        pool = StagingPool(0, 1, FifoQueue(), lambda: 0.0)
+        pool.prepare(layout(elements))
+        assert pool.capacity == buffers
     set_to_six = MemoryBudget(10**9, staging_buffers=6, vectors_per_worker=2, more_buffers=1)
     assert set_to_six.model_bytes(layout(2_048)) == 4 * 2_048 * (1 + 6 + 1 + 2)
 

@@ -73,7 +73,7 @@ async def index_of_a_shared_budget(serving: Serving) -> float:
     return status.jain_index
 
 
-@pytest.mark.parametrize("staging_buffers", [1, 4])
+@pytest.mark.parametrize("staging_buffers", [0, 1, 4])  # 0, the default: of this model one for each worker
 async def test_workers_share_a_budget_fairly_in_fifo_order(serve: Serve, staging_buffers: int) -> None:
     serving = await serve(commits=BUDGET, min_workers=WORKERS, staging_buffers=staging_buffers)
     assert await index_of_a_shared_budget(serving) >= FAIR

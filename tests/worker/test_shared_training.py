@@ -3,6 +3,8 @@
 Restarts, steps that are skipped and regions that are taken away: test_shared_memory.py.
 """
 
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,3 +136,25 @@ def test_a_narrow_type_that_does_without_offered_memory_is_told(is_offered: bool
         assert ps._client.shared_delta is None
     assert [event.kind for event in events] == [EventKind.NOT_SHARED] * is_offered
     assert all("deltas are INT8_BLOCK and parameters FLOAT32" in event.message for event in events)
+
+
+def test_memory_that_is_not_for_this_user_is_passed_by_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's path may lie in a folder that others may not look into, here or on another machine."""
+    events: list[ClientEvent] = []
+    real = os.stat
+
+    def stat(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if str(path) == str(tmp_path / "memory"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *arguments, **more)
+
+    with ServerThread(shared_memory_socket=tmp_path / "memory") as server:
+        monkeypatch.setattr(os, "stat", stat)
+        with ParameterServer(
+            server.address, make("perceptron"), name="w", on_event=events.append, delta_wire="float16"
+        ) as ps:
+            step(ps, 0)
+        monkeypatch.undo()
+    assert events == []

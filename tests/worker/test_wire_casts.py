@@ -146,6 +146,20 @@ def test_an_encoder_is_for_whatever_comes_to_its_place(wire_type: WireType, leng
         assert not usable or out.numpy().tobytes() == bytes(core_encode(wire_type, others * np.float32(-0.5)))
 
 
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+def test_what_pytorch_makes_by_default_makes_no_difference(wire_type: WireType) -> None:
+    values = np.random.default_rng(0).standard_normal(1_000).astype(np.float32)
+    expected = bytes(core_encode(wire_type, values * np.float32(-0.1)))
+    for default in (torch.float64, torch.bfloat16):
+        torch.set_default_dtype(default)
+        try:
+            encoded, usable = host_encode(wire_type, values, -0.1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert usable
+        assert encoded.tobytes() == expected
+
+
 def test_a_payload_in_shared_memory_has_no_encoding() -> None:
     with pytest.raises(ValueError, match="SHARED_MEMORY"):
         wire_casts.encode(WireType.SHARED_MEMORY, torch.zeros(1), torch.zeros(4, dtype=torch.uint8))

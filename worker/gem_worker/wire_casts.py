@@ -111,7 +111,7 @@ class _ValuePiece(NamedTuple):
 
 
 def _value_pieces(values: Tensor, out: Tensor, piece: int) -> tuple[_ValuePiece, ...]:
-    memory = torch.empty(0 if out.dtype is torch.float32 else piece)
+    memory = _temporary(0 if out.dtype is torch.float32 else piece)
     return tuple(
         _ValuePiece(source, target if target.dtype is torch.float32 else memory[: len(source)], target)
         for source, target in zip(_cut(values, piece), _cut(out, piece), strict=True)
@@ -151,8 +151,8 @@ class _BlockPiece(NamedTuple):
 
 
 def _block_pieces(values: Tensor, payload: Tensor, piece: int) -> tuple[_BlockPiece, ...]:
-    scaled_memory, magnitude_memory = torch.empty(piece), torch.empty(piece)
-    largest_memory = torch.empty(-(-piece // BLOCK_ELEMENTS), 1)
+    scaled_memory, magnitude_memory = _temporary(piece), _temporary(piece)
+    largest_memory = _temporary(-(-piece // BLOCK_ELEMENTS)).view(-1, 1)
     pieces = []
     for rows, scales, elements in _blocks(values, payload, piece):
         scaled, magnitudes = (memory[: rows.numel()].view_as(rows) for memory in (scaled_memory, magnitude_memory))
@@ -191,6 +191,11 @@ def _quantise_any(rows: Tensor, scales: Tensor, out: Tensor) -> None:
     divisors = torch.where(scales == 0, torch.inf, scales)
     # Denormal scales are so coarse that a quotient can exceed 127.
     torch.div(rows, divisors, out=out).round_().clamp_(-127, 127)
+
+
+def _temporary(elements: int) -> Tensor:
+    """float32 on the CPU, whatever PyTorch's defaults are."""
+    return torch.empty(elements, dtype=torch.float32, device="cpu")
 
 
 def _piece() -> int:

@@ -281,7 +281,7 @@ class StagingPool:
         refusal = Refusal(
             Reason.WAITING_ROOM,
             f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: come back later (or raise "
-            "--waiting-room or --staging-buffers)",
+            "--waiting-room, or have more --staging-buffers)",
             retry_after=RETRY_SECONDS,
         )
         all_of_them = sorted([*self._still_waiting(), hold], key=lambda one: one.asked_at)

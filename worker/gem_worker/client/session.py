@@ -7,7 +7,6 @@ and make one heartbeat each.
 import os
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import grpc
@@ -206,7 +205,7 @@ class Session:
         if not (path and self._settings.shared_memory and large):
             return
         if not plain:
-            if Path(path).exists():  # else it is another machine's
+            if os.path.exists(path):  # else it is another machine's, or not for us
                 delta, parameters = (one.wire_type.name for one in formats)
                 self._tell_not_shared(
                     f"shared memory holds FLOAT32 only, and here deltas are {delta} and parameters {parameters}: "
