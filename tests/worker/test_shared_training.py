@@ -135,7 +135,7 @@ def test_a_narrow_type_that_does_without_offered_memory_is_told(is_offered: bool
         step(ps, 0)
         assert ps._client.shared_delta is None
     assert [event.kind for event in events] == [EventKind.NOT_SHARED] * is_offered
-    assert all("deltas are INT8_BLOCK and parameters FLOAT32" in event.message for event in events)
+    assert all("deltas are int8 and parameters float32" in event.message for event in events)
 
 
 def test_memory_that_is_not_for_this_user_is_passed_by_in_silence(

@@ -86,13 +86,15 @@ class MemoryBudget:
         needed = max(model, max(self._models.values(), default=0)) + worker + others
         if needed > self.limit:
             fits_alone = model + worker <= self.limit
+            buffers = count_buffers(self.staging_buffers, layout)
             raise Refusal(
                 Reason.MEMORY,
                 f"the model takes {model:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
                 + ("start fewer workers, or " if fits_alone else "")
                 + ("do without --overlap, or " if overlap else "")
-                + "raise --memory-limit, or have fewer --staging-buffers",
+                + f"raise --memory-limit to {needed:,} at least"
+                + (f", or have fewer --staging-buffers ({buffers} now)" if buffers > 1 else ""),
                 retry_after=RETRY_SECONDS if fits_alone else None,
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
             )

@@ -206,10 +206,10 @@ class Session:
             return
         if not plain:
             if os.path.exists(path):  # else it is another machine's, or not for us
-                delta, parameters = (one.wire_type.name for one in formats)
+                delta, parameters = (one.wire_type.name.lower().removesuffix("_block") for one in formats)
                 self._tell_not_shared(
-                    f"shared memory holds FLOAT32 only, and here deltas are {delta} and parameters {parameters}: "
-                    "choose FLOAT32 for both (the default), which is faster on one machine"
+                    f"shared memory holds float32 only, and here deltas are {delta} and parameters {parameters}: "
+                    "choose float32 for both (the default), which is faster on one machine"
                 )
             return
         try:
