@@ -297,10 +297,8 @@ class StagingPool:
         return seconds > SLOW_FACTOR * statistics.median(self._recent_seconds)
 
     def _candidates(self) -> list[Hold]:
-        """Who waits and could have a buffer now. Mostly there is none: then nobody is asked but the slow."""
-        finds = {False: self._finds_a_buffer(slow=False), True: self._finds_a_buffer(slow=True)}
-        if not any(finds.values()):
-            return []
+        """Who waits and could have a buffer now; of slow and other sessions it is looked up once for all of them."""
+        finds = {slow: self._finds_a_buffer(slow=slow) for slow in (False, True)}
         return [hold for hold in self._waiting if finds[hold.session.uploads_slowly] and _is_waiting(hold)]
 
     def _finds_a_buffer(self, *, slow: bool) -> bool:
