@@ -56,6 +56,7 @@ class PayloadFormat:
     rest_bytes: int
     regions: tuple[Region, ...]
     _region_starts: tuple[int, ...]
+    _largest_unit: int
 
     def __init__(self, layout: Layout, wire_type: WireType, with_constants: bool = False) -> None:
         parameter_bytes = encoded_bytes(wire_type, layout.parameter_count)
@@ -80,6 +81,7 @@ class PayloadFormat:
             "rest_bytes": rest_bytes,
             "regions": tuple(regions),
             "_region_starts": tuple(region.start for region in regions),
+            "_largest_unit": max((region.unit for region in regions), default=1),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -110,11 +112,12 @@ class PayloadFormat:
             ChunkError: `start` is not a border, or `chunk_bytes` is more than 2 MiB or less than one unit of this
                 payload (an element, or a block of INT8_BLOCK).
         """
-        if not self.is_border(start):
+        if start and not self.is_border(start):
             raise ChunkError(f"offset {start} is not a border of this payload: start where a chunk could start")
-        largest_unit = max((region.unit for region in self.regions), default=1)
-        if not largest_unit <= chunk_bytes <= MAX_CHUNK_BYTES:
-            raise ChunkError(f"chunks of {chunk_bytes} bytes: this payload takes {largest_unit} to {MAX_CHUNK_BYTES}")
+        if not self._largest_unit <= chunk_bytes <= MAX_CHUNK_BYTES:
+            raise ChunkError(
+                f"chunks of {chunk_bytes} bytes: this payload takes {self._largest_unit} to {MAX_CHUNK_BYTES}"
+            )
         return self._cut(chunk_bytes, start)
 
     def _cut(self, chunk_bytes: int, offset: int) -> Iterator[tuple[int, int]]:

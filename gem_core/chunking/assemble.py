@@ -7,6 +7,7 @@ is not the next one. It knows neither streams nor time-outs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,51 +19,46 @@ from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
+# Encoded values that are received at once: they are decoded while they are in a core's cache.
+SCRATCH_BYTES = 256 << 10
+# NumPy takes longer to begin than copying so many bytes takes.
+_SMALL_BYTES = 64 << 10
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
 __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest"]
 
 
 class Assembler(ABC):
-    """Takes the chunks of one payload in order, then its footer. Use from one thread at a time.
+    """Takes the chunks of one payload in order, then its footer: the sink of a transfer. Use from one thread at a time.
 
-    After the first error, and after `finish`, it refuses everything else with a ChunkError: a transfer that was wrong
-    once cannot become right.
+    A chunk comes as a whole (`add`), or is received piece by piece into memory that the assembler hands out: `begin`,
+    then `space` and `filled` until the chunk is complete. After the first error, and after `finish`, everything else is
+    refused with a ChunkError: a transfer that was wrong once cannot become right.
 
     Attributes:
         payload: the format.
-        received: bytes of the payload that are in place, from byte 0: the offset at which the next chunk must start.
-        chunk_count: chunks taken by this assembler.
+        received: bytes of the payload that are in place, from byte 0 to a border.
+        chunk_count: complete chunks taken by this assembler.
         crc32c: CRC32C of the bytes [0, received) as sent.
         complete: whether `finish` has accepted the footer; until then nothing that was written may be used.
     """
 
     def __init__(self, payload: PayloadFormat, start: int = 0, crc32c: int = 0) -> None:
-        if not payload.is_border(start):
+        if start and not payload.is_border(start):
             raise ChunkError(f"cannot go on at offset {start}: it is not a border of this payload; start from 0")
         self.payload = payload
-        self.received = start
+        self.restart(start, crc32c)
+
+    def restart(self, start: int = 0, crc32c: int = 0) -> None:
+        """Begin with another transfer, whose bytes [0, start) are in place."""
+        self.received = self._written = self._end = start
         self.chunk_count = 0
         self.crc32c = crc32c
         self.complete = False
         self._refused = ""  # why: not the error, whose frames know this object, and keep the chunk that it is about
 
-    def place(self, offset: int, count: int) -> memoryview | None:
-        """Memory that the next chunk may be received into, if this could be it: then call `add_placed`.
-
-        What is written there does not count before that. None: there is no such memory; `add` the chunk.
-        """
-        end = offset + count
-        if offset != self.received or not 1 <= count <= MAX_CHUNK_BYTES or end > self.payload.byte_count:
-            return None
-        return self._place(offset, end)
-
-    def add_placed(self, offset: int, count: int) -> None:
-        """`add`, of a chunk that was received to its place."""
-        data = self.place(offset, count)
-        if data is None:
-            raise ChunkError(f"a chunk of {count} bytes at offset {offset} has no place")
-        self._add(offset, data, is_placed=True)
-
-    def add(self, offset: int, data: memoryview) -> None:
+    def add(self, offset: int, data: Buffer) -> None:
         """Take the next chunk: copy (and decode) `data`, which lies at `offset` of the payload.
 
         Raises:
@@ -70,23 +66,52 @@ class Assembler(ABC):
                 border; or an earlier call failed.
             BadValueError: a value that must not pass (decoding assemblers only).
         """
-        self._add(offset, data, is_placed=False)
-
-    def _add(self, offset: int, data: memoryview, *, is_placed: bool) -> None:
+        end = offset + len(data)
         self._check_open()
         try:
-            end = offset + data.nbytes
             self._check_place(offset, end)
-            if is_placed:
-                self._judge(offset, end)
-            else:
-                self._take(offset, end, data)
+            self._take(offset, end, memoryview(data))
         except CoreError as error:
             self._refused = str(error)
             raise
         self.crc32c = crc32c(data, self.crc32c)
-        self.received = end
+        self.received = self._written = self._end = end
         self.chunk_count += 1
+
+    def begin(self, offset: int, count: int) -> None:
+        """The next chunk, of `count` bytes at `offset`, is about to be received. Raises ChunkError as `add` does."""
+        self._check_open()
+        try:
+            self._check_place(offset, offset + count)
+        except CoreError as error:
+            self._refused = str(error)
+            raise
+        self._written, self._end = self.received, offset + count
+
+    def space(self) -> memoryview:
+        """Memory for the next bytes of the chunk that has begun; empty when it is complete."""
+        return self._space(self._written, self._end)
+
+    def filled(self, count: int) -> None:
+        """The first `count` bytes of `space()` have been received. Raises BadValueError as `add` does."""
+        self._written += count
+        border = self._end if self._written == self._end else self.payload.border_at_or_before(self._written)
+        if border > self.received:
+            self.crc32c = crc32c(self._at(self.received, border), self.crc32c)
+            try:
+                self._take_received(self.received, border)
+            except CoreError as error:
+                self._refused = str(error)
+                raise
+            self.received = border
+            self.chunk_count += border == self._end
+
+    def fill(self, data: memoryview) -> None:
+        """Put `data`, which has been received elsewhere, into `space()`. Raises as `filled` does."""
+        while count := min(len(data), len(space := self.space())):
+            space[:count] = data[:count]
+            self.filled(count)
+            data = data[count:]
 
     def finish(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
         """Compare the footer with what came; afterwards the payload is complete.
@@ -109,12 +134,16 @@ class Assembler(ABC):
         """Write the bytes [start, stop) of the payload, two borders."""
 
     @abstractmethod
-    def _place(self, start: int, stop: int) -> memoryview | None:
-        """Where `_take` would write these bytes as they are; None: it would not."""
+    def _space(self, start: int, stop: int) -> memoryview:
+        """Memory for bytes [start, stop) of the payload, or for the first of them."""
 
     @abstractmethod
-    def _judge(self, start: int, stop: int) -> None:
-        """What `_take` does, of bytes that lie at their place."""
+    def _at(self, start: int, stop: int) -> memoryview:
+        """Where bytes [start, stop) were received; `start` is a border, and all before it are taken."""
+
+    @abstractmethod
+    def _take_received(self, start: int, stop: int) -> None:
+        """What `_take` does, for bytes that were received into `_space`."""
 
     def _check_place(self, offset: int, end: int) -> None:
         if not 1 <= end - offset <= MAX_CHUNK_BYTES:
@@ -172,15 +201,20 @@ class RawAssembler(Assembler):
         super().__init__(payload, start, crc32c)
         self._into = check_bytes(into, payload.byte_count, "into")
 
-    def _place(self, start: int, stop: int) -> memoryview:
+    def _space(self, start: int, stop: int) -> memoryview:
         return self._into[start:stop]
 
-    def _judge(self, start: int, stop: int) -> None:
-        """They are kept as they were sent, whatever they are."""
+    def _at(self, start: int, stop: int) -> memoryview:
+        return self._into[start:stop]
+
+    def _take_received(self, start: int, stop: int) -> None:
+        """They stay as they were sent."""
 
     def _take(self, start: int, stop: int, data: memoryview) -> None:
-        # Through NumPy, because memoryview's own assignment holds the interpreter lock while it copies.
-        np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
+        if len(data) <= _SMALL_BYTES:
+            self._into[start:stop] = data
+        else:  # memoryview's own assignment holds the interpreter lock while it copies
+            np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
 
 
 class DecodingAssembler(Assembler):
@@ -207,6 +241,10 @@ class DecodingAssembler(Assembler):
         self._judge_values = codec.judge
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
+        # Values of float32 are received to where they belong; others into the scratch memory, made when first needed.
+        self._parameter_bytes = parameters.view(np.uint8).data
+        self._direct_bytes = payload.parameter_bytes if payload.wire_type is WireType.FLOAT32 else 0
+        self._scratch: memoryview | None = None
 
     def _take(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes
@@ -216,14 +254,30 @@ class DecodingAssembler(Assembler):
         if middle < stop:
             self._take_rest(middle, stop, data[middle - start :])
 
-    def _place(self, start: int, stop: int) -> memoryview | None:
-        if self.payload.wire_type is not WireType.FLOAT32 or stop > self.payload.parameter_bytes:
-            return None
-        return self._parameters.view(np.uint8).data[start:stop]
+    def _space(self, start: int, stop: int) -> memoryview:
+        if start < self._direct_bytes:
+            return self._parameter_bytes[start : min(stop, self._direct_bytes)]
+        return self._received_elsewhere()[start - self.received : stop - self.received]
 
-    def _judge(self, start: int, stop: int) -> None:
-        elements = self.payload.parameter_elements(start, stop)
-        self._refuse(elements, self._judge_values(self._parameters[elements]))
+    def _at(self, start: int, stop: int) -> memoryview:
+        if stop <= self._direct_bytes:
+            return self._parameter_bytes[start:stop]
+        return self._received_elsewhere()[: stop - start]
+
+    def _take_received(self, start: int, stop: int) -> None:
+        if stop <= self._direct_bytes:
+            elements = self.payload.parameter_elements(start, stop)
+            self._refuse(elements, self._judge_values(self._parameters[elements]))
+            return
+        scratch = self._received_elsewhere()
+        self._take(start, stop, scratch[: stop - start])
+        if left := self._written - stop:  # the beginning of an element or block
+            scratch[:left] = bytes(scratch[stop - start : stop - start + left])
+
+    def _received_elsewhere(self) -> memoryview:
+        if self._scratch is None:
+            self._scratch = memoryview(bytearray(min(SCRATCH_BYTES, self.payload.byte_count)))
+        return self._scratch
 
     def _take_parameters(self, start: int, stop: int, data: memoryview) -> None:
         elements = self.payload.parameter_elements(start, stop)

@@ -1,9 +1,10 @@
-"""Cuts a payload into chunks, encoding the PARAMETERs on the way. The opposite is assemble.py."""
+"""Cuts a payload into chunks: the source of a transfer. The opposite is assemble.py."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +17,74 @@ from gem_core.wire_types import NUMPY, Codec
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Splitter"]
+__all__ = ["ScaledSplitter", "Source", "Splitter"]
 
 
-class Splitter:
-    """The chunks of one payload, made while they are asked for. Iterate once; use from one thread at a time.
+class Source(ABC):
+    """The chunks of one payload, made while they are asked for. Use from one thread at a time.
 
-    The arrays are read while iterating, so they must not change until the iteration is over. Chunks of FLOAT32 are
-    views into `parameters`; other wire types are encoded chunk by chunk, into a buffer of their own. Only a chunk that
-    holds both PARAMETERs and what follows them is copied together.
+    What the payload is made of is read while iterating, and must not change until the iteration is over; iterating
+    again makes the same chunks. A chunk is valid until the next one is asked for.
 
     Args:
         payload: the format.
-        parameters: all PARAMETERs, one dimension, contiguous, `payload.layout.parameter_count` elements.
-        rest: the bytes of the BUFFERs (and CONSTANTs), `payload.rest_bytes` of them.
         chunk_bytes: the most bytes a chunk may have.
         start: the border to start at, when a torn transfer goes on.
-        codec: what encodes; wire_kernels.py has a faster one.
 
     Attributes:
+        payload: the format.
         chunk_count: chunks yielded so far: what the footer says after the last one.
         crc32c: CRC32C of the payload from byte 0 to the end of the last chunk yielded: what the footer says after the
             last one. Bytes before `start` are counted, too (they are encoded again for it).
 
     Raises:
-        SizeMismatchError: `parameters` or `rest` is not of the payload's size.
         ChunkError: `start` is not a border, or `chunk_bytes` is out of range for this payload.
+    """
+
+    def __init__(self, payload: PayloadFormat, chunk_bytes: int, start: int = 0) -> None:
+        self.payload = payload
+        self.chunk_count = 0
+        self.crc32c = 0
+        self._start = start
+        self._chunk_bytes = chunk_bytes
+        payload.cut(chunk_bytes, start)  # raises
+
+    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield (offset, data) in order."""
+        payload, start = self.payload, self._start
+        self.chunk_count = self.crc32c = 0
+        if start:
+            for offset, end in payload.cut(self._chunk_bytes):
+                if offset >= start:
+                    break
+                self.crc32c = crc32c(self._bytes(offset, min(end, start)), self.crc32c)
+        is_one = not start and 0 < payload.byte_count <= self._chunk_bytes
+        for offset, end in ((0, payload.byte_count),) if is_one else payload.cut(self._chunk_bytes, start):
+            data = self._bytes(offset, end)
+            self.crc32c = crc32c(data, self.crc32c)
+            self.chunk_count += 1
+            yield offset, data
+
+    @abstractmethod
+    def _bytes(self, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop) of the payload, two borders, as they are sent."""
+
+
+class Splitter(Source):
+    """Encodes PARAMETERs chunk by chunk.
+
+    Chunks of FLOAT32 are views into `parameters`; other wire types are encoded into a buffer of their own. Only a chunk
+    that holds both PARAMETERs and what follows them is copied together.
+
+    Args:
+        payload, chunk_bytes, start: see Source.
+        parameters: all PARAMETERs, one dimension, contiguous, `payload.layout.parameter_count` elements.
+        rest: the bytes of the BUFFERs (and CONSTANTs), `payload.rest_bytes` of them.
+        codec: what encodes; wire_kernels.py has a faster one.
+
+    Raises:
+        SizeMismatchError: `parameters` or `rest` is not of the payload's size.
+        ChunkError: see Source.
     """
 
     def __init__(
@@ -53,34 +96,55 @@ class Splitter:
         start: int = 0,
         codec: Codec = NUMPY,
     ) -> None:
-        self.chunk_count = 0
-        self.crc32c = 0
-        self._payload = payload
+        super().__init__(payload, chunk_bytes, start)
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(memoryview(rest), payload.rest_bytes, "rest")
-        self._start = start
         self._encode = codec.encode
-        self._cuts = payload.cut(chunk_bytes, start)
-        self._chunk_bytes = chunk_bytes
-
-    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield (offset, data) in order."""
-        for offset, end in self._payload.cut(self._chunk_bytes):
-            if offset >= self._start:
-                break
-            self.crc32c = crc32c(self._bytes(offset, min(end, self._start)), self.crc32c)
-        for offset, end in self._cuts:
-            data = self._bytes(offset, end)
-            self.crc32c = crc32c(data, self.crc32c)
-            self.chunk_count += 1
-            yield offset, data
 
     def _bytes(self, start: int, stop: int) -> memoryview:
-        boundary = self._payload.parameter_bytes
+        boundary = self.payload.parameter_bytes
         if start >= boundary:
             return self._rest[start - boundary : stop - boundary]
-        elements = self._payload.parameter_elements(start, min(stop, boundary))
-        encoded = self._encode(self._payload.wire_type, self._parameters[elements])
+        elements = self.payload.parameter_elements(start, min(stop, boundary))
+        encoded = self._encode(self.payload.wire_type, self._parameters[elements])
         if stop <= boundary:
             return encoded
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))
+
+
+class ScaledSplitter(Source):
+    """Cuts bytes that are encoded already; PARAMETERs of FLOAT32 may be multiplied on their way.
+
+    Args:
+        payload, chunk_bytes: see Source.
+    """
+
+    def __init__(self, payload: PayloadFormat, chunk_bytes: int) -> None:
+        super().__init__(payload, chunk_bytes)
+        self._encoded = memoryview(b"")
+        self._scale: np.float32 | None = None
+        self._scratch = np.empty(0, np.uint8)
+
+    def load(self, encoded: memoryview, scale: float | None = None) -> Self:
+        """Send these bytes, `payload.byte_count` of them, from now on.
+
+        Args:
+            encoded: the payload.
+            scale: each PARAMETER that is sent is this number times the one in `encoded`, rounded to float32. A piece is
+                multiplied just before it is sent, while it is in the cache. None: bytes are sent as they are.
+        """
+        self._encoded = encoded
+        self._scale = np.float32(scale) if scale is not None else None
+        if scale is not None and not self._scratch.size:
+            self._scratch = np.empty(min(self._chunk_bytes, self.payload.byte_count), np.uint8)
+        return self
+
+    def _bytes(self, start: int, stop: int) -> memoryview:
+        if self._scale is None:
+            return self._encoded[start:stop]
+        into, elements = self._scratch, max(0, min(stop, self.payload.parameter_bytes) - start) // 4
+        values = np.frombuffer(self._encoded, np.float32, elements, start)
+        np.multiply(values, self._scale, out=np.frombuffer(into, np.float32, elements))
+        if 4 * elements < stop - start:
+            into[4 * elements : stop - start] = np.frombuffer(self._encoded[start + 4 * elements : stop], np.uint8)
+        return into[: stop - start].data

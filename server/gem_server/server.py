@@ -30,10 +30,10 @@ from gem_server.recorder import Recorder
 from gem_server.security import protection
 from gem_server.service import handlers, messages
 from gem_server.service.answering import Answering, Gate
-from gem_server.service.commit_port import SPARE_CONNECTIONS, CommitPort
 from gem_server.service.commit_stream import CommitStream
 from gem_server.service.history import History
 from gem_server.service.initialize_stream import InitializeStream
+from gem_server.service.lane_port import LanePort
 from gem_server.service.listener import Listener
 from gem_server.service.membership import Membership, Ports
 from gem_server.service.operations import Operations
@@ -64,6 +64,7 @@ STOP_GRACE_SECONDS = 5.0
 # Of theta, where a worker's snapshot is something else: one is being written, one waits for that, one comes.
 LOGGED_COPIES = 3
 MAX_TICK_SECONDS = 0.5
+MAX_PORT = 65535
 
 MakeQueue: TypeAlias = Callable[[Callable[[], Sequence[Session]], Callable[[], bool]], RequestQueue]
 logger = logging.getLogger(__name__)
@@ -156,13 +157,7 @@ class Server:
         self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
         self._ports = Ports()
         self._commits = self._make_commit_stream()
-        self._commit_port = CommitPort(
-            f"/{handlers.SERVICE}/Commit",
-            self._commits.serve,
-            self.central.incarnation,
-            settings.max_sessions + SPARE_CONNECTIONS,
-            guard.access,
-        )
+        self._lane_port = LanePort(self._commits.serve_lane, self.central.incarnation, guard.certificates)
         self._run_settings = messages.run_settings_to(settings, self.rule)
         self._status = self._make_status()
         self._history = History(self._answering, self.telemetry, self.evaluations, lambda: self.central.incarnation)
@@ -190,8 +185,8 @@ class Server:
             self._ready_file.prepare()
         try:
             self._ports.ordinary = await self._listener.open(settings.bind, self._service(), settings.reflection)
-            if settings.has_commit_port:
-                self._ports.for_commits = self._commit_port.open(settings.host, settings.commit_port)
+            if settings.lane_port != -1:
+                self._ports.lane = self._open_lane()
             await self._compile()
             await self.persistence.recover()
             if (layout := self.central.layout) is not None:
@@ -207,7 +202,7 @@ class Server:
         except BaseException:
             if self._web is not None:
                 await self._web.close()
-            await self._commit_port.close(None)
+            await self._lane_port.close(None)
             await self._listener.close(None)
             await self.persistence.end_log()
             if self._recorder is not None:
@@ -231,10 +226,8 @@ class Server:
         logger.info(
             "serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked, extra=about
         )
-        if self._ports.for_commits:
-            logger.info("commits are taken at port %d, too, with less processor time", self._ports.for_commits)
-        elif settings.commit_port > 0:
-            logger.warning("--commit-port %d is left unused: there is none with TLS", settings.commit_port)
+        if self._ports.lane:
+            logger.info("the lane is at port %d", self._ports.lane)
         if self.run.state is RunState.FINISHED:
             self.course.note(RunState.FINISHED)
             logger.warning(
@@ -281,7 +274,7 @@ class Server:
         self._sweeper.stop()
         self._answering.end_idle(refusal)
         grace = None if broken else STOP_GRACE_SECONDS
-        await asyncio.gather(self._commit_port.close(grace), self._listener.close(grace))
+        await asyncio.gather(self._lane_port.close(grace), self._listener.close(grace))
         try:
             if not broken:
                 await self.persistence.write_last()
@@ -302,6 +295,17 @@ class Server:
         if isinstance(self._turns, TraceTurns):
             return StrictQueue(self._turns, started, lambda: self.run.unreserved)
         return StrictQueue(self._turns, started)
+
+    def _open_lane(self) -> int:
+        settings, port = self.settings, self._ports.ordinary + 1
+        if settings.lane_port is not None or settings.bind.endswith(":0") or port > MAX_PORT:
+            return self._lane_port.open(settings.host, settings.lane_port or 0)
+        try:
+            return self._lane_port.open(settings.host, port)
+        except StartupError:
+            free = self._lane_port.open(settings.host, 0)
+            logger.warning("port %d is taken, so the lane is at %d: choose one with --lane-port", port, free)
+            return free
 
     async def _open_web(self) -> None:
         if self.settings.dashboard or self.settings.metrics:

@@ -41,14 +41,13 @@ class ServerSettings(BaseSettings):
         "travels, tokens included.",
         json_schema_extra={"panel": "Network"},
     )
-    commit_port: int = Field(
-        0,
+    lane_port: int | None = Field(
+        None,
         ge=-1,
         le=65535,
-        description="Second port, at the same address, that takes workers' commits with a third less of the server's "
-        "processor time; workers are told it when they join, and use the first one where they cannot reach it (a "
-        "firewall, a port that is not published), or came by another number than the first one's (a forwarded port). "
-        "0 takes a free one; -1: none. With TLS there is none.",
+        description="Port of the lane, a faster way for commits, at the same address and with the same TLS. Announced "
+        "to workers when they join; a worker that cannot reach it commits over gRPC. Unset: the port of --bind + 1, or "
+        "a free one where that is taken or --bind has port 0. 0: a free one. -1: none.",
         json_schema_extra={"panel": "Network"},
     )
     credentials: Path | None = Field(
@@ -424,9 +423,9 @@ class ServerSettings(BaseSettings):
     def _fields_fit_together(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key belong together: give both, or neither")
-        if self.commit_port > 0 and self.bind.rpartition(":")[2] == str(self.commit_port):
+        if self.lane_port and self.bind.rpartition(":")[2] == str(self.lane_port):
             raise ValueError(
-                f"--commit-port {self.commit_port} is the port of --bind, too: choose another one, or 0 for a free one"
+                f"--lane-port {self.lane_port} is the port of --bind, too: choose another one, or 0 for a free one"
             )
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError(
@@ -469,11 +468,6 @@ class ServerSettings(BaseSettings):
     def host(self) -> str:
         """The host part of `bind`, without brackets."""
         return self.bind.rpartition(":")[0].strip("[]")
-
-    @property
-    def has_commit_port(self) -> bool:
-        """Whether commits get a port of their own."""
-        return self.commit_port >= 0 and self.tls_cert is None
 
     @property
     def durability_level(self) -> Literal["none", "interval", "commit"]:

@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
-
 from tests.server.commit_peer import Peer, data, opening
+
 from tests.wire.calls import answer_to
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL

@@ -34,7 +34,7 @@ class JoinRequest(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., overlap: bool = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version", "commit_port", "port")
+    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version", "lane_port", "port")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -50,7 +50,7 @@ class JoinResponse(_message.Message):
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_SOCKET_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    COMMIT_PORT_FIELD_NUMBER: _ClassVar[int]
+    LANE_PORT_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     settings: _run_pb2.RunSettings
@@ -67,9 +67,9 @@ class JoinResponse(_message.Message):
     overlap: bool
     shared_memory_socket: str
     server_version: str
-    commit_port: int
+    lane_port: int
     port: int
-    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., commit_port: _Optional[int] = ..., port: _Optional[int] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session_id",)

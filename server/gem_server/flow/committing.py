@@ -1,11 +1,11 @@
 """One commit, from its header to its verdict: what section 3 of the design says about sequences, versions and repeats.
 
     is_next(header) -> no: a repeat, answered from the ledger; or
-                       reserve a buffer -> add chunks -> complete(footer)      -> applied; or
-                       reserve a buffer -> complete(all of a small one)        -> applied; or
-                       reserve a buffer -> complete(): out of shared memory    -> applied
+                       stage: wait for a buffer -> chunks into its sink -> complete(footer)  -> applied; or
+                       stage: wait for a buffer -> complete_shared(): out of shared memory   -> applied
 
-Every check that can refuse comes before the commit takes its place in the queue; from then on it is always applied.
+`is_next` refuses early what cannot be taken. The same check, after the last wait, decides: then the commit enters the
+queue, and is always applied.
 """
 
 import asyncio
@@ -14,21 +14,18 @@ from concurrent.futures import Executor
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gem_core import ChecksumError, WireType
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
-from gem_core.chunking import DecodingAssembler, decode_whole
 from gem_core.chunking.assemble import check_rest
 from gem_core.payload import PayloadFormat
-from gem_core.wire_kernels import COMPILED
 from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
-from gem_server.flow.staging import Hold, Purpose, StagingPool
+from gem_server.flow.staging import Hold, Purpose, StagingBuffer, StagingPool
 from gem_server.shared_memory.regions import DeltaRegion
 from gem_server.state.central_variable import CentralVariable, Handle, Version
 from gem_server.state.ledger import Content, Verdict
@@ -113,39 +110,14 @@ class Committing:
             await asyncio.wait([queued.when_applied()])  # an older stream of this session completed it
         return await self._repeat(session, call, header)
 
-    async def stage(self, session: Session, call: Call, header: Header) -> "Upload":
-        """Reserve a staging buffer for a new commit that comes in chunks; may wait.
-
-        Raises STORAGE_FULL, and what `is_next` raises.
-        """
-        hold = await self._reserve(session, call, header)
-        assembler = DecodingAssembler(self.format(header.wire_type), *_memory_of(hold), COMPILED)
-        return Upload(self, header, hold, assembler)
-
-    async def stage_whole(self, session: Session, call: Call, header: Header) -> "WholeCommit":
-        """The same for a commit that is here already, all of it."""
-        return WholeCommit(self, header, await self._reserve(session, call, header))
-
-    async def stage_shared(self, session: Session, call: Call, header: Header) -> "SharedDelta":
-        """The same for a commit that lies in shared memory."""
-        hold = await self._reserve(session, call, header)
-        return SharedDelta(self, header, hold, _region_of(session, header), self._copy_threads)
-
-    async def _reserve(self, session: Session, call: Call, header: Header) -> Hold:
-        has_waited = self._log is not None and not self._log.has_room()
-        if self._log is not None and has_waited:
+    async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
+        """Reserve a staging buffer for a new commit; may wait. Raises STORAGE_FULL, and what the pool raises."""
+        if self._log is not None and not self._log.has_room():
             await self._log.make_room()
         hold = self._staging.take(session, call, Purpose.COMMIT)
         if hold is None:
             hold = await self._staging.reserve(session, call, Purpose.COMMIT)
-            has_waited = True
-        if has_waited:
-            try:
-                self._check_next(session, header)  # what was true before waiting may be no longer
-            except BaseException:
-                self._staging.release(hold)
-                raise
-        return hold
+        return StagedCommit(self, header, hold)
 
     def format(self, wire_type: WireType) -> PayloadFormat:
         """The format of a commit's payload, and of its reply's."""
@@ -243,15 +215,11 @@ class Committing:
                 metadata={"snapshot_clock": str(newest)},
             )
 
-    def enqueue(self, staged: "Staged", checksum: int, *, has_waited: bool) -> CommitRequest:
-        """A complete, valid commit takes its place in the queue, with its part of the budget.
-
-        `has_waited`: others had their turn since it was staged, so it is looked at once more.
-        """
+    def enqueue(self, staged: "StagedCommit", checksum: int) -> CommitRequest:
+        """A complete, valid commit takes its place in the queue, with its part of the budget."""
         hold, header = staged.hold, staged.header
         session = hold.session
-        if has_waited:
-            self._check_next(session, header)
+        self._check_next(session, header)
         self._run.reserve(session.worker)
         hold.complete = True
         session.queued_sequence = header.sequence
@@ -298,111 +266,34 @@ class Committing:
         """An upload ended before it was complete."""
         self._staging.release(hold)
 
-    def progressed(self, hold: Hold) -> None:
-        """Bytes of an upload arrived."""
-        self._staging.progressed(hold)
-
     def received(self, hold: Hold) -> None:
         """All bytes of an upload arrived, and are what they should be."""
         self._staging.received(hold)
 
+    def copy(self, work: Callable[[], int]) -> "asyncio.Future[int]":
+        """Run `work`, which copies a delta, outside the event loop."""
+        return asyncio.get_running_loop().run_in_executor(self._copy_threads, work)
 
-class Staged:
-    """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back."""
+
+class StagedCommit:
+    """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back.
+
+    Attributes:
+        sink: takes the payload's chunks.
+    """
 
     def __init__(self, committing: Committing, header: Header, hold: Hold) -> None:
         self._committing = committing
         self.header = header
         self.hold = hold
+        self._buffer = _buffer_of(hold)
+        self._copying: asyncio.Future[int] | None = None
+        wire_type = WireType.FLOAT32 if header.wire_type is WireType.SHARED_MEMORY else header.wire_type
+        self._payload = committing.format(wire_type)
+        self.sink = hold.sink = self._buffer.sink(self._payload)
 
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.hold.complete:
-            self._committing.give_back(self.hold)
-
-    async def _apply(self, checksum: int, *, has_waited: bool = True) -> Applied:
-        """The payload is whole and valid: take a place in the queue, and wait until it was applied and may be shown.
-
-        `has_waited`: see `Committing.enqueue`. When the waiting call is cancelled the commit is applied all the same.
-        Raises STORAGE_FULL, and other refusals.
-        """
-        committing = self._committing
-        committing.received(self.hold)
-        while not committing.takes_room():
-            has_waited = True
-            await committing.make_room()
-        try:
-            request = committing.enqueue(self, checksum, has_waited=has_waited)
-        except BaseException:
-            committing.give_back_room()
-            raise
-        applied = await request.done
-        return await committing.shown(applied, applied.verdict.version.clock)
-
-    def _check_checksums(self, footer: Footer) -> None:
-        """Raise SIZE_MISMATCH when header and footer name two."""
-        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
-            raise Refusal(
-                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
-            )
-
-
-class Upload(Staged):
-    """A commit that comes in chunks."""
-
-    def __init__(self, committing: Committing, header: Header, hold: Hold, assembler: DecodingAssembler) -> None:
-        super().__init__(committing, header, hold)
-        self._assembler = assembler
-
-    def add(self, offset: int, data: memoryview) -> None:
-        """Take a chunk in. Raises gem_core's errors for chunks and values that are not legal."""
-        self._assembler.add(offset, data)
-        self._committing.progressed(self.hold)
-
-    def place(self, offset: int, count: int) -> memoryview | None:
-        """Memory that the next chunk may be received into, while the buffer is this commit's; None: there is none."""
-        return self._assembler.place(offset, count)
-
-    def add_placed(self, offset: int, count: int) -> None:
-        """`add`, of a chunk that was received to its place."""
-        self._assembler.add_placed(offset, count)
-        self._committing.progressed(self.hold)
-
-    async def complete(self, footer: Footer) -> Applied:
-        """Check the footer, and see the commit through; see `_apply`."""
-        self._assembler.finish(*footer)
-        self._check_checksums(footer)
-        return await self._apply(footer.crc32c)
-
-
-class WholeCommit(Staged):
-    """A commit that came in one message. Nobody else has had a turn since it was staged."""
-
-    async def complete(self, data: memoryview, footer: Footer) -> Applied:
-        """Take its one chunk in, and see the commit through; see `_apply`. Raises gem_core's errors."""
-        payload = self._committing.format(self.header.wire_type)
-        decode_whole(payload, data, footer, *_memory_of(self.hold), COMPILED)
-        self._check_checksums(footer)
-        return await self._apply(footer.crc32c, has_waited=False)
-
-
-class SharedDelta(Staged):
-    """A commit that lies in memory that its worker can write to, while it is copied and after that."""
-
-    def __init__(
-        self,
-        committing: Committing,
-        header: Header,
-        hold: Hold,
-        region: DeltaRegion,
-        threads: Executor,
-    ) -> None:
-        super().__init__(committing, header, hold)
-        self._region = region
-        self._threads = threads
-        self._copying: asyncio.Future[int] | None = None
 
     def __exit__(self, *_: object) -> None:
         if self.hold.complete:
@@ -413,13 +304,26 @@ class SharedDelta(Staged):
         else:
             self._committing.give_back(self.hold)
 
-    async def complete(self) -> Applied:
-        """Copy the delta, and see the commit through; see `_apply`. Raises gem_core's errors of values and checksum."""
-        layout = self.hold.session.joining.layout
-        if layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
-            found = self._copy()
+    async def complete(self, footer: Footer) -> Applied:
+        """All chunks are in the sink: check the footer, and see the commit through; see `_apply`."""
+        self.sink.finish(*footer)
+        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
+            raise Refusal(
+                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
+            )
+        return await self._apply(footer.crc32c)
+
+    async def complete_shared(self) -> Applied:
+        """Copy the delta out of shared memory, which its worker can write to all the time, and see the commit through.
+
+        See `_apply`. Raises gem_core's errors of values and checksum.
+        """
+        session = self.hold.session
+        region = _region_of(session, self.header)
+        if session.joining.layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
+            found = self._copy(region)
         else:
-            self._copying = asyncio.get_running_loop().run_in_executor(self._threads, self._copy)
+            self._copying = self._committing.copy(lambda: self._copy(region))
             found = await asyncio.shield(self._copying)
         if self.header.checksum not in (None, found):
             raise ChecksumError(
@@ -428,20 +332,35 @@ class SharedDelta(Staged):
             )
         return await self._apply(found)
 
-    def _copy(self) -> int:
-        layout, (parameters, rest) = self.hold.session.joining.layout, _memory_of(self.hold)
-        total = checked_copy(self._region.parameters, parameters, layout, self.header.scale)
-        rest[:] = self._region.rest
-        payload = self._committing.format(WireType.FLOAT32)
-        check_rest(payload, payload.parameter_bytes, np.frombuffer(rest, np.uint8))
-        return (total + word_sum(rest, layout.parameter_count)) % (1 << 32)
+    def _copy(self, region: DeltaRegion) -> int:
+        payload, buffer = self._payload, self._buffer
+        total = checked_copy(region.parameters, buffer.parameters, payload.layout, self.header.scale)
+        buffer.rest[:] = region.rest
+        check_rest(payload, payload.parameter_bytes, np.frombuffer(buffer.rest, np.uint8))
+        return (total + word_sum(buffer.rest, payload.layout.parameter_count)) % (1 << 32)
+
+    async def _apply(self, checksum: int) -> Applied:
+        """The payload is whole and valid: take a place in the queue, and wait until it was applied and may be shown.
+
+        When the waiting call is cancelled the commit is applied all the same. Raises STORAGE_FULL, and other refusals.
+        """
+        committing = self._committing
+        committing.received(self.hold)
+        while not committing.takes_room():
+            await committing.make_room()
+        try:
+            request = committing.enqueue(self, checksum)
+        except BaseException:
+            committing.give_back_room()
+            raise
+        applied = await request.done
+        return await committing.shown(applied, applied.verdict.version.clock)
 
 
-def _memory_of(hold: Hold) -> tuple[NDArray[np.float32], memoryview]:
-    """Where a commit's PARAMETERs go, and its BUFFERs."""
+def _buffer_of(hold: Hold) -> StagingBuffer:
     if hold.buffer is None:
         raise AssertionError("a commit holds no buffer")
-    return hold.buffer.parameters, hold.buffer.rest
+    return hold.buffer
 
 
 def _region_of(session: Session, header: Header) -> DeltaRegion:

@@ -88,10 +88,6 @@ class Initializing:
         """The upload is over, in whatever way."""
         self._staging.release(upload.hold)
 
-    def progressed(self, upload: "Upload") -> None:
-        """Bytes arrived."""
-        self._staging.progressed(upload.hold)
-
 
 class Upload:
     """First parameters on their way in. Use as a context."""
@@ -103,7 +99,7 @@ class Upload:
         self.payload = payload
         self.parameters = aligned_empty(payload.layout.parameter_count)
         self.rest = memoryview(bytearray(payload.rest_bytes))
-        self._assembler = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
+        self._assembler = hold.sink = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
 
     def __enter__(self) -> "Upload":
         return self
@@ -111,10 +107,9 @@ class Upload:
     def __exit__(self, *_: object) -> None:
         self._initializing.close(self)
 
-    def add(self, offset: int, data: memoryview) -> None:
+    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Take a chunk in. Raises gem_core's errors for chunks and values that are not legal."""
         self._assembler.add(offset, data)
-        self._initializing.progressed(self)
 
     async def complete(self, footer: Footer) -> None:
         """Check the footer and become the first parameters; raises AlreadyInitializedError if another did."""

@@ -24,8 +24,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Layout
+from gem_core import Layout, PayloadFormat, WireType
 from gem_core.aligned import aligned_empty
+from gem_core.chunking import Assembler, DecodingAssembler
+from gem_core.wire_kernels import COMPILED
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.state.memory import count_buffers
@@ -45,11 +47,21 @@ RECENT_UPLOADS = 16
 class StagingBuffer:
     """A decoded delta (float32[parameter_count]) and the BUFFERs beside it."""
 
-    __slots__ = ("parameters", "rest")
+    __slots__ = ("_sinks", "parameters", "rest")
 
     def __init__(self, layout: Layout) -> None:
         self.parameters: NDArray[np.float32] = aligned_empty(layout.parameter_count)
         self.rest = memoryview(bytearray(layout.buffer_bytes))
+        self._sinks: dict[WireType, DecodingAssembler] = {}
+
+    def sink(self, payload: PayloadFormat) -> DecodingAssembler:
+        """What receives a payload of this format into the buffer, from its beginning."""
+        sink = self._sinks.get(payload.wire_type)
+        if sink is None:
+            sink = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
+            self._sinks[payload.wire_type] = sink
+        sink.restart()
+        return sink
 
 
 class Purpose(Enum):
@@ -62,7 +74,8 @@ class Purpose(Enum):
 class Hold:
     """One call's place: in the waiting room first, then at a buffer.
 
-    `buffer` is None for an Initialize, which brings its own memory and only counts. `asked_at`: when the session asked
+    `buffer` is None for an Initialize, which brings its own memory and only counts. `sink`: what receives the payload.
+    `asked_at`: when the session asked
     first, before it was told to come back. `aside`: it has the buffer for the slow. `received`: the whole payload is
     here; `complete`: the queue has it. `granted` resolves when one that had to wait has its place.
     """
@@ -79,6 +92,8 @@ class Hold:
         "purpose",
         "received",
         "session",
+        "sink",
+        "taken",
     )
 
     def __init__(self, session: Session, call: Call, purpose: Purpose) -> None:
@@ -87,6 +102,8 @@ class Hold:
         self.purpose = purpose
         self.granted: asyncio.Future[None] | None = None
         self.buffer: StagingBuffer | None = None
+        self.sink: Assembler | None = None
+        self.taken = 0  # bytes, when progress was last looked for
         self.aside = False
         self.asked_at = 0.0
         self.granted_at = 0.0
@@ -182,10 +199,6 @@ class StagingPool:
             raise
         return hold
 
-    def progressed(self, hold: Hold) -> None:
-        """Note that bytes arrived."""
-        hold.progressed_at = self._clock()
-
     def received(self, hold: Hold) -> None:
         """Note that the whole payload arrived: how long it took says what is slow here, and who is not any more."""
         seconds = self._clock() - hold.granted_at
@@ -196,6 +209,7 @@ class StagingPool:
     def release(self, hold: Hold) -> None:
         """Give a buffer back, and hand it on."""
         self._holding.remove(hold)
+        hold.sink = None
         if hold.buffer is not None:
             self._spare.append(hold.buffer)
             hold.buffer = None
@@ -227,10 +241,14 @@ class StagingPool:
             hold.call.end(refusal.again())
 
     def evict_stalled(self, timeout: float, others_wait: bool) -> list[Hold]:
-        """End uploads without progress for `timeout` seconds, if anybody waits; returns them."""
+        """End uploads without progress for `timeout` seconds, if anybody waits; returns them. Call it regularly."""
+        now = self._clock()
+        for hold in self._holding:
+            if hold.sink is not None and hold.sink.received != hold.taken:
+                hold.taken, hold.progressed_at = hold.sink.received, now
         if not (self.waiting or others_wait):
             return []
-        limit = self._clock() - timeout
+        limit = now - timeout
         stalled = [hold for hold in self._holding if not hold.complete and hold.progressed_at <= limit]
         for hold in stalled:
             hold.call.end(

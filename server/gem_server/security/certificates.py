@@ -9,21 +9,23 @@ from gem_server.security.reloading import UnusableFileError, read_text
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM texts that belong together. `client_ca` None: clients need no certificate."""
+    """PEM texts that belong together, and a TLS context of them. `client_ca` None: clients need no certificate."""
 
     certificate: bytes
     key: bytes = field(repr=False)
     client_ca: bytes | None
+    context: ssl.SSLContext
 
 
 def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> Certificates:
     """Read the files and see that they can be used. Raises UnusableFileError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     found = Certificates(
         read_text(certificate, "--tls-cert").encode(),
         read_text(key, "--tls-key").encode(),
         read_text(client_ca, "--tls-client-ca").encode() if client_ca is not None else None,
+        context,
     )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, _EncryptedKeyError) as error:
@@ -34,6 +36,7 @@ def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> C
     if found.client_ca is not None:
         try:
             context.load_verify_locations(cadata=found.client_ca.decode())
+            context.verify_mode = ssl.CERT_REQUIRED
         except ssl.SSLError as error:
             raise UnusableFileError(
                 f"--tls-client-ca {client_ca} holds no certificate in PEM ({_reason(error)}): give that of the "

@@ -13,14 +13,14 @@ from grpc.aio import ServicerContext
 from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.security.access import Access
-from gem_server.service.commit_connection import CommitConnection
 from gem_server.service.door import authorization
+from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
 Outcome = TypeVar("Outcome")
-Context: TypeAlias = ServicerContext[bytes, bytes] | CommitConnection
+Context: TypeAlias = ServicerContext[bytes, bytes]
 
 # What these say follows from the commits that were applied.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
@@ -121,7 +121,7 @@ class Answering:
         self._access = access
         self._running: set[Call] = set()
 
-    def check_access(self, context: Context, call: str) -> None:
+    def check_access(self, context: Context | LaneConnection, call: str) -> None:
         """Raise CREDENTIALS or ROLE unless the caller may (still) make this call, where tokens are asked for."""
         if self._access is not None:
             self._access.check(call, authorization(context.invocation_metadata()))
@@ -138,7 +138,7 @@ class Answering:
             await self._shown()
 
     @asynccontextmanager
-    async def call(self, context: Context) -> AsyncIterator[tuple[Call, Attendance]]:
+    async def call(self, context: Context | LaneConnection) -> AsyncIterator[tuple[Call, Attendance]]:
         """Run one call: what it raises becomes its status; what it held is given back before that is sent."""
         attendance = Attendance(self._sessions, self._clock)
         call = Call()

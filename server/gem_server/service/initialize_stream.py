@@ -1,6 +1,6 @@
 """The Initialize call."""
 
-from gemps.framing import INITIALIZE_REQUEST_CHUNK, split_chunk
+from gemps.framing import INITIALIZE_REQUEST_CHUNK, Buffer, take_apart
 from gemps.v1 import parameters_pb2
 
 from gem_server.errors import Reason, Refusal
@@ -53,9 +53,8 @@ class InitializeStream:
         await self._initializing.stored()
 
 
-async def _read(context: Context) -> tuple[parameters_pb2.InitializeRequest, int, memoryview | None]:
+async def _read(context: Context) -> tuple[parameters_pb2.InitializeRequest, int, Buffer | None]:
     raw: bytes | object = await context.read()
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without a footer, and nothing was taken: send it again")
-    rest, offset, data = split_chunk(raw, INITIALIZE_REQUEST_CHUNK)
-    return messages.parse(parameters_pb2.InitializeRequest, rest), offset, data
+    return take_apart(parameters_pb2.InitializeRequest, raw, INITIALIZE_REQUEST_CHUNK)

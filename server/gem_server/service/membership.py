@@ -31,7 +31,7 @@ class Ports:
     """Where this server listens, as far as it does by now; 0: nowhere."""
 
     ordinary: int = 0
-    for_commits: int = 0
+    lane: int = 0
 
 
 class Membership:
@@ -115,7 +115,7 @@ class Membership:
             overlap=joining.overlap,
             shared_memory_socket=self._shared_memory_socket,
             server_version=__version__,
-            commit_port=self._ports.for_commits,
+            lane_port=self._ports.lane,
             port=self._ports.ordinary,
         )
 

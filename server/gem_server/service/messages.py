@@ -8,6 +8,7 @@ from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
+from gem_core.wire_types import encoded_bytes
 from gem_server.errors import Reason, Refusal
 from gem_server.flow import committing
 from gem_server.settings import ServerSettings
@@ -15,6 +16,7 @@ from gem_server.state.central_variable import Handle, Version
 from gem_server.state.evaluations import Evaluation
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import RunState
+from gem_server.state.sessions import Session
 
 # Everything but chunks and layouts is far smaller.
 MAX_SMALL_MESSAGE_BYTES = 8192
@@ -68,6 +70,12 @@ def parse(kind: type[AnyMessage], raw: bytes, limit: int = MAX_SMALL_MESSAGE_BYT
         raise Refusal(
             Reason.MALFORMED, f"these bytes are not a {kind.DESCRIPTOR.full_name}: use code generated from the protos"
         ) from None
+
+
+def delta_bytes(session: Session) -> int:
+    """Bytes of this session's deltas."""
+    layout = session.joining.layout
+    return encoded_bytes(session.joining.delta_wire_type, layout.parameter_count) + layout.buffer_bytes
 
 
 def check_size(kind: type[Message], size: int, limit: int = MAX_SMALL_MESSAGE_BYTES) -> None:

@@ -10,6 +10,7 @@ from gem_server.flow.requests import Unchanged
 from gem_server.security.access import PULL_WITH_SESSION
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Context
+from gem_server.service.grpc_transport import GrpcTransport
 from gem_server.service.reply_stream import put_header, send
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
@@ -50,7 +51,7 @@ class PullStream:
             if request.with_layout:
                 head.header.layout.CopyFrom(messages.layout_to(payload.layout))
             sent = await send(
-                context,
+                GrpcTransport(context),
                 outcome,
                 payload,
                 self._central.constants,

@@ -1,7 +1,7 @@
 """The one table that turns domain errors into gRPC status, with google.rpc.ErrorInfo and RetryInfo."""
 
 import logging
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 from gemps.framing import FramingError
@@ -19,7 +19,9 @@ from gem_core.errors import (
     WireTypeError,
 )
 from gem_server.errors import Reason, Refusal
-from gem_server.service.commit_connection import CommitConnection
+
+if TYPE_CHECKING:
+    from gem_server.service.lane_connection import LaneConnection
 
 DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -87,7 +89,7 @@ def as_refusal(error: Exception) -> Refusal:
     return Refusal(Reason.INTERNAL, "an error in the server; its log has the particulars. Report it, please")
 
 
-async def abort(context: ServicerContext[bytes, bytes] | CommitConnection, refusal: Refusal) -> NoReturn:
+async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refusal: Refusal) -> NoReturn:
     """End the call with the refusal's status and details."""
     code = _CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)

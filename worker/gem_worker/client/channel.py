@@ -3,17 +3,17 @@
 import ipaddress
 import os
 import re
-import socket
 import threading
 
 import grpc
-from gemps.v1 import history_pb2, operations_pb2, parameters_pb2, session_pb2, status_pb2
+from gemps import lane
+from gemps.v1 import history_pb2, lane_pb2, operations_pb2, parameters_pb2, session_pb2, status_pb2
 
 from gem_worker.client.commit_call import CommitCall, GrpcCall
-from gem_worker.client.credentials import ChannelWithToken, Credentials
-from gem_worker.client.direct_call import DirectCall, Route
+from gem_worker.client.credentials import ChannelWithToken, Credentials, tls_context
 from gem_worker.client.errors import AddressError, CredentialsError
 from gem_worker.client.interrupts import interrupts_wait
+from gem_worker.client.lane_call import LaneCall, LaneRoute
 
 MIB = 1 << 20
 # Largest message of the contract (parameter_server.proto): a chunk of 2 MiB and 64 KiB for the rest.
@@ -93,11 +93,9 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     return ChannelWithToken(channel, credentials.token) if credentials.token else channel
 
 
-def _may_be_direct(address: str, credentials: Credentials) -> bool:
-    """Whether the Commit call may do without gRPC's client: no TLS, no HTTP proxy, and a system that can."""
-    if credentials.settings.tls_ca or not credentials.settings.direct:
-        return False
-    if not all(hasattr(socket, name) for name in ("MSG_DONTWAIT", "MSG_WAITALL", "AF_UNIX")):
+def _may_use_lane(address: str, credentials: Credentials) -> bool:
+    """Whether a second connection reaches the same server: no HTTP proxy, and no Unix socket."""
+    if not credentials.settings.lane or address.startswith("unix:"):
         return False
     return _is_loopback(address) or not any(os.environ.get(name) for name in _PROXY_VARIABLES)
 
@@ -118,41 +116,51 @@ class Calls:
         self._credentials = credentials
         self._lock = threading.Lock()
         self._closed = False
-        self._may_be_direct = _may_be_direct(address, credentials)
-        self._direct: DirectCall | None = None
-        self._shortcut: Route | None = None
-        self._tried: Route | None = None  # the shortcut that the newest call was given
+        self._lane: LaneRoute | None = None
+        self._lane_call: LaneCall | None = None
         self._open()
 
-    def take_shortcut(self, response: session_pb2.JoinResponse) -> None:
-        """Make Commit calls at the port that a server has told for them, if it is this server's, and can be reached."""
+    def use_lane(self, session_id: bytes, response: session_pb2.JoinResponse) -> None:
+        """Commit on the server's lane from now on, if it has one that can be reached."""
         host, _, port = self._address.rpartition(":")
-        # Behind a forwarded port the other one would be anybody's.
-        is_ours = response.commit_port and port == str(response.port) and not self._address.startswith("unix:")
-        address = f"{host}:{response.commit_port}"
-        self._shortcut = Route(address, (), str(response.incarnation)) if is_ours else None
+        self._lane = None
+        # Behind a forwarded port the other one may belong to another service.
+        if response.lane_port and port == str(response.port) and _may_use_lane(self._address, self._credentials):
+            hello = lane_pb2.LaneHello(
+                magic=lane.MAGIC, version=lane.VERSION, incarnation=response.incarnation, session_id=session_id
+            )
+            self._lane = LaneRoute(host.strip("[]"), response.lane_port, hello)
 
     def open_commit(self) -> CommitCall:
-        """A new Commit call; the one before must have been closed.
-
-        Over a connection of its own where nothing but TCP lies between client and server, as far as can be seen from
-        here (direct_call.py); else by gRPC, as all other calls.
-        """
+        """A new Commit call, on the lane if it can be reached; the one before must have been closed."""
+        if self._lane is not None:
+            call = self._connect_lane(self._lane)
+            if call is not None:
+                return call
         with self._lock:
-            if self._direct is not None:
-                if self._direct.is_foreign:
-                    self._may_be_direct = False
-                if self._direct.missed is not None and self._tried is self._shortcut:
-                    self._shortcut = None  # until a server tells one anew
-            if not self._may_be_direct or self._closed:
-                return GrpcCall(self.commit)
-            token = self._credentials.token
-            routes = [Route(self._address, token.metadata() if token else ())]
-            self._tried = self._shortcut
-            if self._shortcut is not None:
-                routes.insert(0, self._shortcut._replace(metadata=routes[0].metadata))
-            self._direct = DirectCall(routes, f"{_SERVICE}Commit", MESSAGE_LIMIT)
-            return self._direct
+            return GrpcCall(self.commit)
+
+    def _connect_lane(self, route: LaneRoute) -> LaneCall | None:
+        credentials = self._credentials
+        for _, authorization in credentials.token.metadata() if credentials.token else ():
+            route.hello.authorization = authorization
+        call: LaneCall | None = None
+        try:
+            call = LaneCall(route, tls_context(credentials.settings), credentials.server_name)
+            with self._lock:
+                if self._closed:
+                    return None
+                self._lane_call = call
+            call.connect()
+        except BaseException as error:
+            if call is not None:
+                call.close()
+            if isinstance(error, OSError):
+                self._lane = None  # it cannot be reached: until the next Join
+            elif not isinstance(error, grpc.RpcError):  # a refusal: over gRPC it comes with all particulars
+                raise
+            return None
+        return call
 
     def renew(self) -> None:
         """Give the connection up, with the calls on it; the next call makes a new one, and asks DNS again.
@@ -163,7 +171,7 @@ class Calls:
         it waiting until a time-out.
         """
         with interrupts_wait(), self._lock:
-            self._cancel_direct()
+            self._cancel_lane()
             if not self._closed:
                 self._channel.close()
                 self._open()
@@ -172,12 +180,12 @@ class Calls:
         """Release the connection, for good; running calls end."""
         with self._lock:
             self._closed = True
-            self._cancel_direct()
+            self._cancel_lane()
             self._channel.close()
 
-    def _cancel_direct(self) -> None:
-        if self._direct is not None:
-            self._direct.cancel()
+    def _cancel_lane(self) -> None:
+        if self._lane_call is not None:
+            self._lane_call.cancel()
 
     def _open(self) -> None:
         self._channel = channel = open_channel(self._address, self._credentials)

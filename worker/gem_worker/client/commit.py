@@ -21,7 +21,7 @@ from gem_worker.client.commit_stream import CommitReply, CommitStream
 from gem_worker.client.errors import MisuseError, RunFinished, ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import CommitOutcome, RunState, Version
-from gem_worker.client.outgoing import WHOLE_LIMIT, Delta, Outgoing, SharedCommit, StreamedCommit, WholeCommits
+from gem_worker.client.outgoing import ChunkedCommit, Delta, Outgoing, SharedCommit
 from gem_worker.client.pull import Puller
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.session import LOST_SESSION, Session
@@ -38,7 +38,7 @@ class Committer:
         self._puller = puller
         self._on_event = on_event
         self._stream: CommitStream | None = None
-        self._whole: WholeCommits | None = None
+        self._chunked: ChunkedCommit | None = None
 
     def has_open_stream(self) -> bool:
         """Whether a stream is open, which keeps the session alive by itself. Any thread may ask."""
@@ -96,16 +96,14 @@ class Committer:
         return Delta(session.last_applied + 1, base, delta, loss, samples, scale)
 
     def _outgoing(self, delta: Delta) -> Outgoing:
-        """The delta in shared memory, if there is any; else in one message, or as chunks."""
+        """The delta in shared memory, if there is any; else as chunks."""
         session, payload = self._session, self._session.formats.delta
         shared = session.open_shared()
         if shared is not None:
             return SharedCommit(session.session_id, delta, payload, shared)
-        if payload.byte_count > WHOLE_LIMIT:
-            return StreamedCommit(session.session_id, delta, payload, session.membership.chunk_bytes)
-        if self._whole is None or self._whole.payload is not payload:
-            self._whole = WholeCommits(session.session_id, payload)
-        return self._whole.make(delta)
+        if self._chunked is None or self._chunked.payload is not payload:
+            self._chunked = ChunkedCommit(session.session_id, payload, session.membership.chunk_bytes)
+        return self._chunked.begin(delta)
 
     def _until_settled(self, delta: Delta, outgoing: Outgoing, into: memoryview, *, in_place: bool) -> CommitOutcome:
         session, payload = self._session, self._session.formats.parameters
@@ -115,7 +113,7 @@ class Committer:
         pulled: Version | None = None
         while True:
             shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
-            reply = CommitReply(ParametersReceiver(payload, into, shared, in_place=in_place))
+            reply = CommitReply(ParametersReceiver(payload, into, shared, in_place=in_place), delta.sequence)
             try:
                 self._open_stream().exchange(outgoing, reply, header_only=applied)
                 return self._applied(reply)

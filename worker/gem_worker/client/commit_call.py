@@ -1,16 +1,19 @@
-"""What a Commit stream needs of a call, and gRPC's own call as one. The other one is direct_call.py."""
+"""What a Commit stream needs of a call, and gRPC's own call as one. The other one is lane_call.py."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Protocol
 
 import grpc
-from gemps.framing import Buffer
-from gemps.http2 import Place
+from gemps.framing import COMMIT_RESPONSE_CHUNK, take_apart
+from gemps.v1 import commit_pb2
 
+from gem_core.chunking import Assembler
 from gem_worker.client.interrupts import interrupts_wait
-from gem_worker.client.send import Message
+from gem_worker.client.send import ChunkMessage
+
+SinkFor = Callable[[commit_pb2.CommitResponse], Assembler]
 
 
 class CommitCall(Protocol):
@@ -22,16 +25,16 @@ class CommitCall(Protocol):
     def exchange(self) -> AbstractContextManager[object]:
         """Around a series of `send` and `receive`. Who is interrupted within it closes the call."""
 
-    def send(self, messages: Iterable[Message]) -> None:
+    def send(self, messages: Iterable[ChunkMessage]) -> None:
         """Send these messages, and make them as they are sent; it may return before that.
 
         A message is read before the next one is asked for.
         """
 
-    def receive(self, place: Place | None = None) -> Buffer | None:
-        """The next message, valid until the next call; None when the call ended with OK. Raises grpc.RpcError.
+    def receive(self, sink_for: SinkFor) -> commit_pb2.CommitResponse | None:
+        """The next message, without its chunk; None when the call ended with OK. Raises grpc.RpcError.
 
-        `place` may be asked where its end goes (gemps.http2), which then is what is returned.
+        A chunk goes into the sink that `sink_for` names for the message.
         """
 
     def look(self) -> bool:
@@ -56,13 +59,19 @@ class GrpcCall:
         """See CommitCall."""
         return interrupts_wait(self._call.cancel)
 
-    def send(self, messages: Iterable[Message]) -> None:
+    def send(self, messages: Iterable[ChunkMessage]) -> None:
         """See CommitCall. gRPC's thread makes the messages."""
         self._feed.put(messages)
 
-    def receive(self, place: Place | None = None) -> bytes | None:
+    def receive(self, sink_for: SinkFor) -> commit_pb2.CommitResponse | None:
         """See CommitCall."""
-        return next(self._call, None)
+        raw = next(self._call, None)
+        if raw is None:
+            return None
+        message, offset, data = take_apart(commit_pb2.CommitResponse, raw, COMMIT_RESPONSE_CHUNK)
+        if data is not None:
+            sink_for(message).add(offset, data)
+        return message
 
     def look(self) -> bool:
         """See CommitCall."""
@@ -87,10 +96,10 @@ class RequestFeed:
     """
 
     def __init__(self) -> None:
-        self._entries: SimpleQueue[Iterator[Message] | None] = SimpleQueue()
-        self._current: Iterator[Message] = iter(())
+        self._entries: SimpleQueue[Iterator[ChunkMessage] | None] = SimpleQueue()
+        self._current: Iterator[ChunkMessage] = iter(())
 
-    def put(self, messages: Iterable[Message]) -> None:
+    def put(self, messages: Iterable[ChunkMessage]) -> None:
         """Send these after what was put before."""
         self._entries.put(iter(messages))
 
@@ -107,4 +116,4 @@ class RequestFeed:
             if entry is None:
                 raise StopIteration
             self._current = entry
-        return b"".join(message)
+        return b"".join(message[:2])

@@ -4,10 +4,11 @@ Nothing here repeats anything: a break is raised as Torn, a refusal as ServerRef
 """
 
 import grpc
-from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer, ChunkPlace, FramingError, parse_small, split_chunk
+from gemps.framing import FramingError
 from gemps.v1 import commit_pb2
 from google.protobuf.message import DecodeError
 
+from gem_core.chunking import Assembler
 from gem_core.errors import CoreError
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, Torn
@@ -22,24 +23,30 @@ from gem_worker.client.watchdog import Watchdog, Watched
 class CommitReply:
     """What came back for one commit so far: the verdict, then parameters."""
 
-    def __init__(self, receiver: ParametersReceiver) -> None:
+    def __init__(self, receiver: ParametersReceiver, sequence: int) -> None:
         self.receiver = receiver
         self.verdict: Verdict | None = None
-        self.place = ChunkPlace(COMMIT_RESPONSE_CHUNK, receiver.place)
+        self._sequence = sequence
+        self._seen: commit_pb2.CommitResponse | None = None
 
-    def take_apart(self, message: Buffer) -> tuple[commit_pb2.CommitResponse, int, Buffer | None]:
-        """The fields of the message that came, and of its chunk the offset and the data, unless that was placed."""
-        placed = self.place.taken()
-        if placed is not None:
-            rest, offset = placed
-            self.receiver.add_placed(offset, len(message))
-            return commit_pb2.CommitResponse.FromString(rest), offset, None
-        whole = parse_small(commit_pb2.CommitResponse, message)
-        if whole is not None:
-            chunk = whole.chunk
-            return whole, chunk.offset, chunk.data if whole.HasField("chunk") else None
-        rest, offset, data = split_chunk(message, COMMIT_RESPONSE_CHUNK)
-        return commit_pb2.CommitResponse.FromString(rest), offset, data
+    def sink_for(self, fields: commit_pb2.CommitResponse) -> Assembler:
+        """Take in the fields of a message whose chunk is about to come; where the chunk goes."""
+        self.take(fields)
+        return self.receiver.sink
+
+    def take(self, fields: commit_pb2.CommitResponse) -> None:
+        """Take in the fields of a message that are ahead of its chunk, unless `sink_for` has."""
+        if fields is self._seen:
+            return
+        self._seen = fields
+        if fields.HasField("verdict"):
+            if fields.verdict.sequence != self._sequence:
+                raise ServerMisbehavedError(
+                    f"the server sent a verdict on {fields.verdict.sequence} for commit {self._sequence}"
+                )
+            self.verdict = Verdict.of(fields.verdict)
+        if fields.HasField("parameters"):
+            self.receiver.announce(fields.parameters)
 
 
 class CommitStream:
@@ -64,12 +71,10 @@ class CommitStream:
         Raises Torn (`reply` says how far it got), ServerRefused, ServerMisbehavedError.
         """
         watchdog, watched = self._watchdog, Watched(self._call.cancel)
-        if commit.is_whole and not header_only:
-            watched.sequence = commit.sequence
         try:
             watchdog.watched = watched
             with self._call.exchange():
-                self._call.send([(commit.question(),) if header_only else commit.first_message()])
+                self._call.send([(commit.question(), b"", False)] if header_only else commit.first_messages(watched))
                 self._receive(commit, reply, watched)
         except grpc.RpcError as error:
             reason = failure(error)
@@ -85,33 +90,19 @@ class CommitStream:
             watchdog.called_at = watched.progressed_at
 
     def _receive(self, commit: Outgoing, reply: CommitReply, watched: Watched) -> None:
-        receiver = reply.receiver
         may_proceed = True
-        while (message := self._call.receive(reply.place)) is not None:
+        while (fields := self._call.receive(reply.sink_for)) is not None:
             watched.progress()
-            fields, offset, data = reply.take_apart(message)
             if fields.HasField("proceed"):
                 if not may_proceed or fields.proceed.sequence != commit.sequence:
                     raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")
                 may_proceed = False
                 watched.waiting = False
                 self._call.send(commit.messages_after_proceed(watched))
+            reply.take(fields)
             if fields.HasField("verdict"):
-                if fields.verdict.sequence != commit.sequence:
-                    raise ServerMisbehavedError(
-                        f"the server sent a verdict on {fields.verdict.sequence} for commit {commit.sequence}"
-                    )
-                reply.verdict = Verdict.of(fields.verdict)
                 watched.waiting = False
-            has_header, has_footer = fields.HasField("parameters"), fields.HasField("footer")
-            came_whole = has_header and has_footer
-            if came_whole and data is not None and receiver.take_whole(fields.parameters, offset, data, fields.footer):
-                return
-            if has_header:
-                receiver.announce(fields.parameters)
-            if data is not None:
-                receiver.add(offset, memoryview(data))
-            if has_footer:
-                receiver.finish(fields.footer)
+            if fields.HasField("footer"):
+                reply.receiver.finish(fields.footer)
                 return
         raise Torn("the stream ended without a footer")

@@ -33,6 +33,20 @@ class Credentials:
         return self._tls
 
 
+def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
+    """TLS for a connection of the lane, from the files as they are now; None: no TLS. Raises OSError (SSLError)."""
+    if not settings.tls_ca:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if settings.tls_ca == SYSTEM_AUTHORITIES:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(settings.tls_ca)
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
 def _tls(settings: ClientSettings) -> grpc.ChannelCredentials | None:
     if not settings.tls_ca:
         return None

@@ -4,12 +4,13 @@ import grpc
 from gemps.framing import INITIALIZE_REQUEST_CHUNK
 from gemps.v1 import parameters_pb2
 
+from gem_core.chunking import ScaledSplitter
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.send import Source, chunk_messages, count_chunks, payload_footer
+from gem_worker.client.send import payload_messages
 from gem_worker.client.session import LOST_SESSION, Session
 from gem_worker.client.watchdog import Watchdog
 
@@ -46,30 +47,16 @@ def _upload(
     format_: PayloadFormat,
 ) -> parameters_pb2.InitializeResponse:
     header = parameters_pb2.InitializeHeader(session_id=session.session_id, byte_count=format_.byte_count)
-    chunk_bytes = session.membership.chunk_bytes
-
-    def last(checksum: int) -> bytes:
-        footer = payload_footer(format_, count_chunks(format_, chunk_bytes), checksum)
-        return parameters_pb2.InitializeRequest(footer=footer).SerializeToString()
-
     # Stands in until the call exists: gRPC asks for the first message while it is being made.
     with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
-
-        def on_last() -> None:
-            watched.waiting = True
-
         watched.waiting = False
-        messages = chunk_messages(
-            Source(payload, format_),
-            format_,
-            chunk_bytes,
+        messages = payload_messages(
+            ScaledSplitter(format_, session.membership.chunk_bytes).load(payload),
             INITIALIZE_REQUEST_CHUNK,
-            first=parameters_pb2.InitializeRequest(header=header).SerializeToString(),
-            last=last,
-            on_message=watched.progress,
-            on_last=on_last,
+            parameters_pb2.InitializeRequest(header=header),
+            watched,
         )
-        call = calls.initialize.future(map(b"".join, messages))
+        call = calls.initialize.future(b"".join(message[:2]) for message in messages)
         watched.cancel = call.cancel
         try:
             return call.result()

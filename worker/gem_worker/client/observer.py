@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import grpc
+from gemps.framing import Buffer
 from gemps.plain_values import to_dict
 from gemps.v1 import history_pb2, operations_pb2, parameters_pb2, status_pb2, transfer_pb2
 
@@ -255,7 +256,7 @@ class _LayoutReceiver:
         self._inner = ParametersReceiver(self._format, self._buffer)
         self._inner.announce(header)
 
-    def add(self, offset: int, data: memoryview) -> None:
+    def add(self, offset: int, data: Buffer) -> None:
         self._started().add(offset, data)
 
     def finish(self, footer: transfer_pb2.Footer) -> None:

@@ -1,20 +1,21 @@
-"""One delta on its way to the server, as Commit's messages: in shared memory, in one message, or in chunks.
+"""One delta on its way to the server, as Commit's messages: in shared memory, or as chunks.
 
 However often it is sent, it is the same bytes: a repeat that differed would be another delta (commit.proto).
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
-from gemps.framing import COMMIT_REQUEST_CHUNK, before_chunk
+from gemps.framing import COMMIT_REQUEST_CHUNK
 from gemps.v1 import commit_pb2
 
-from gem_core.checksum import crc32c, word_sum
-from gem_core.payload import PayloadFormat
+from gem_core.checksum import word_sum
+from gem_core.chunking import ScaledSplitter
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version, to_wire_types
-from gem_worker.client.send import Message, SmallSource, Source, chunk_messages, count_chunks, payload_footer
+from gem_worker.client.send import ChunkMessage, payload_messages
 from gem_worker.client.shared_memory import SharedMemory
 from gem_worker.client.watchdog import Watched
 
@@ -36,28 +37,20 @@ class Delta(NamedTuple):
 class Outgoing(Protocol):
     """One delta on its way, in one attempt or several."""
 
-    @property
-    def sequence(self) -> int:
-        """The commit's."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the first message is all that the server needs."""
+    sequence: int
 
     def question(self) -> bytes:
         """The header alone, for the stored verdict of a commit that was applied."""
 
-    def first_message(self) -> Message:
-        """What an attempt begins with."""
+    def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
+        """What an attempt begins with: the header, or all of a small commit."""
 
-    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
+    def messages_after_proceed(self, watched: Watched) -> Iterator[ChunkMessage]:
         """What follows when the server says proceed."""
 
 
 class SharedCommit:
     """A delta that lies in shared memory."""
-
-    is_whole = True
 
     def __init__(self, session_id: bytes, delta: Delta, payload: PayloadFormat, shared: SharedMemory) -> None:
         self.sequence = delta.sequence
@@ -73,140 +66,75 @@ class SharedCommit:
 
     def question(self) -> bytes:
         """See `Outgoing`."""
-        return commit_pb2.CommitRequest(header=self._header_of_repeat()).SerializeToString()
+        self._sum_up()
+        return commit_pb2.CommitRequest(header=self._header).SerializeToString()
 
-    def first_message(self) -> Message:
-        """See `Outgoing`. All but the first carry the word sum; for the first nobody needs it."""
-        header = self._header if self._is_first else self._header_of_repeat()
+    def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
+        """See `Outgoing`. All but the first carry the word sum, which the server does not need for the first."""
+        if not self._is_first:
+            self._sum_up()
         self._is_first = False
-        message = commit_pb2.CommitRequest(header=header)
+        message = commit_pb2.CommitRequest(header=self._header)
         message.header.shared_memory.CopyFrom(self.shared.delta_handle)
-        return (message.SerializeToString(),)
+        watched.sequence = self.sequence
+        yield message.SerializeToString(), b"", False
 
-    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
+    def messages_after_proceed(self, watched: Watched) -> Iterator[ChunkMessage]:
         """See `Outgoing`."""
         raise ServerMisbehavedError("the server said proceed to a commit that lies in shared memory")
 
-    def _header_of_repeat(self) -> commit_pb2.CommitHeader:
+    def _sum_up(self) -> None:
         if not self._header.HasField("payload_crc32c"):
-            scale = self._header.scale if self._delta.scale is not None else None
-            self._header.payload_crc32c = word_sum(Source(self._delta.payload, self._payload, scale).whole())
-        return self._header
+            pieces = ScaledSplitter(self._payload, MAX_CHUNK_BYTES).load(self._delta.payload, self._delta.scale)
+            self._header.payload_crc32c = word_sum(b"".join(bytes(piece) for _, piece in pieces))
 
 
-class StreamedCommit:
-    """A delta that goes as chunks."""
+class ChunkedCommit:
+    """A delta that goes as chunks; a small one in the header's message. Used for all commits of a session in turn."""
 
-    is_whole = False
-
-    def __init__(self, session_id: bytes, delta: Delta, payload: PayloadFormat, chunk_bytes: int) -> None:
-        self.sequence = delta.sequence
-        self._source = Source(delta.payload, payload, delta.scale)
-        self._payload = payload
-        self._chunk_bytes = chunk_bytes
-        self._header = _header(session_id, payload, payload.wire_type)
-        _describe(self._header, delta)
+    def __init__(self, session_id: bytes, payload: PayloadFormat, chunk_bytes: int) -> None:
+        self.sequence = 0
+        self.payload = payload
+        self._is_whole = payload.byte_count <= WHOLE_LIMIT
+        self._source = ScaledSplitter(payload, MAX_CHUNK_BYTES if self._is_whole else chunk_bytes)
+        self._request = commit_pb2.CommitRequest(header=_header(session_id, payload, payload.wire_type))
+        self._header = self._request.header
         self._is_first = True
 
+    def begin(self, delta: Delta) -> Self:
+        """Send this delta; the one before is settled."""
+        self.sequence = delta.sequence
+        self._source.load(delta.payload, delta.scale)
+        _describe(self._header, delta)
+        self._is_first = True
+        return self
+
     def question(self) -> bytes:
         """See `Outgoing`."""
-        return commit_pb2.CommitRequest(header=self._header_of_repeat()).SerializeToString()
+        self._sum_up()
+        return commit_pb2.CommitRequest(header=self._header).SerializeToString()
 
-    def first_message(self) -> Message:
-        """See `Outgoing`: the header.
-
-        All attempts but the first carry the CRC in it; for the first the footer's is enough, which is known when the
-        delta has been sent.
-        """
-        header = self._header if self._is_first else self._header_of_repeat()
+    def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
+        """See `Outgoing`. All attempts but the first carry the CRC in the header; the first has it in the footer."""
+        if not self._is_first:
+            self._sum_up()
         self._is_first = False
-        return (commit_pb2.CommitRequest(header=header).SerializeToString(),)
+        if self._is_whole:
+            return self._chunks(watched, self._request)
+        return iter(((self._request.SerializeToString(), b"", False),))
 
-    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
-        """The chunks, the footer with the last; made one at a time, while they are sent."""
+    def messages_after_proceed(self, watched: Watched) -> Iterator[ChunkMessage]:
+        """See `Outgoing`: the chunks, the footer with the last; made one at a time, while they are sent."""
+        return self._chunks(watched, commit_pb2.CommitRequest())
 
-        def on_last() -> None:
-            watched.sequence = self.sequence
-            watched.waiting = True
+    def _chunks(self, watched: Watched, first: commit_pb2.CommitRequest) -> Iterator[ChunkMessage]:
+        return payload_messages(self._source, COMMIT_REQUEST_CHUNK, first, watched, sequence=self.sequence)
 
-        def last(checksum: int) -> bytes:
-            footer = payload_footer(self._payload, count_chunks(self._payload, self._chunk_bytes), checksum)
-            return commit_pb2.CommitRequest(footer=footer).SerializeToString()
-
-        return chunk_messages(
-            self._source,
-            self._payload,
-            self._chunk_bytes,
-            COMMIT_REQUEST_CHUNK,
-            first=b"",
-            last=last,
-            on_message=watched.progress,
-            on_last=on_last,
-        )
-
-    def _header_of_repeat(self) -> commit_pb2.CommitHeader:
+    def _sum_up(self) -> None:
         if not self._header.HasField("payload_crc32c"):
-            self._header.payload_crc32c = self._source.crc32c()
-        return self._header
-
-
-class WholeCommit(NamedTuple):
-    """A small delta: header, chunk and footer in one message, which is made once.
-
-    `fields`: header and footer, serialised; `chunk`: the rest of the message.
-    """
-
-    sequence: int
-    fields: bytes
-    chunk: Message
-
-    @property
-    def is_whole(self) -> bool:
-        """See `Outgoing`."""
-        return True
-
-    def question(self) -> bytes:
-        """See `Outgoing`."""
-        return self._fields_without("footer")
-
-    def first_message(self) -> Message:
-        """See `Outgoing`."""
-        return (self.fields, *self.chunk)
-
-    def messages_after_proceed(self, watched: Watched) -> Iterator[Message]:
-        """See `Outgoing`: the server did not know the answer to the question."""
-        watched.sequence = self.sequence
-        watched.waiting = True
-        yield (self._fields_without("header"), *self.chunk)
-
-    def _fields_without(self, name: Literal["header", "footer"]) -> bytes:
-        fields = commit_pb2.CommitRequest.FromString(self.fields)
-        fields.ClearField(name)
-        return fields.SerializeToString()
-
-
-class WholeCommits:
-    """Makes the small commits of a session, one after the other.
-
-    What they have in common is made once: for a model of some thousands of parameters making it is most of the work.
-    """
-
-    def __init__(self, session_id: bytes, payload: PayloadFormat) -> None:
-        self.payload = payload
-        self._source = SmallSource(payload)
-        count = payload.byte_count
-        self._request = commit_pb2.CommitRequest(
-            header=_header(session_id, payload, payload.wire_type), footer=payload_footer(payload, min(count, 1), 0)
-        )
-        self._before_data = before_chunk(b"", COMMIT_REQUEST_CHUNK, 0, count) if count else b""
-
-    def make(self, delta: Delta) -> WholeCommit:
-        """The commit of this delta; the one before must be settled, as this one takes its memory."""
-        data = self._source.take(delta.payload, delta.scale)
-        request = self._request
-        _describe(request.header, delta)
-        request.header.payload_crc32c = request.footer.crc32c = crc32c(data)
-        return WholeCommit(delta.sequence, request.SerializeToString(), (self._before_data, data))
+            for _ in self._source:
+                pass
+            self._header.payload_crc32c = self._source.crc32c
 
 
 def _header(session_id: bytes, payload: PayloadFormat, wire_type: WireType) -> commit_pb2.CommitHeader:
@@ -221,6 +149,7 @@ def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
     base, version = header.base_version, delta.base
     base.incarnation, base.clock = version.incarnation, version.clock
     header.samples = delta.samples
+    header.ClearField("payload_crc32c")
     if delta.loss is None:
         header.ClearField("loss")
     else:

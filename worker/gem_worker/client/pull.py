@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 import grpc
-from gemps.framing import PULL_RESPONSE_CHUNK, FramingError, split_chunk
+from gemps.framing import PULL_RESPONSE_CHUNK, FramingError, take_apart
 from gemps.v1 import parameters_pb2
-from google.protobuf.message import DecodeError
 
 from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
@@ -43,8 +42,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         for message in call:
             watched.waiting = False
             watched.progress()
-            rest, offset, data = split_chunk(message, PULL_RESPONSE_CHUNK)
-            fields = parameters_pb2.PullResponse.FromString(rest)
+            fields, offset, data = take_apart(parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK)
             if fields.HasField("not_modified"):
                 return fields.not_modified
             if fields.HasField("header"):
@@ -59,7 +57,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         if isinstance(reason, Torn) and watched.ended_because is not None:
             reason = Torn(watched.ended_because)
         raise reason from None
-    except (CoreError, FramingError, DecodeError) as error:
+    except (CoreError, FramingError) as error:
         receiver.reset()
         raise Torn(f"the parameters arrived damaged: {error}") from error
     raise Torn("the stream ended without a footer")

@@ -9,7 +9,6 @@ import numpy as np
 from gemps.framing import Buffer
 from gemps.v1 import transfer_pb2
 
-from gem_core.checksum import crc32c
 from gem_core.chunking import RawAssembler
 from gem_core.payload import PayloadFormat
 from gem_worker.client.errors import ServerMisbehavedError
@@ -26,7 +25,7 @@ class Receiver(Protocol):
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         """The header came."""
 
-    def add(self, offset: int, data: memoryview) -> None:
+    def add(self, offset: int, data: Buffer) -> None:
         """A chunk came."""
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
@@ -56,19 +55,17 @@ class ParametersReceiver:
         self._in_place = in_place
         self._handle: transfer_pb2.SharedMemoryHandle | None = None
         self._assembler: RawAssembler | None = None
-        self._came_whole = 0  # bytes, of a transfer that needed no assembler
         self.version: Version | None = None
         self.parameters = into
 
     @property
     def received(self) -> int:
         """Bytes that have arrived in order: a border, at which a torn transfer can go on."""
-        return self._assembler.received if self._assembler is not None else self._came_whole
+        return self._assembler.received if self._assembler is not None else 0
 
     def reset(self) -> None:
         """Forget what has arrived: the transfer starts over."""
         self._assembler = None
-        self._came_whole = 0
         self._handle = None
         self.version = None
         self.parameters = self._into
@@ -98,30 +95,6 @@ class ParametersReceiver:
         checksum = self._assembler.crc32c if self._assembler is not None else 0
         self._assembler = RawAssembler(payload, self._into, start=self.received, crc32c=checksum)
 
-    def take_whole(
-        self, header: transfer_pb2.ParametersHeader, offset: int, data: Buffer, footer: transfer_pb2.Footer
-    ) -> bool:
-        """Take header, chunk and footer of a transfer that came in one message; whether it is complete by that.
-
-        If it is not, nothing was done: `announce`, `add` and `finish` go on with it, or say what is wrong.
-        """
-        size = self._payload.byte_count
-        if (
-            self.version is not None
-            or not len(data) == footer.byte_count == size
-            or footer.chunk_count != 1
-            or offset
-            or header.offset
-            or header.HasField("shared_memory")
-            or not self._is_as_asked(header)
-            or crc32c(data) != footer.crc32c
-        ):
-            return False
-        self._into[:] = data
-        self._came_whole = size
-        self.version = Version.of(header.version)
-        return True
-
     def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:
         payload = self._payload
         return (
@@ -131,21 +104,16 @@ class ParametersReceiver:
             and header.layout_digest == payload.layout.digest
         )
 
-    def add(self, offset: int, data: memoryview) -> None:
-        """A chunk. Raises gem_core's ChunkError when it does not continue what has arrived."""
+    @property
+    def sink(self) -> RawAssembler:
+        """Where chunks go that continue what has arrived."""
         if self._assembler is None:
             raise ServerMisbehavedError("the server sent a chunk before the header")
-        self._assembler.add(offset, data)
+        return self._assembler
 
-    def place(self, offset: int, count: int) -> memoryview | None:
-        """Where a chunk that is about to come belongs, if it continues what has arrived; then `add_placed` it."""
-        return self._assembler.place(offset, count) if self._assembler is not None else None
-
-    def add_placed(self, offset: int, count: int) -> None:
-        """`add`, of a chunk that was received to its `place`."""
-        if self._assembler is None:
-            raise AssertionError("without it there was no place")
-        self._assembler.add_placed(offset, count)
+    def add(self, offset: int, data: Buffer) -> None:
+        """A chunk. Raises gem_core's ChunkError when it does not continue what has arrived."""
+        self.sink.add(offset, data)
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
         """The footer. Raises gem_core's SizeMismatchError or ChecksumError when it does not match.

@@ -11,7 +11,7 @@ from google.rpc.status_pb2 import Status
 from gem_worker.client.errors import NotInitialized, ServerRefused, Superseded, Torn
 
 ERROR_DOMAIN = "gemps"
-_DETAILS_KEY = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
 
 # What gRPC itself reports when a connection or a call breaks. INTERNAL is how it reports a stream reset by something
 # between client and server; an INTERNAL of the server's own carries an ErrorInfo.
@@ -138,7 +138,7 @@ def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:
     info: ErrorInfo | None = None
     retry_after: float | None = None
     for entry in error.trailing_metadata() or ():
-        if entry.key != _DETAILS_KEY:
+        if entry.key != DETAILS_KEY:
             continue
         for detail in Status.FromString(entry.value).details:
             if detail.Is(ErrorInfo.DESCRIPTOR):

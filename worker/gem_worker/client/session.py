@@ -172,7 +172,7 @@ class Session:
         self.next_eta = response.next_eta
         self.run_state = membership.run_state
         self.unsettled = False
-        self._calls.take_shortcut(response)
+        self._calls.use_lane(self.session_id, response)
         self._share(response.shared_memory_socket)
         return membership
 

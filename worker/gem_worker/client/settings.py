@@ -74,12 +74,11 @@ class ClientSettings(BaseSettings):
         "(--shared-memory-socket) and runs on the same machine; anywhere else, and for wire types that are narrower "
         "than float32, the network is used. false: always the network.",
     )
-    direct: bool = Field(
+    lane: bool = Field(
         default=True,
-        description="Send commits over a second connection, which speaks gRPC's protocol without gRPC's library and so "
-        "takes half the processor time (never with TLS or an HTTP proxy): to the server's --commit-port where it can "
-        "be reached, else to the same address. false: by gRPC's library, to the same address, for what is between and "
-        "does not let the second one pass.",
+        description="Send commits over the server's lane (--lane-port), a connection that takes about half the "
+        "processor time of gRPC's. A worker that cannot reach it, or that uses an HTTP proxy, commits over gRPC. "
+        "false: always gRPC.",
     )
     credentials: Path | None = Field(
         default=None,

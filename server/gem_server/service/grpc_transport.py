@@ -1,0 +1,52 @@
+"""A gRPC stream as the transport of commits and parameters."""
+
+from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, take_apart
+from gemps.v1 import commit_pb2
+from grpc.aio import ServicerContext
+
+from gem_core.chunking import Assembler
+from gem_server.errors import Reason, Refusal
+from gem_server.flow.committing import Footer
+from gem_server.service import messages
+
+
+class GrpcTransport:
+    """See CommitTransport."""
+
+    def __init__(self, context: "ServicerContext[bytes, bytes]") -> None:
+        self._context = context
+
+    async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
+        """See CommitTransport."""
+        raw: bytes | object = await self._context.read()
+        if not isinstance(raw, bytes):  # grpc.aio.EOF
+            return None
+        return take_apart(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
+
+    async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
+        """See CommitTransport."""
+        await self._context.write(proceed)
+        while (received := await self.receive()) is not None:
+            footer = take_chunk(sink, *received)
+            if footer is not None:
+                return footer
+        raise Refusal(
+            Reason.OUT_OF_ORDER,
+            "the stream ended without the commit's footer, and nothing was applied: send it again",
+        )
+
+    async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
+        """See PayloadWriter."""
+        await self._context.write(b"".join((head, data)))
+
+
+def take_chunk(sink: Assembler, message: commit_pb2.CommitRequest, offset: int, data: Buffer | None) -> Footer | None:
+    """Take in a message that follows `proceed`; its footer, if it has one. Raises Refusal, and what `sink` raises."""
+    if message.HasField("header"):
+        raise Refusal(
+            Reason.OUT_OF_ORDER,
+            "a header came before the footer of the commit before it: finish one commit, then start the next",
+        )
+    if data is not None:
+        sink.add(offset, data)
+    return messages.footer_from(message.footer) if message.HasField("footer") else None

@@ -1,0 +1,458 @@
+"""A connection of the lane at the server: the transport of one session's commits, and the context of its call.
+
+`gemps.lane` says which frame is legal. Before WELCOME a peer has a buffer for its HELLO, HELLO_SECONDS, and nothing
+else; after it, one small buffer, and the staging buffer that its commit was granted. What a connection does in one turn
+of the event loop is bounded by frames and by bytes. The event loop's thread only.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final, NoReturn
+from urllib.parse import quote
+
+import grpc
+from gemps import lane
+from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, FramingError, message_head, parse_fields, take_apart
+from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.v1 import commit_pb2, lane_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2, status_pb2
+
+from gem_core.chunking import Assembler
+from gem_core.errors import CoreError
+from gem_server.errors import Refusal
+from gem_server.flow.committing import Footer
+from gem_server.service.grpc_transport import take_chunk
+
+# Seconds for the peer's HELLO, TLS handshake included.
+HELLO_SECONDS = 5.0
+# Seconds for which a peer that takes nothing of its reply may hold its connection.
+WRITE_SECONDS = 60.0
+# A worker pings an idle connection once a minute; pings closer than this are a flood.
+PING_SECONDS = 10.0
+# As with gRPC: a peer that does not take anything for so many seconds, or is silent so long and then does not answer.
+_DEAD_SECONDS, _SILENT_SECONDS = 20, 60
+# A turn ends after so many bytes: 4 MiB take some milliseconds, and taking turns more often costs processor time.
+_TURN_BYTES = 4 << 20
+# And after so many frames, each of which takes some ten microseconds.
+_TURN_FRAMES = 64
+# After END, what the peer had sent by then is read and dropped: closing at once would reset the connection, and the
+# peer might lose the END. Bytes, and seconds.
+_LINGER_BYTES, _LINGER_SECONDS = 8 << 20, 1.0
+
+_DROPPED = memoryview(bytearray(64 << 10))  # nobody reads it
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+logger = logging.getLogger(__name__)
+
+Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
+
+
+class LaneConnection:
+    """One connection, from `start` to its end.
+
+    Args:
+        connection: connected, and does not block.
+        tls: for a server with TLS.
+        check_hello: raises IllegalFrameError for a HELLO that is not meant for this server.
+        serve: the handler of a connection with a good HELLO. It is cancelled when the peer has gone.
+        on_illegal: called with the connection and the reason when the peer breaks the protocol.
+        on_end: called once, at the end.
+
+    Attributes:
+        session_id: as HELLO says.
+        task: the handler that runs, if one does.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        tls: ssl.SSLContext | None,
+        *,
+        check_hello: Callable[[lane_pb2.LaneHello], None],
+        serve: Callable[["LaneConnection"], Awaitable[None]],
+        on_illegal: Callable[["LaneConnection", str], None],
+        on_end: Callable[["LaneConnection"], None],
+    ) -> None:
+        self._peer = _address(connection)
+        self._tls = (
+            None if tls is None else tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        )
+        self._socket: Final = self._tls or connection
+        self._is_secured = self._tls is None
+        self._check_hello, self._serve = check_hello, serve
+        self._on_illegal, self._on_end = on_illegal, on_end
+        self._loop = asyncio.get_running_loop()
+        self._lane = Lane(Side.SERVER, lane.HELLO_BYTES + lane.HEADER_BYTES)
+        self.session_id = b""
+        self._incarnation = 0
+        self._authorization = ""
+        self.task: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._is_waiting_for_turn = False
+        self._to_drop = 0  # bytes, after END
+        self._pinged_at = -PING_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
+        # Receiving: the message that begins a commit, then the chunks that go to a sink.
+        self._begun: asyncio.Future[Message] = self._loop.create_future()
+        self._sink: Assembler | None = None
+        self._footer: asyncio.Future[Footer] | None = None
+        self._fields: commit_pb2.CommitRequest | None = None  # of the large message that is coming
+        # Sending: what the kernel has not taken yet.
+        self._unsent: list[memoryview] = []
+        self._drained: asyncio.Future[None] | None = None
+        self._moved = 0  # bytes since others had their turn
+
+    def start(self) -> None:
+        """Begin to listen to the peer."""
+        with suppress(OSError):
+            _keep_alive(self._socket)
+        self._limit_time(HELLO_SECONDS)
+        self._loop.add_reader(self._socket, self._on_readable)
+
+    def close(self) -> None:
+        """End it at once, and its handler."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._lane.close()
+        self._limit_time(None)
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._unsent.clear()
+        self._sink = None
+        self._begun.cancel()
+        if self.task is not None:
+            self.task.cancel()
+        self._socket.close()
+        self._on_end(self)
+
+    # --- the call's context, as gRPC's
+
+    def peer(self) -> str:
+        """The caller's address, as gRPC writes it."""
+        return self._peer
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+        """The call's metadata."""
+        return [("authorization", self._authorization)] if self._authorization else []
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
+    ) -> NoReturn:
+        """End the connection with a status. Always raises grpc.aio.AbortError."""
+        encoded = next((value for _, value in trailing_metadata), b"")
+        self._end(encoded or _status(code.name, details))
+        raise grpc.aio.AbortError
+
+    # --- the transport of commits: see CommitTransport
+
+    def welcome(self, delta_bytes: int) -> None:
+        """Let the worker commit; its deltas have so many bytes."""
+        whole = min(delta_bytes + lane.BUFFERED_BYTES, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
+        small = delta_bytes <= lane.FIRST_MESSAGE_BYTES
+        self._lane.grow(whole if small else lane.BUFFERED_BYTES)
+        self._limit_time(None)
+        self._put(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
+
+    async def receive(self) -> Message | None:
+        """See CommitTransport."""
+        message = await self._begun
+        self._begun = self._loop.create_future()
+        return message
+
+    async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
+        """See CommitTransport."""
+        self._footer = self._loop.create_future()
+        self._put(Kind.MESSAGE, proceed)
+        self._sink = sink
+        self._lane.enter(State.COMMITTING)
+        try:
+            return await self._footer
+        finally:
+            self._sink = self._footer = self._fields = None
+
+    async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
+        """See CommitTransport."""
+        self._check()
+        size = len(head) + len(data)
+        header = self._lane.header(Kind.MESSAGE, size)
+        if last:
+            self._lane.enter(State.IDLE)
+        pieces = (header + head + data,) if size <= lane.BUFFERED_BYTES else (header + head, data)
+        self._unsent += map(memoryview, pieces)
+        self._send()
+        if self._unsent:
+            await self._drain()
+        self._moved += size
+        if self._moved >= _TURN_BYTES:
+            self._moved = 0
+            await asyncio.sleep(0)
+
+    # --- receiving
+
+    def _on_readable(self) -> None:
+        if not self._is_waiting_for_turn:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._is_waiting_for_turn = False
+        if self._is_over:
+            return
+        try:
+            if self._to_drop:
+                self._drop()
+            elif self._is_secured or self._handshake():
+                self._receive()
+        except IllegalFrameError as error:
+            self._break(str(error))
+        except _WOULD_BLOCK:
+            return
+        except OSError:
+            self.close()
+
+    def _handshake(self) -> bool:
+        """Go on with the TLS handshake; whether it is complete."""
+        assert self._tls is not None
+        try:
+            self._tls.do_handshake()
+        except _WOULD_BLOCK:
+            return False
+        except ssl.SSLError as error:
+            raise IllegalFrameError(f"no TLS handshake: {error.reason or error}") from None
+        self._is_secured = True
+        return True
+
+    def _receive(self) -> None:
+        """Take in what has come, as much of it as one turn allows."""
+        frames = taken = 0
+        is_drained = False  # the kernel has no more
+        while True:
+            while not self._lane.missing and (frame := self._lane.next_frame()) is not None:
+                self._on_frame(frame)
+                frames += 1
+                if self._is_over or self._to_drop:
+                    return
+                if frames >= _TURN_FRAMES:
+                    self._wait_for_turn()
+                    return
+            if is_drained:
+                return
+            if taken >= _TURN_BYTES:
+                self._wait_for_turn()
+                return
+            is_chunk = self._lane.missing > 0 and self._sink is not None
+            space = self._sink.space() if self._sink is not None and is_chunk else self._lane.space()
+            count = self._socket.recv_into(space)
+            if not count:
+                self.close()
+                return
+            taken += count
+            is_drained = self._tls is None and count < len(space)
+            if is_chunk:
+                self._chunk_received(count)
+                if self._to_drop:
+                    return
+            else:
+                self._lane.received(count)
+
+    def _wait_for_turn(self) -> None:
+        """Go on in the event loop's next turn: more may lie in a buffer of this process, of which it knows nothing."""
+        self._is_waiting_for_turn = True
+        self._loop.call_soon(self._turn)
+
+    def _drop(self) -> None:
+        """Read what the peer sent before it learned that its call has ended."""
+        count = self._socket.recv_into(_DROPPED)
+        self._to_drop -= count
+        if not count or self._to_drop <= 0:
+            self.close()
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.MESSAGE and self._sink is not None:
+            self._upload_goes_on(self._sink, frame)
+        elif frame.kind == Kind.MESSAGE:
+            self._commit_begins(frame)
+        elif frame.kind == Kind.HELLO:
+            self._hello(frame)
+        elif frame.kind == Kind.PING:
+            if (now := monotonic()) - self._pinged_at < PING_SECONDS:
+                raise IllegalFrameError(f"pings within {PING_SECONDS:g} s")
+            self._pinged_at = now
+            self._put(Kind.PONG, bytes(frame.body))
+        else:
+            self.close()
+
+    def _hello(self, frame: Frame) -> None:
+        try:
+            hello = lane_pb2.LaneHello.FromString(bytes(frame.body))
+        except DecodeError:
+            raise IllegalFrameError("a HELLO that is no LaneHello") from None
+        self._check_hello(hello)
+        self.session_id, self._incarnation = hello.session_id, hello.incarnation
+        self._authorization = hello.authorization
+        self.task = self._loop.create_task(self._run())
+
+    def _commit_begins(self, frame: Frame) -> None:
+        try:
+            self._begun.set_result(take_apart(commit_pb2.CommitRequest, bytes(frame.body), COMMIT_REQUEST_CHUNK))
+        except FramingError as error:
+            self._begun.set_exception(error)
+            self._to_drop = _LINGER_BYTES
+
+    def _upload_goes_on(self, sink: Assembler, frame: Frame) -> None:
+        try:
+            if self._lane.missing:
+                rest, offset, start = message_head(frame.body, frame.size, COMMIT_REQUEST_CHUNK)
+                self._fields = parse_fields(commit_pb2.CommitRequest, rest)
+                sink.begin(offset, frame.size - start)
+                sink.fill(frame.body[start:])
+            else:
+                received = take_apart(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK)
+                self._message_done(take_chunk(sink, *received))
+        except (CoreError, FramingError, Refusal) as error:
+            self._upload_failed(error)
+
+    def _chunk_received(self, count: int) -> None:
+        self._lane.skip(count)
+        try:
+            if self._sink is not None:
+                self._sink.filled(count)
+                if not self._lane.missing and self._fields is not None:
+                    self._message_done(take_chunk(self._sink, self._fields, 0, None))
+        except (CoreError, Refusal) as error:
+            self._upload_failed(error)
+
+    def _message_done(self, footer: Footer | None) -> None:
+        if footer is not None and self._footer is not None:
+            self._lane.enter(State.REPLYING)
+            self._sink = None
+            if not self._footer.done():
+                self._footer.set_result(footer)
+
+    def _upload_failed(self, error: Exception) -> None:
+        """The handler is about to end the call; nothing more is taken in."""
+        self._to_drop = _LINGER_BYTES
+        if self._footer is not None and not self._footer.done():
+            self._footer.set_exception(error)
+
+    # --- ending
+
+    async def _run(self) -> None:
+        try:
+            await self._serve(self)
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            pass
+        except Exception:
+            logger.exception("a connection of the lane failed")
+        if self._lane.state is not State.CLOSED:
+            self.close()
+
+    def _break(self, reason: str) -> None:
+        """The peer broke the protocol: tell it, and close."""
+        self._on_illegal(self, reason)
+        if self._is_secured:
+            self._end(_status("INVALID_ARGUMENT", reason))
+        self.close()
+
+    def _end(self, status: bytes) -> None:
+        """Send END, unless a frame is torn, and drop what the peer has sent before it learns of it."""
+        if self._is_over or self._lane.state is State.CLOSED:
+            return
+        was_sending, is_torn = self._lane.state is State.COMMITTING, bool(self._unsent)
+        header = self._lane.header(Kind.END, len(status))
+        if not is_torn:
+            with suppress(OSError):
+                self._socket.send(header + status)
+                self._socket.shutdown(socket.SHUT_WR)
+        if is_torn or not was_sending:
+            self.close()
+            return
+        self._to_drop = _LINGER_BYTES
+        self._limit_time(_LINGER_SECONDS)
+
+    def _check(self) -> None:
+        """Raise CancelledError in a handler whose connection is over."""
+        if self._is_over:
+            raise asyncio.CancelledError
+
+    def _limit_time(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self.close)
+
+    # --- sending
+
+    def _put(self, kind: Kind, body: bytes) -> None:
+        """Send a small frame."""
+        self._unsent.append(memoryview(self._lane.header(kind, len(body)) + body))
+        self._send()
+
+    def _send(self) -> None:
+        """Send as much as the kernel takes."""
+        unsent = self._unsent
+        moved = False
+        try:
+            while unsent:
+                sent = self._socket.send(unsent[0]) if self._tls or len(unsent) == 1 else self._socket.sendmsg(unsent)
+                moved = True
+                while sent:
+                    first = unsent[0]
+                    if sent < len(first):
+                        unsent[0] = first[sent:]
+                        break
+                    sent -= len(first)
+                    del unsent[0]
+        except _WOULD_BLOCK:
+            if self._timer is None or moved:
+                self._limit_time(WRITE_SECONDS)
+            self._loop.add_writer(self._socket, self._send)
+            return
+        except OSError:
+            self.close()
+            return
+        if self._timer is not None:
+            self._limit_time(None)
+            self._loop.remove_writer(self._socket)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def _drain(self) -> None:
+        self._check()
+        self._drained = self._loop.create_future()
+        try:
+            await self._drained
+        finally:
+            self._drained = None
+
+
+def _status(code: str, message: str) -> bytes:
+    encoded: bytes = status_pb2.Status(code=code_pb2.Code.Value(code), message=message).SerializeToString()
+    return encoded
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _SILENT_SECONDS),
+        ("TCP_KEEPINTVL", _DEAD_SECONDS // 2),
+        ("TCP_KEEPCNT", 2),
+        ("TCP_USER_TIMEOUT", 1000 * _DEAD_SECONDS),
+    ):
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _address(connection: socket.socket) -> str:
+    try:
+        name: Any = connection.getpeername()
+    except OSError:  # it has gone already
+        return "unknown"
+    host, port = name[0].removeprefix("::ffff:"), name[1]  # which IPv4 goes by at an address for both
+    return f"ipv6:{quote(f'[{host}]')}:{port}" if ":" in host else f"ipv4:{host}:{port}"

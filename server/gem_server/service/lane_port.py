@@ -1,0 +1,126 @@
+"""The lane's port: accepts connections, and lets those in that show a session of this server (lane.proto)."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+from gemps import lane
+from gemps.lane import IllegalFrameError
+from gemps.v1 import lane_pb2
+
+from gem_server.errors import StartupError
+from gem_server.security.certificates import Certificates
+from gem_server.security.reloading import Reloading
+from gem_server.service.accepting import accept_all
+from gem_server.service.door import address_of
+from gem_server.service.lane_connection import LaneConnection
+from gem_server.service.refusal_log import RefusalLog
+
+# Connections that have not shown a session yet. The oldest makes room for a newer one: workers show theirs at once.
+MAX_STRANGERS = 256
+
+logger = logging.getLogger(__name__)
+
+
+class LanePort:
+    """Takes connections from `open` to `close`; both on one event loop.
+
+    Args:
+        serve: the handler of a connection with a good HELLO.
+        incarnation: of this server.
+        certificates: where the ordinary port uses TLS: the lane does, too.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[LaneConnection], Awaitable[None]],
+        incarnation: int,
+        certificates: Reloading[Certificates] | None,
+    ) -> None:
+        self._serve = serve
+        self._incarnation = incarnation
+        self._certificates = certificates
+        self._refusals = RefusalLog()
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._connections: dict[LaneConnection, None] = {}  # strangers, the oldest first, and sessions'
+        self._strangers: dict[LaneConnection, None] = {}
+        self.port = 0
+
+    def open(self, host: str, port: int) -> int:
+        """Listen at every address of the host; returns the port. Raises StartupError when it cannot be had."""
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
+                listening = socket.create_server(
+                    (name[0], self.port or port),
+                    family=family,
+                    backlog=socket.SOMAXCONN,
+                    # As gRPC does with an address that is all addresses.
+                    dualstack_ipv6=name[0] == "::" and socket.has_dualstack_ipv6(),
+                )
+                self._listening.append(listening)
+                listening.setblocking(False)
+                self.port = listening.getsockname()[1]
+        except OSError as error:
+            self._stop_listening()
+            raise StartupError(
+                f"cannot listen on port {port} of {host} for the lane: another process has it, or the address is not "
+                "this machine's; stop that process, or choose another --lane-port (0 takes a free one, -1 none)"
+            ) from error
+        for listening in self._listening:
+            accepting = accept_all(listening, lambda: True, self._accept, "commits")
+            self._accepting.append(asyncio.create_task(accepting))
+        return self.port
+
+    async def close(self, grace: float | None) -> None:
+        """End: calls that run may go on for `grace` seconds. Harmless a second time."""
+        for accepting in self._accepting:
+            accepting.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        self._stop_listening()
+        calls = [one.task for one in self._connections if one.task is not None and not one.task.done()]
+        if calls and grace:
+            await asyncio.wait(calls, timeout=grace)
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    def _stop_listening(self) -> None:
+        for listening in self._listening:
+            listening.close()
+        self._listening.clear()
+
+    def _accept(self, accepted: socket.socket) -> None:
+        if len(self._strangers) >= MAX_STRANGERS:
+            next(iter(self._strangers)).close()
+        tls = self._certificates.current().context if self._certificates is not None else None
+        connection = LaneConnection(
+            accepted,
+            tls,
+            check_hello=self._check_hello,
+            serve=self._welcome,
+            on_illegal=self._on_illegal,
+            on_end=self._forget,
+        )
+        self._connections[connection] = self._strangers[connection] = None
+        connection.start()
+
+    def _check_hello(self, hello: lane_pb2.LaneHello) -> None:
+        if hello.magic != lane.MAGIC or hello.version != lane.VERSION:
+            raise IllegalFrameError(f"a HELLO of version {hello.version}; this server speaks {lane.VERSION}")
+        if hello.incarnation != self._incarnation:
+            raise IllegalFrameError("a HELLO for another server, or for this one before it was restarted: Join tells")
+
+    async def _welcome(self, connection: LaneConnection) -> None:
+        self._strangers.pop(connection, None)
+        await self._serve(connection)
+
+    def _on_illegal(self, connection: LaneConnection, reason: str) -> None:
+        address = address_of(connection)
+        self._refusals.tell(address.rpartition(":")[0], f"a connection of the lane from {address} was ended: {reason}")
+
+    def _forget(self, connection: LaneConnection) -> None:
+        self._connections.pop(connection, None)
+        self._strangers.pop(connection, None)

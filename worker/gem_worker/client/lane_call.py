@@ -1,0 +1,294 @@
+"""One connection of the lane, used in the caller's thread (lane.proto; `gemps.lane` says which frame is legal).
+
+Between two commits only `look` reads, now and then, so that an end is noticed. Ctrl-C and the like need no waiting,
+as they do inside gRPC (interrupts.py): a handler that raises leaves the connection in any state, but nothing else, and
+the caller that was interrupted closes the call.
+"""
+
+import contextlib
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import NamedTuple, NoReturn, Self
+
+import grpc
+from gemps import lane
+from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer, message_head, parse_fields, take_apart
+from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.v1 import commit_pb2, lane_pb2
+from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status
+
+from gem_core.chunking import Assembler
+from gem_worker.client.rpc_status import DETAILS_KEY
+from gem_worker.client.send import ChunkMessage
+
+# Seconds to connect, and for a busy server's WELCOME: a worker that does not get there commits over gRPC.
+CONNECT_SECONDS, WELCOME_SECONDS = 2.0, 10.0
+# Seconds: a ping on an idle connection, and how long its answer, or any byte that is sent, may take.
+_PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
+# Seconds for which a peer that has spoken is taken to be there still, without a look.
+_FRESH = 0.1
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+# The rest of a chunk is on its way: one call of the system for all of it.
+_WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
+
+
+class _Entry(NamedTuple):
+    """One of a call's trailing metadata."""
+
+    key: str
+    value: bytes
+
+
+class CallEnded(grpc.RpcError):
+    """How a call ended, in gRPC's terms."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> None:
+        super().__init__(f"{code.name}: {details}")
+        self._code = code
+        self._details = details
+        self._trailers = (_Entry(DETAILS_KEY, status),) if status else ()
+
+    def code(self) -> grpc.StatusCode:
+        """The status."""
+        return self._code
+
+    def details(self) -> str:
+        """Its message."""
+        return self._details
+
+    def trailing_metadata(self) -> tuple[_Entry, ...]:  # type: ignore[override]
+        """The status with its details, as gRPC carries it."""
+        return self._trailers
+
+
+class LaneRoute(NamedTuple):
+    """Where the lane of a server is, and what its HELLO says."""
+
+    host: str
+    port: int
+    hello: lane_pb2.LaneHello
+
+
+class LaneCall:
+    """One call; see CommitCall. `connect` comes first.
+
+    Args:
+        route: of the server.
+        tls: for a server with TLS.
+        server_name: that its certificate must have.
+    """
+
+    def __init__(self, route: LaneRoute, tls: ssl.SSLContext | None, server_name: str | None) -> None:
+        self._route = route
+        self._tls = tls
+        self._server_name = server_name or route.host
+        self._socket: socket.socket | None = None
+        self._lane = Lane(Side.WORKER, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
+        self._lock = threading.Lock()  # whoever reads or writes
+        self._cancelled = False
+        self._is_torn = False  # a frame was sent in part
+        self._end: CallEnded | None = None
+        self._heard_at = self._sent_at = 0.0
+        self._pinged_at: float | None = None
+
+    def connect(self) -> None:
+        """Connect, and wait for WELCOME. Raises OSError or grpc.RpcError when the lane cannot be used."""
+        address = (self._route.host, self._route.port)
+        plain = self._socket = socket.create_connection(address, CONNECT_SECONDS)
+        if self._cancelled:
+            raise ConnectionAbortedError
+        plain.settimeout(WELCOME_SECONDS)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sys.platform == "linux":  # as gRPC does: a path that takes nothing for so long is dead
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _PING_TIMEOUT))
+        if self._tls is not None:
+            self._socket = self._tls.wrap_socket(plain, server_hostname=self._server_name)
+        hello = self._route.hello.SerializeToString()
+        self._write(self._lane.header(Kind.HELLO, len(hello)) + hello)
+        welcome = lane_pb2.LaneWelcome.FromString(bytes(self._next_frame().body))
+        if welcome.incarnation != self._route.hello.incarnation:
+            raise CallEnded(grpc.StatusCode.UNAVAILABLE, "another server accepted the call")
+        self._socket.settimeout(None)
+
+    def exchange(self) -> Self:
+        """See CommitCall."""
+        return self
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def send(self, messages: Iterable[ChunkMessage]) -> None:
+        """See CommitCall; within `exchange`. It returns when the kernel has taken all of them."""
+        if self._end is not None:
+            return
+        with contextlib.suppress(CallEnded):  # `receive` says why
+            for head, data, last in messages:
+                size = len(head) + len(data)
+                uploads = self._lane.state is State.COMMITTING
+                self._write(self._lane.header(Kind.MESSAGE, size) + head, data)
+                if uploads and last:
+                    self._lane.enter(State.REPLYING)
+
+    def receive(self, sink_for: Callable[[commit_pb2.CommitResponse], Assembler]) -> commit_pb2.CommitResponse | None:
+        """See CommitCall; within `exchange`. Raises CallEnded."""
+        frame = self._next_frame()
+        if frame.kind == Kind.PONG:
+            self._pinged_at = None
+            return self.receive(sink_for)
+        if self._lane.missing:
+            rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK)
+            message = parse_fields(commit_pb2.CommitResponse, rest)
+            sink = sink_for(message)
+            sink.begin(offset, frame.size - start)
+            sink.fill(frame.body[start:])
+            while self._lane.missing:
+                count = self._read(sink.space(), _WAIT_FOR_ALL)
+                self._lane.skip(count)
+                sink.filled(count)
+        else:
+            message, offset, data = take_apart(commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK)
+            if data is not None:
+                sink_for(message).add(offset, data)
+        if message.HasField("proceed"):
+            self._lane.enter(State.COMMITTING)
+        elif message.HasField("footer"):
+            self._lane.enter(State.IDLE)
+        self._heard_at = time.monotonic()
+        return message
+
+    def look(self) -> bool:
+        """See CommitCall. Takes in what has come, without waiting for more; a peer that has just spoken is there."""
+        if self._end is None and time.monotonic() - self._heard_at < _FRESH:
+            return not self._cancelled
+        if self._socket is not None and self._end is None and self._lock.acquire(blocking=False):
+            # Else somebody reads or writes, and will find out.
+            try:
+                with contextlib.suppress(CallEnded):
+                    self._look(self._socket)
+            finally:
+                self._lock.release()
+        return self._end is None and not self._cancelled
+
+    def cancel(self) -> None:
+        """See CommitCall."""
+        self._cancelled = True
+        connection = self._socket
+        if connection is not None:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """See CommitCall."""
+        connection = self._socket
+        if connection is None:
+            return
+        if (
+            self._end is None
+            and not (self._is_torn or self._cancelled)
+            and Kind.CANCEL in lane.FROM_WORKER[self._lane.state]
+        ):
+            with contextlib.suppress(OSError):
+                connection.settimeout(0)
+                connection.send(self._lane.header(Kind.CANCEL, 0))
+        self.cancel()
+        connection.close()
+
+    def _look(self, connection: socket.socket) -> None:
+        now = time.monotonic()
+        connection.settimeout(0)
+        try:
+            self._lane.received(self._read(self._lane.space()))
+            while (frame := self._parse()) is not None:
+                if frame.kind != Kind.PONG:
+                    self._fail(grpc.StatusCode.INTERNAL, "the server sent a message out of turn")
+                self._pinged_at, self._heard_at = None, now
+        except (BlockingIOError, ssl.SSLWantReadError):
+            if self._pinged_at is not None and now - self._pinged_at > _PING_TIMEOUT:
+                self._fail(grpc.StatusCode.UNAVAILABLE, "a ping was not answered")
+            last = max(self._sent_at, self._heard_at)
+            if self._pinged_at is None and now - last > _PING_AFTER and self._lane.state is State.IDLE:
+                self._pinged_at = now
+                self._write(self._lane.header(Kind.PING, 8) + bytes(8))
+        finally:
+            with contextlib.suppress(OSError):
+                connection.settimeout(None)
+
+    def _fail(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> NoReturn:
+        """The end, unless it has come before."""
+        if self._end is None:
+            self._end = CallEnded(code, details, status)
+        raise self._end
+
+    def _write(self, head: bytes, data: Buffer = b"") -> None:
+        connection = self._socket
+        assert connection is not None
+        self._is_torn = True
+        try:
+            if len(data) <= lane.BUFFERED_BYTES:
+                whole = head + data
+                if (sent := connection.send(whole)) < len(whole):
+                    connection.sendall(whole[sent:])
+            elif isinstance(connection, ssl.SSLSocket) or not hasattr(connection, "sendmsg"):
+                connection.sendall(head)
+                connection.sendall(data)
+            elif (sent := connection.sendmsg((head, data)) - len(head)) < len(data):
+                connection.sendall(head[sent:] if sent < 0 else b"")
+                connection.sendall(memoryview(data)[max(sent, 0) :])
+        except OSError as error:
+            self._hung_up(error)
+        self._is_torn = False
+        self._sent_at = time.monotonic()
+
+    def _hung_up(self, error: OSError) -> NoReturn:
+        """Nothing can be written; the server may have said why before it hung up."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._next_frame()
+        self._broken(error)
+
+    def _next_frame(self) -> Frame:
+        """The next frame; raises CallEnded when it is END, or the connection breaks."""
+        if self._end is not None:
+            raise self._end
+        while (frame := self._parse()) is None:
+            self._lane.received(self._read(self._lane.space()))
+        return frame
+
+    def _parse(self) -> Frame | None:
+        try:
+            frame = self._lane.next_frame()
+            if frame is not None and frame.kind == Kind.END:
+                status = Status.FromString(bytes(frame.body))
+                self._fail(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, bytes(frame.body))
+        except (IllegalFrameError, DecodeError) as error:
+            self._fail(grpc.StatusCode.INTERNAL, f"what answers does not speak the lane: {error}")
+        return frame
+
+    def _read(self, space: memoryview, flags: int = 0) -> int:
+        connection = self._socket
+        assert connection is not None
+        try:
+            count = connection.recv_into(space, 0, 0 if isinstance(connection, ssl.SSLSocket) else flags)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            raise
+        except OSError as error:
+            self._broken(error)
+        if count == 0:
+            self._broken(None)
+        return count
+
+    def _broken(self, error: OSError | None) -> NoReturn:
+        if self._cancelled:
+            self._fail(grpc.StatusCode.CANCELLED, "cancelled")
+        self._fail(grpc.StatusCode.UNAVAILABLE, f"the connection broke: {error if error is not None else 'it ended'}")
