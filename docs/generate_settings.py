@@ -93,7 +93,7 @@ GROUPS = (
 # Of every number. "number": it has no unit.
 UNITS = {
     "seconds": "exit_grace exit_linger checkpoint_interval session_timeout stall_timeout log_interval report_interval "
-    "evaluation_interval "
+    "evaluation_interval worker_exit_timeout "
     "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",
     "virtual seconds": "seconds network_time service_time",
     "bytes": "memory_limit chunk_bytes",

@@ -509,7 +509,7 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
         settings.eta_warmup,
         settings.eta_step_every,
         settings.eta_step_factor,
-        settings.cosine_commits,
+        settings.eta_decay_commits,
         settings.eta_min,
     )
 

@@ -200,8 +200,10 @@ class ServerSettings(BaseSettings):
     eta_decay_commits: int = Field(
         0,
         ge=0,
-        description="With --eta-schedule cosine: commits until eta reaches --eta-min; 0: the run's budget, where it "
-        "is known in commits.",
+        description="With --eta-schedule cosine: commits until eta reaches --eta-min; 0: those until the end of the "
+        "run. That is when the workers that take part have spent their --steps or --epochs, or all together the "
+        "--commits: a worker that joins later makes eta rise a little, one that leaves makes it fall. With --epochs "
+        "workers must say how many steps an epoch has.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_min: float = Field(
@@ -446,8 +448,10 @@ class ServerSettings(BaseSettings):
             raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
-        if self.eta_schedule == "cosine" and not self.cosine_commits:
-            raise ValueError("--eta-schedule cosine needs --eta-decay-commits, or a budget of --commits, or of --steps")
+        if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):
+            raise ValueError(
+                "--eta-schedule cosine needs --eta-decay-commits, or a budget: --steps, --epochs or --commits"
+            )
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
         if self.order == "trace" and self.order_trace is None:
@@ -473,11 +477,6 @@ class ServerSettings(BaseSettings):
     def durability_level(self) -> Literal["none", "interval", "commit"]:
         """`durability`, or none where there is no directory."""
         return self.durability if self.data_dir is not None else "none"
-
-    @property
-    def cosine_commits(self) -> int:
-        """Commits over which the cosine schedule decays; 0: unknown."""
-        return self.eta_decay_commits or self.commits or self.steps * self.min_workers
 
     def settings_of_rule(self) -> dict[str, float]:
         """The settings for the chosen rule, by name; `gem_core.create_rule` judges them."""

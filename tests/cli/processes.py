@@ -67,11 +67,18 @@ def in_terminal(*arguments: str, at_terminal: bool = False, env: Mapping[str, st
 
 
 @contextmanager
-def started(arguments: list[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    arguments: list[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run beside the test, with all output in `log`; killed with its children at the end of the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            arguments, env={**CLEAN, **(env or {})}, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            arguments,
+            env={**CLEAN, **(env or {})},
+            cwd=cwd,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
         )
     try:
         yield process

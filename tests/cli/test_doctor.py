@@ -187,14 +187,23 @@ NO_CARD = Hardware(cards=0, driver="", devices=0, hidden=False)
         ({**NONE, "devices": ["H100"]}, Hardware(1, "580.1", 1, False), "auto", Level.OK, "H100"),
         (NONE, NO_CARD, "mps", Level.PROBLEM, "no such device"),
         ("libcudnn.so.9: no such file", NO_CARD, "auto", Level.PROBLEM, "libcudnn"),
+        (None, NO_CARD, "cuda", Level.WARNING, "machine is busy (load"),
     ],
 )
 def test_why_torch_sees_no_gpu(
-    probe: Mapping[str, Any] | str, hardware: Hardware, device: str, level: Level, said: str
+    probe: Mapping[str, Any] | str | None, hardware: Hardware, device: str, level: Level, said: str
 ) -> None:
     found = gpu.judge(probe, hardware, device)
     assert found.level is level
     assert said in found.text
+
+
+def test_a_torch_that_is_slow_to_import_is_not_a_broken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("import threading\nthreading.Event().wait()\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = gpu.judge(gpu.probe_torch(seconds=0.5), NO_CARD, "auto")
+    assert found.level is Level.WARNING
+    assert "reinstall" not in found.text
 
 
 def test_hardware_is_seen_as_linux_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

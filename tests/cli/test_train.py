@@ -239,6 +239,68 @@ def test_a_server_that_does_not_start_ends_the_command_and_leaves_the_folder_to_
     assert (done.returncode, "is not empty" in done.stderr) == (USAGE, True)
 
 
+AFTER_THE_RUN = """
+import os, pathlib, threading
+import torch
+from gem_worker import ParameterServer
+
+late = os.environ["GEMPS_WORKER_INDEX"] == "1"
+if late and os.environ["WHEN"] == "before":
+    threading.Event().wait()
+model = torch.nn.Linear(4, 1)
+with ParameterServer(model=model) as ps:
+    while True:
+        loss = model(torch.ones(4)).pow(2).sum()
+        loss.backward()
+        ps.step(loss)
+if late and os.environ["WHEN"] == "after":
+    threading.Event().wait()
+if late:
+    os.mkfifo("go")
+    open("go").read()  # until the test opens it, too
+    pathlib.Path("saved").touch()
+"""
+
+
+@pytest.fixture
+def after_the_run(tmp_path: Path) -> list[str]:
+    (tmp_path / "after.py").write_text(AFTER_THE_RUN, encoding="utf-8")
+    train = ["train", "--workers=2", "--min-workers={min_workers}", "--steps=5", f"--run-dir={tmp_path / 'run'}"]
+    return [*train, "--worker-exit-timeout={seconds}", "--", "python", str(tmp_path / "after.py")]
+
+
+def filled(arguments: list[str], *, seconds: float, min_workers: int = 2) -> list[str]:
+    return [part.format(seconds=seconds, min_workers=min_workers) for part in arguments]
+
+
+def test_what_a_script_does_after_the_run_is_waited_for_and_told(after_the_run: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    train = command(*filled(after_the_run, seconds=PATIENCE))
+    with started(train, log, env={"WHEN": "never"}, cwd=tmp_path) as process:
+        wait_for(lambda: "waiting for worker-1 to end" in log.read_text(encoding="utf-8"), process, log)
+        wait_for((tmp_path / "go").exists, process, log)
+        (tmp_path / "go").write_text("", encoding="utf-8")
+        assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")
+    assert (tmp_path / "saved").exists()
+    assert "for 120 s at most (--worker-exit-timeout)" in log.read_text(encoding="utf-8")
+
+
+def test_a_worker_that_has_to_be_killed_after_the_run_is_a_failure(after_the_run: list[str], tmp_path: Path) -> None:
+    done = gemps(*filled(after_the_run, seconds=0), env={"WHEN": "after"}, cwd=tmp_path)
+    assert done.returncode == FAILED
+    assert "worker-1 was killed" in done.stderr
+    assert "--worker-exit-timeout" in done.stderr
+
+
+def test_a_worker_that_never_joined_is_stopped_after_the_run_and_is_no_failure(
+    after_the_run: list[str], tmp_path: Path
+) -> None:
+    arguments = filled(after_the_run, seconds=PATIENCE, min_workers=1)
+    done = gemps(*arguments, env={"WHEN": "before"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "worker-1 came too late" in done.stdout
+
+
 def endless(folder: Path) -> list[str]:
     """With an evaluator, which must not be left behind either."""
     budget = ["--commits", "100000000", "--evaluation-interval", "1"]

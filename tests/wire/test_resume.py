@@ -63,6 +63,22 @@ async def test_version_budget_schedule_and_ledger_go_on_after_a_stop(serve: Serv
     assert outcome.verdict.run_state == run_pb2.RUN_STATE_FINISHED
 
 
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+async def test_cosine_over_the_workers_steps_goes_on_after_a_restart(
+    serve: Serve, tmp_path: Path, durability: str
+) -> None:
+    settings = {"steps": 4, "eta": 0.8, "eta_schedule": "cosine", "durability": durability}
+    serving = await serve(data_dir=tmp_path, **settings)
+    first, second = await serving.training(2)
+    for seed in range(2):
+        await first.commit(first.delta(seed))
+        await second.commit(second.delta(seed))
+    assert (await serving.status()).next_eta == pytest.approx(0.4)
+    serving = await restart(serve, serving, tmp_path, **settings)
+    assert (await serving.status()).next_eta == pytest.approx(0.4)
+    assert (await moved(second, serving).join()).next_eta == pytest.approx(0.4)
+
+
 async def test_commit_retried_across_stop_and_start_counts_once(serve: Serve, tmp_path: Path) -> None:
     serving = await serve(data_dir=tmp_path)
     (worker,) = await serving.training(1)

@@ -227,6 +227,13 @@ async def test_cosine_schedule_falls_from_eta_to_its_minimum_and_stays(serve: Se
     assert told == pytest.approx([0.9, 0.7828427, 0.5, 0.2171573, 0.1, 0.1, 0.1])
 
 
+async def test_cosine_schedule_ends_with_the_steps_of_all_workers(serve: Serve) -> None:
+    serving = await serve(steps=2, eta=1.0, eta_schedule="cosine", min_workers=1)
+    workers = await serving.training(3)
+    told = [(await one.commit(one.delta(seed))).verdict.next_eta for seed in (1, 2) for one in workers]
+    assert told == pytest.approx([0.9330127, 0.75, 0.5, 0.25, 0.0669873, 0.0])
+
+
 async def test_warm_up_rises_linearly_to_eta(serve: Serve) -> None:
     told = await etas(serve, 5, eta=0.4, eta_warmup=4)
     assert told == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from tests.worker.loops import loss_of, train, worker_status
+from tests.worker.loops import backward, loss_of, train, worker_status
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import ZOO, a_batch, make
 
@@ -391,3 +391,42 @@ def test_a_model_whose_parameters_have_no_elements_commits(server: ServerThread,
     assert worker_status(server)["commits"] == 6
     server.stop()
     assert load_file(server.checkpoint)["weight"].shape == (3, 0)
+
+
+def test_an_optimizer_that_is_left_in_the_loop_is_warned_about_once(
+    server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make("perceptron")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with connect(server, model) as ps:
+        for _ in range(3):
+            ps.step(backward(model))
+            optimizer.step()  # the gradients are zero already
+    (warning,) = [one.getMessage() for one in caplog.records if one.name.endswith("optimizer_watch")]
+    assert warning.startswith("SGD.step() has no effect on the run: ")
+    assert "--eta" in warning
+
+
+def test_an_optimizer_that_moves_the_parameters_between_steps_is_named_so(
+    server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make("perceptron")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with connect(server, model) as ps:
+        loss = backward(model)
+        optimizer.step()
+        ps.step(loss)
+    assert "AdamW.step() has no effect on the run, but changes the parameters until the next ps.step()" in caplog.text
+
+
+def test_an_optimizer_of_another_model_or_after_the_run_is_nobodys_business(
+    server: ServerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, other = make("perceptron"), make("perceptron")
+    with connect(server, model) as ps:
+        ps.step(backward(model))
+        backward(other)
+        torch.optim.SGD(other.parameters(), lr=0.1).step()
+    backward(model)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert "has no effect" not in caplog.text

@@ -33,6 +33,7 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaling import LossScaling
 from gem_worker.model_tensors import inspect_model
+from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
 from gem_worker.transfer import Staged, Transfer, host_view
 from gem_worker.wire_names import WIRE_TYPES
@@ -87,9 +88,10 @@ class ParameterServer:
                 ps.step(loss)  # commits -eta * gradient, installs the fresh parameters, zeroes the gradients
 
     There is no optimiser: the server's update rule takes its place, and the server decides the learning rate and when
-    the run is over; then `step` raises `RunFinished`, which the `with` block absorbs. The model stays on its device.
-    Its parameters keep their identity, but become views of flat buffers when the block is entered: move, convert,
-    freeze and tie before that. Every worker needs the same architecture.
+    the run is over; then `step` raises `RunFinished`, which the `with` block absorbs. An `optimizer.step()` left in the
+    loop has no effect on the run, and is warned about once. The model stays on its device. Its parameters keep their
+    identity, but become views of flat buffers when the block is entered: move, convert, freeze and tie before that.
+    Every worker needs the same architecture.
 
     **DataLoader workers.** A process that is forked while a connection is open may hang, and DataLoader forks its
     workers on Linux when an iterator is made. So either use `DataLoader(..., multiprocessing_context="spawn")` (or
@@ -178,6 +180,7 @@ class ParameterServer:
         self._patience_after_errors = client_settings.leave_timeout
         self._joined: tuple[FlatModel, Transfer, LossScaling] | None = None
         self._courier: Courier | None = None
+        self._optimizer_watch: OptimizerWatch | None = None
         self._local: LocalSteps
         self._local_samples = 0
         self._step_before: StepReport | None = None
@@ -214,6 +217,7 @@ class ParameterServer:
             self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
             if membership.overlap:
                 self._courier = Courier(self._client)
+            self._optimizer_watch = OptimizerWatch(self.model)
         except BaseException as error:
             self.close(_reason(error))
             raise
@@ -482,6 +486,8 @@ class ParameterServer:
         self._version = version
 
     def _end(self, reason: str, error: BaseException | None) -> None:
+        if self._optimizer_watch is not None:
+            self._optimizer_watch.close()
         try:
             if self._courier is not None:
                 self._end_overlap(self._courier, error)

@@ -87,6 +87,7 @@ def train(
             min_workers=server.min_workers,
             worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
             report_interval=settings.report_interval,
+            worker_exit_timeout=settings.worker_exit_timeout,
             evaluator=None if evaluator is None else [*evaluator, f"--keep-best={folder.best}"],
         )
         started = datetime.now(UTC)

@@ -29,3 +29,10 @@ class TrainSettings(BaseSettings):
         le=4,  # a server that ends waits 5 s for its last report to be read
         description="Seconds between two reports of the server: lines of metrics.jsonl, and progress shown.",
     )
+    worker_exit_timeout: float = Field(
+        3600.0,
+        ge=0,
+        description="Seconds that workers may go on after the end of the run, for what follows a script's "
+        "`with ParameterServer` block: a last evaluation, saving the model. One that takes longer is interrupted, and "
+        "killed 15 s later; the exit code is then 1.",
+    )

@@ -27,6 +27,7 @@ from gem_cli.training.run_folder import RunFolder
 EVALUATOR = "evaluator"
 POLL = 0.1  # seconds between looks at the children
 WORKER_GRACE = 15.0  # seconds a worker gets to leave: one step of a large model on a slow machine
+QUIET_WAIT = 3.0  # seconds in which most workers end after a run, before it is said who is waited for
 SERVER_GRACE = 60.0  # seconds a server gets to drain and write its checkpoint: gigabytes on a slow disk
 EVALUATOR_GRACE = 15.0  # seconds an evaluator gets to see that the run is over
 LEAVE_GRACE = 3.0  # seconds after the last worker in which the server should end by itself
@@ -42,6 +43,7 @@ class Plan:
     min_workers: int
     worker_environment: Mapping[str, str]
     report_interval: float
+    worker_exit_timeout: float
     evaluator: Sequence[str] | None = None
 
 
@@ -54,7 +56,8 @@ class Outcome:
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     first_status: Status | None = None
     last_status: Status | None = None
-    stopped: list[str] = field(default_factory=list)  # workers that came too late for the run, or did not see its end
+    late: list[str] = field(default_factory=list)  # workers that were stopped because they had not joined
+    overdue: list[str] = field(default_factory=list)  # workers that were killed because they went on after the run
 
     @property
     def server_failed(self) -> bool:
@@ -63,9 +66,11 @@ class Outcome:
 
     @property
     def failed_workers(self) -> list[str]:
-        """Names of the workers that ended badly by themselves."""
-        others = ("server", EVALUATOR, *self.stopped)
-        return [name for name, code in self.exit_codes.items() if name not in others and code != 0]
+        """Names of the workers that ended badly, or had to be killed."""
+        others = ("server", EVALUATOR, *self.late)
+        return [
+            name for name, code in self.exit_codes.items() if name in self.overdue or (name not in others and code != 0)
+        ]
 
 
 class Interrupts:
@@ -204,17 +209,61 @@ class Training:
         if server.exit_code != 0 and not interrupts.count:
             self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
         else:
-            # Most have left, and their processes are still ending.
-            for worker in wait(self._workers, WORKER_GRACE, unless=lambda: interrupts.count > 0):
-                self._outcome.stopped.append(worker.name)
-                self._reporter.event(
-                    "worker_stopped", f"{worker.name} still runs after the end of the run: stopping it"
-                )
+            self._await_workers(interrupts)
         if self._is_finished():
             wait(self._evaluators(), EVALUATOR_GRACE, unless=lambda: interrupts.count > 0)
         self._notice_failures()
         self._noticed.add(EVALUATOR)  # it waits for a server that will not come back
         end([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
+
+    def _await_workers(self, interrupts: Interrupts) -> None:
+        """Wait for what workers do after the run, such as a last evaluation; stop those that never joined."""
+
+        def interrupted() -> bool:
+            return interrupts.count > 0
+
+        patience = self._plan.worker_exit_timeout
+        deadline = time.monotonic() + patience
+        busy = wait(self._workers, QUIET_WAIT, unless=interrupted)
+        late = [worker for worker in busy if worker.name in self._never_joined()]
+        busy = [worker for worker in busy if worker not in late]
+        if busy and not interrupted():
+            names = [worker.name for worker in busy]
+            self._reporter.event(
+                "waiting",
+                f"the run is over; waiting for {', '.join(names)} to end, for {patience:g} s at most "
+                "(--worker-exit-timeout)",
+                workers=names,
+                seconds=patience,
+            )
+        for worker in late:
+            self._outcome.late.append(worker.name)
+            self._reporter.event("worker_stopped", f"{worker.name} came too late for the run: stopping it")
+        end(late, (signal.SIGINT, WORKER_GRACE))
+        overdue = wait([*busy, *late], deadline - time.monotonic(), unless=interrupted)
+        if interrupted():
+            return
+        end(overdue, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 10.0))
+        for worker in overdue:
+            self._noticed.add(worker.name)
+            self._outcome.overdue.append(worker.name)
+            self._reporter.event(
+                "worker_failed",
+                f"{worker.name} was killed, because it still ran {patience:g} s after the end of the run; what it had "
+                f"not saved is lost: raise --worker-exit-timeout; its log is {worker.log}",
+                worker=worker.name,
+                exit_code=worker.exit_code,
+                log=str(worker.log),
+            )
+
+    def _never_joined(self) -> set[str]:
+        """Workers that the server never heard of: none where that is not known, or scripts choose other names."""
+        seen = self._outcome.last_status or {}
+        uptime = float(seen.get("uptime_seconds", 0))
+        # A resumed server also lists workers of its earlier processes: it heard of them before this one began.
+        heard = {w["name"] for w in seen.get("workers", ()) if float(w.get("seconds_since_last_call", 0)) <= uptime}
+        ours = {worker.name for worker in self._workers}
+        return ours - heard if self._is_finished() and heard <= ours else set()
 
     def _is_finished(self) -> bool:
         seen = self._outcome.last_status

@@ -20,10 +20,7 @@ class Committed:
     """One applied commit, and where it left its worker."""
 
     session_id: bytes
-    worker_name: str
-    rank: int
-    sessions: int
-    commits: int
+    worker: dict[str, Any]  # as `describe_worker` has it
     content: Content
     verdict: Verdict
     loss: float | None
@@ -38,11 +35,20 @@ def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str,
         "commits": run.commits,
         "budget": asdict(run.budget),
         "finished_because": run.finished_because,
-        "workers": [
-            {"name": worker.name, "rank": worker.rank, "commits": worker.commits, "sessions": worker.sessions}
-            for worker in workers.by_rank()
-        ],
+        "workers": [describe_worker(worker) for worker in workers.by_rank()],
         "ledger": [_line(session_id, entry) for session_id, entry in ledger.entries.items()],
+    }
+
+
+def describe_worker(worker: Worker) -> dict[str, Any]:
+    """Plain JSON values of what outlives a worker's sessions."""
+    return {
+        "name": worker.name,
+        "rank": worker.rank,
+        "commits": worker.commits,
+        "sessions": worker.sessions,
+        "steps_per_epoch": worker.steps_per_epoch,
+        "takes_part": worker.takes_part and worker.left > 0,
     }
 
 
@@ -53,15 +59,9 @@ def totals(run: Run) -> dict[str, Any]:
 
 def describe_commit(commit: Committed) -> dict[str, Any]:
     """Plain JSON values of one commit in a record."""
-    entry = Entry(commit.worker_name, commit.verdict.sequence, commit.content, commit.verdict)
-    worker = {
-        "name": commit.worker_name,
-        "rank": commit.rank,
-        "commits": commit.commits,
-        "sessions": commit.sessions,
-    }
+    entry = Entry(commit.worker["name"], commit.verdict.sequence, commit.content, commit.verdict)
     return {
-        "worker": worker,
+        "worker": commit.worker,
         "line": _line(commit.session_id, entry),
         "loss": commit.loss,
         "samples": commit.samples,
@@ -98,9 +98,12 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
         worker = Worker(str(saved["name"]), int(saved["rank"]), commits=int(saved["commits"]))
         worker.sessions = int(saved["sessions"])
         worker.state = WorkerState.LEFT
-        if budget.steps and worker.commits >= budget.steps:
-            worker.limit, worker.done, worker.state = budget.steps, True, WorkerState.FINISHED
+        worker.steps_per_epoch = int(saved.get("steps_per_epoch", 0))
+        worker.limit = budget.limit_of(worker.steps_per_epoch)
+        if worker.limit is not None and not worker.left:
+            worker.done, worker.state = True, WorkerState.FINISHED
         workers.restore(worker)
+        run.count(worker, takes_part=bool(saved.get("takes_part", False)))
     for saved in state["ledger"]:
         entry = Entry(str(saved["worker"]), int(saved["last_applied"]))
         entry.content = Content(**saved["content"]) if saved["content"] else None

@@ -338,13 +338,9 @@ class Applier:
 
 
 def _committed(session: Session, request: CommitRequest, verdict: Verdict) -> Committed:
-    worker = session.worker
     return Committed(
         session.session_id,
-        worker.name,
-        worker.rank,
-        worker.sessions,
-        worker.commits,
+        run_record.describe_worker(session.worker),
         request.content,
         verdict,
         request.loss,

@@ -55,6 +55,7 @@ class Run:
         self.commits = 0
         self.commits_before = 0  # of `commits`, those that earlier processes of the run applied
         self.reserved = 0
+        self._left = 0  # commits that the workers' own budgets have room for, of those that take part
         self.started = False
         self.finished_because: str | None = None
         self.identity = secrets.token_hex(8)
@@ -74,7 +75,17 @@ class Run:
     @property
     def next_eta(self) -> float:
         """The learning rate for the next delta."""
-        return self.schedule.at(self.commits)
+        return self.schedule.at(self.commits, self.expected_commits)
+
+    @property
+    def expected_commits(self) -> int:
+        """Commits that the run ends with if no other worker comes or goes; 0: no budget says.
+
+        As many as the workers that take part have left of their own budgets, and no more than the run's budget allows.
+        """
+        has_limits = self.budget.steps or self.budget.epochs
+        ends = (self.budget.commits, self.commits + self._left if has_limits else 0)
+        return min(filter(None, ends), default=0)
 
     @property
     def commits_of_process(self) -> int:
@@ -89,6 +100,21 @@ class Run:
         if not self.started and self.finished_because is None and has_parameters and workers >= self.min_workers:
             self.started = True
             self._changed()
+
+    def check_limit(self, steps_per_epoch: int) -> None:
+        """Raise MALFORMED when eta follows the workers' budgets, and this worker does not say what its own is."""
+        if self.schedule.follows_budget and self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
+            raise Refusal(
+                Reason.MALFORMED,
+                "the budget is in epochs, and --eta-schedule cosine follows it: give ParameterServer "
+                "steps_per_epoch=len(loader), or the server --eta-decay-commits",
+            )
+
+    def count(self, worker: Worker, *, takes_part: bool) -> None:
+        """Count what this worker has left of its budget to the run's length, or no longer."""
+        if worker.takes_part != takes_part:
+            worker.takes_part = takes_part
+            self._left += worker.left if takes_part else -worker.left
 
     def check_open(self, worker: Worker) -> None:
         """Raise RUN_FINISHED when no further commit of this worker can be taken."""
@@ -125,6 +151,8 @@ class Run:
         self.reserved -= 1
         worker.reserved -= 1
         self.commits += 1
+        if worker.takes_part and worker.left:
+            self._left -= 1
         worker.commits += 1
         if worker.limit is not None and worker.commits >= worker.limit:
             worker.done = True

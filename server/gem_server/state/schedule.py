@@ -10,7 +10,7 @@ class EtaSchedule:
     """eta(clock), where the clock counts applied commits over all workers.
 
     With a warm-up of W commits eta rises linearly: at clock c < W it is the schedule's value times (c + 1) / W. The
-    decay counts from the end of the warm-up.
+    decay counts from the end of the warm-up. The cosine reaches `eta_min` after `decay_commits`; 0: when the run ends.
     """
 
     kind: Literal["constant", "step", "cosine"]
@@ -21,13 +21,18 @@ class EtaSchedule:
     decay_commits: int = 0
     eta_min: float = 0.0
 
-    def at(self, commits: int) -> float:
-        """Eta for the next delta when `commits` have been applied."""
+    @property
+    def follows_budget(self) -> bool:
+        """Whether eta depends on when the run ends."""
+        return self.kind == "cosine" and not self.decay_commits
+
+    def at(self, commits: int, end: int = 0) -> float:
+        """Eta for the next delta when `commits` have been applied, in a run that ends with `end` of them."""
         eta = self.eta
         if self.kind == "step":
             eta = self.eta * self.step_factor ** (max(0, commits - self.warmup) // self.step_every)
         elif self.kind == "cosine":
-            done = min(1.0, max(0, commits - self.warmup) / max(1, self.decay_commits - self.warmup))
+            done = min(1.0, max(0, commits - self.warmup) / max(1, (self.decay_commits or end) - self.warmup))
             eta = self.eta_min + (self.eta - self.eta_min) * (1 + math.cos(math.pi * done)) / 2
         if commits < self.warmup:
             eta *= (commits + 1) / self.warmup

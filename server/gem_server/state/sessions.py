@@ -5,6 +5,7 @@ and arrays (it keeps the snapshots that the applying task made). The event loop'
 """
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -129,6 +130,7 @@ class Sessions:
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
     _joined: int = 0
+    _restored_until: float | None = None
     _live: dict[bytes, Session] = field(default_factory=dict)
     _ended: OrderedDict[bytes, Refusal] = field(default_factory=OrderedDict)
 
@@ -185,6 +187,7 @@ class Sessions:
                 Reason.MALFORMED,
                 "this session id belongs to another worker name: make a new random session id for each worker",
             )
+        self.run.check_limit(joining.steps_per_epoch)
         older = self._by_name(joining.worker_name)
         if len(self._live) - (older is not None) >= self.max_sessions:
             raise Refusal(
@@ -216,6 +219,7 @@ class Sessions:
         self.fairness.going(self.live_workers())
         session.ended = refusal
         session.worker.state = state
+        self.run.count(session.worker, takes_part=False)
         del self._live[session.session_id]
         self._ended[session.session_id] = refusal
         while len(self._ended) > REMEMBERED_ENDED_SESSIONS:
@@ -239,7 +243,18 @@ class Sessions:
         )
 
     def expire(self, now: float) -> list[Session]:
-        """End the sessions that had no call for the time-out and have none running; returns them."""
+        """End the sessions that had no call for the time-out and have none running; returns them.
+
+        Workers of before a restart that have not come back by then take part no longer.
+        """
+        if self._restored_until is None:
+            self._restored_until = now + self.timeout
+        elif now >= self._restored_until:
+            self._restored_until = math.inf
+            live = {session.worker.name for session in self._live.values()}
+            for worker in self.workers.by_rank():
+                if worker.name not in live:
+                    self.run.count(worker, takes_part=False)
         gone = [s for s in self._live.values() if s.open_calls == 0 and now - s.last_call >= self.timeout]
         for session in gone:
             self.end(
@@ -272,7 +287,10 @@ class Sessions:
         worker.host_rank = self._free_host_rank(joining.host_id, worker)
         worker.host_id = joining.host_id
         worker.agent, worker.device = joining.agent, joining.device
+        self.run.count(worker, takes_part=False)  # by the limit of before
+        worker.steps_per_epoch = joining.steps_per_epoch
         worker.limit = self.run.budget.limit_of(joining.steps_per_epoch)
+        self.run.count(worker, takes_part=True)
         worker.done = worker.limit is not None and worker.commits >= worker.limit
         worker.state = WorkerState.JOINED
         worker.sessions += 1

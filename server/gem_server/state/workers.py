@@ -36,10 +36,17 @@ class Worker:
     sessions: int = 0
     commits: int = 0
     reserved: int = 0
+    steps_per_epoch: int = 0
     limit: int | None = None
     done: bool = False
+    takes_part: bool = False  # it is joined, or was when the server was restarted; `Run.count` sets it
     last_call: float = 0.0
     telemetry: WorkerTelemetry = field(default_factory=WorkerTelemetry)
+
+    @property
+    def left(self) -> int:
+        """Commits that its own budget has room for; 0 where there is no such budget."""
+        return max(0, self.limit - self.commits) if self.limit is not None else 0
 
 
 class Workers:
