@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from gem_worker.client.send import Source
 from gem_worker.errors import UnsupportedModel
 from gem_worker.flat_model import FlatModel
 from gem_worker.transfer import Transfer
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from gem_core.payload import PayloadFormat
+from gem_core.chunking import ScaledSplitter
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import WireType, decode, encode
 from tests.worker.zoo import ZOO, a_batch, make
 
@@ -68,9 +68,11 @@ def test_what_is_scaled_on_its_way_is_the_same_delta(kind: str) -> None:
         transfer = Transfer(flat, WireType.FLOAT32, WireType.FLOAT32, scales_later=scales_later)
         train_one(model, flat)
         staged = transfer.stage(ETA, None)
-        source = Source(transfer.delta, PayloadFormat(flat.layout, WireType.FLOAT32), staged.scale)
-        payloads.append((bytes(source.whole()), b"".join(bytes(piece) for _, piece in source.pieces(1000))))
-    assert payloads[0][0] == payloads[0][1] == payloads[1][0] == payloads[1][1]
+        payload = PayloadFormat(flat.layout, WireType.FLOAT32)
+        for chunk_bytes in (1000, MAX_CHUNK_BYTES):
+            source = ScaledSplitter(payload, chunk_bytes).load(transfer.delta, staged.scale)
+            payloads.append(b"".join(bytes(piece) for _, piece in source))
+    assert len(set(payloads)) == 1
 
 
 def test_a_plain_models_gradients_lie_in_the_delta_where_it_is_scaled_on_its_way() -> None:
@@ -79,6 +81,20 @@ def test_a_plain_models_gradients_lie_in_the_delta_where_it_is_scaled_on_its_way
     flat.groups[0].gradients.fill_(3)
     assert np.frombuffer(transfer.delta, np.float32).min() == 3
     assert transfer.stage(ETA, None).scale == -ETA
+
+
+@pytest.mark.parametrize("scales_later", [False, True])
+@pytest.mark.parametrize(
+    ("value", "usable"), [(1e20, True), (9e30, True), (1e32, False), (np.nan, False), (-np.inf, False)]
+)
+def test_a_float32_gradient_that_no_server_takes_is_found_before_it_travels(
+    value: float, usable: bool, scales_later: bool
+) -> None:
+    flat = FlatModel(make("perceptron"))
+    transfer = Transfer(flat, WireType.FLOAT32, WireType.FLOAT32, scales_later=scales_later)
+    flat.groups[0].gradients.fill_(1)
+    flat.groups[0].gradients[3] = value
+    assert transfer.stage(0.05, None).usable is usable
 
 
 @pytest.mark.parametrize("wire", WIRE_TYPES)

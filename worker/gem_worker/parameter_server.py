@@ -24,7 +24,6 @@ from gem_worker.client import (
     RunFinished,
     RunSettings,
     RunState,
-    ServerRefused,
     Verdict,
     Version,
 )
@@ -240,8 +239,7 @@ class ParameterServer:
             ServerUnavailable, ServerRefused: from the connection.
         """
         flat, transfer, scaling = self._require_joined()
-        if self._finished:
-            raise RunFinished("the run is finished; leave the training loop")
+        self._check_running()
         flat.collect_gradients()
         scaling.unscale(scaler)
         if not self._local.take(self.eta):
@@ -252,16 +250,10 @@ class ParameterServer:
         transfer.clock.computed()
         base = self._version
         before, arrived = self._settle(transfer)
-        if not self._finished:
-            eta = self._client.next_eta
-            transfer.write_delta_to(self._client.shared_delta)
-            staged = transfer.stage(eta, loss)
-        if self._finished or staged.scale is None:
-            flat.zero_gradients()
-        scaling.update(scaler)
-        if self._finished:  # says the reply that was settled; this gradient is of a step beyond the budget
-            raise RunFinished("the run is finished")
         try:
+            self._check_running()  # or this gradient is of a step beyond the budget
+            eta = self._client.next_eta
+            staged = transfer.stage(eta, loss, self._client.shared_delta)
             if self._courier is not None:
                 report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
                 report = before or replace(report, skipped=False, under_way=True)
@@ -270,12 +262,12 @@ class ParameterServer:
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
         finally:
-            if staged.scale is not None:  # the gradient itself was the payload
-                flat.zero_gradients()
-        self._count_skipped(not staged.usable if self._courier is not None else report.skipped)
-        if self._courier is None and (self._finished or self._client.run_state is RunState.FINISHED):
-            self._finished = True
-            raise RunFinished("the run is finished")
+            flat.zero_gradients()
+            scaling.update(scaler)
+        self._count_skipped(not staged.usable)
+        if self._courier is None:
+            self._finished |= self._client.run_state is RunState.FINISHED
+            self._check_running()
         return report
 
     def unscale_(self, scaler: object) -> None:
@@ -360,11 +352,6 @@ class ParameterServer:
             # The server was started anew and empty: what this worker holds is as good a start as anybody's.
             exchange = time.perf_counter() - started
             self._bring_parameters(transfer, has_parameters=False)
-        except ServerRefused as refusal:
-            # Whether a delta that is multiplied on its way is finite, nobody has looked before.
-            if staged.scale is None or refusal.reason != "BAD_VALUE":
-                raise
-            return self._skip(transfer, loss, samples, eta)
         else:
             exchange = time.perf_counter() - started
             transfer.arrived(outcome.parameters)
@@ -526,6 +513,10 @@ class ParameterServer:
         version = self._client.pull(host_view(payload), with_constants=True)
         transfer.install_whole(payload)
         self._version = version
+
+    def _check_running(self) -> None:
+        if self._finished:
+            raise RunFinished("the run is finished; leave the training loop")
 
     def _require_joined(self) -> tuple[FlatModel, Transfer, LossScaling]:
         if self._joined is None:

@@ -35,7 +35,7 @@ class Staged:
     """What `Transfer.stage` found.
 
     usable: every element of the delta is finite and at most 5e29 in magnitude, and every floating-point buffer finite:
-        the server accepts it. Where there is a `scale` only the buffers were looked at: the server looks at the rest.
+        the server accepts it.
     loss: the loss as a number, where one was given and is finite.
     scale: what the delta, which is the gradient itself, has yet to be multiplied by; None: nothing.
     """
@@ -94,12 +94,8 @@ class Transfer:
         """See the class."""
         return host_view(self._replies[0])
 
-    def write_delta_to(self, place: memoryview | None) -> None:
-        """Let `delta` be this memory, shared with the server, from now on; None: its own.
-
-        On the CPU a plain float32 model then has its gradients there; other models have them scaled into it. Where the
-        model is on a device, `delta` stays its own.
-        """
+    def _move_delta(self, place: memoryview | None) -> None:
+        """Let `delta` be this memory, shared with the server, from now on; None: its own."""
         if not self._on_host or place is self._delta_place:
             return
         self._delta_place = place
@@ -118,13 +114,16 @@ class Transfer:
         self.is_elsewhere = self._received is not reply
 
     @torch.no_grad()
-    def stage(self, eta: float, loss: Tensor | float | None) -> Staged:
-        """Write -eta * gradient and the buffers into `delta`. The flat gradient may be used up: zero it afterwards.
+    def stage(self, eta: float, loss: Tensor | float | None, shared: memoryview | None = None) -> Staged:
+        """Write -eta * gradient and the buffers into `delta`. The flat gradient may be used up.
 
-        Where the gradient lies in `delta` it stays as it is, to be scaled on its way: zero it when the server has it.
+        Where the gradient lies in `delta` it stays as it is, to be scaled on its way. Zero the gradients when the delta
+        has been sent. `shared`: memory that the server reads, where `delta` is to be; where the model is on a device,
+        `delta` stays in this process's memory.
 
         Raises ValueError when `loss` is a tensor of more than one element.
         """
+        self._move_delta(shared)
         self.clock.staging()
         scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
         gradients = self._flat.groups[0].gradients if self._gathered is None else self._gathered
@@ -139,7 +138,9 @@ class Transfer:
         split, usable = self._delta_format.parameter_bytes, True
         if not self._on_host:
             self._copy_out(gradients)
-        elif not self._is_there:
+        elif self._is_there:
+            usable = wire_casts.is_harmless(gradients, eta)
+        else:
             if self._encoder is None:
                 self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
             usable = self._encoder.encode(-eta)
