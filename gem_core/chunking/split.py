@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
-from gem_core.payload import PayloadFormat
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import NUMPY, Codec
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class Source(ABC):
         self.crc32c = 0
         self._start = start
         self._chunk_bytes = chunk_bytes
-        payload.cut(chunk_bytes, start)  # raises
+        self._is_one = not start and 0 < payload.byte_count <= chunk_bytes <= MAX_CHUNK_BYTES
+        if not self._is_one:
+            payload.cut(chunk_bytes, start)  # raises
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         """Yield (offset, data) in order."""
@@ -58,8 +60,7 @@ class Source(ABC):
                 if offset >= start:
                     break
                 self.crc32c = crc32c(self._bytes(offset, min(end, start)), self.crc32c)
-        is_one = not start and 0 < payload.byte_count <= self._chunk_bytes
-        for offset, end in ((0, payload.byte_count),) if is_one else payload.cut(self._chunk_bytes, start):
+        for offset, end in ((0, payload.byte_count),) if self._is_one else payload.cut(self._chunk_bytes, start):
             data = self._bytes(offset, end)
             self.crc32c = crc32c(data, self.crc32c)
             self.chunk_count += 1
@@ -123,7 +124,8 @@ class ScaledSplitter(Source):
         super().__init__(payload, chunk_bytes)
         self._encoded = memoryview(b"")
         self._scale: np.float32 | None = None
-        self._scratch = np.empty(0, np.uint8)
+        self._scratch = memoryview(b"")
+        self._scaled = np.empty(0, np.float32)  # the same memory
 
     def load(self, encoded: memoryview, scale: float | None = None) -> Self:
         """Send these bytes, `payload.byte_count` of them, from now on.
@@ -135,16 +137,18 @@ class ScaledSplitter(Source):
         """
         self._encoded = encoded
         self._scale = np.float32(scale) if scale is not None else None
-        if scale is not None and not self._scratch.size:
-            self._scratch = np.empty(min(self._chunk_bytes, self.payload.byte_count), np.uint8)
+        if scale is not None and not self._scaled.size:
+            self._scaled = np.empty(-(-min(self._chunk_bytes, self.payload.byte_count) // 4), np.float32)
+            self._scratch = self._scaled.view(np.uint8).data
         return self
 
     def _bytes(self, start: int, stop: int) -> memoryview:
         if self._scale is None:
             return self._encoded[start:stop]
-        into, elements = self._scratch, max(0, min(stop, self.payload.parameter_bytes) - start) // 4
-        values = np.frombuffer(self._encoded, np.float32, elements, start)
-        np.multiply(values, self._scale, out=np.frombuffer(into, np.float32, elements))
+        elements = max(0, min(stop, self.payload.parameter_bytes) - start) // 4
+        if elements:
+            values = np.frombuffer(self._encoded, np.float32, elements, start)
+            np.multiply(values, self._scale, out=self._scaled[:elements])
         if 4 * elements < stop - start:
-            into[4 * elements : stop - start] = np.frombuffer(self._encoded[start + 4 * elements : stop], np.uint8)
-        return into[: stop - start].data
+            self._scratch[4 * elements : stop - start] = self._encoded[start + 4 * elements : stop]
+        return self._scratch[: stop - start]

@@ -34,14 +34,14 @@ class Kind(IntEnum):
     PONG = 7
 
 
-class State(Enum):
+class State(IntEnum):
     """Of a connection; lane.proto says when it changes."""
 
-    HELLO = "hello"
-    IDLE = "idle"
-    COMMITTING = "committing"
-    REPLYING = "replying"
-    CLOSED = "closed"
+    HELLO = 0
+    IDLE = 1
+    COMMITTING = 2
+    REPLYING = 3
+    CLOSED = 4
 
 
 class Side(Enum):
@@ -51,28 +51,28 @@ class Side(Enum):
     SERVER = "server"
 
 
-Table = Mapping[State, frozenset[Kind]]
+Table = Mapping[State, Mapping[int, State]]
 
-# Frames that each side may send in each state.
+# Frames that each side may send in each state, and the state that they lead to.
 FROM_WORKER: Table = MappingProxyType(
     {
-        State.HELLO: frozenset({Kind.HELLO}),
-        State.IDLE: frozenset({Kind.MESSAGE, Kind.PING, Kind.CANCEL}),
-        State.COMMITTING: frozenset({Kind.MESSAGE, Kind.CANCEL}),
-        State.REPLYING: frozenset({Kind.CANCEL}),
-        State.CLOSED: frozenset(),
+        State.HELLO: {Kind.HELLO: State.HELLO},
+        State.IDLE: {Kind.MESSAGE: State.REPLYING, Kind.PING: State.IDLE, Kind.CANCEL: State.CLOSED},
+        State.COMMITTING: {Kind.MESSAGE: State.COMMITTING, Kind.CANCEL: State.CLOSED},
+        State.REPLYING: {Kind.CANCEL: State.CLOSED},
+        State.CLOSED: {},
     }
 )
 FROM_SERVER: Table = MappingProxyType(
     {
-        State.HELLO: frozenset({Kind.WELCOME, Kind.END}),
-        State.IDLE: frozenset({Kind.PONG, Kind.END}),
-        State.COMMITTING: frozenset({Kind.END}),
-        State.REPLYING: frozenset({Kind.MESSAGE, Kind.PONG, Kind.END}),
-        State.CLOSED: frozenset(),
+        State.HELLO: {Kind.WELCOME: State.IDLE, Kind.END: State.CLOSED},
+        State.IDLE: {Kind.PONG: State.IDLE, Kind.END: State.CLOSED},
+        State.COMMITTING: {Kind.END: State.CLOSED},
+        State.REPLYING: {Kind.MESSAGE: State.REPLYING, Kind.PONG: State.REPLYING, Kind.END: State.CLOSED},
+        State.CLOSED: {},
     }
 )
-# States that a MESSAGE can lead to, depending on what it says; IDLE leads to REPLYING by itself.
+# States that a MESSAGE leads to when it says so: proceed, or a footer.
 TURNS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         State.REPLYING: frozenset({State.COMMITTING, State.IDLE}),
@@ -139,6 +139,11 @@ class Lane:
         buffer[:count] = self._buffer[self._start : self._stop]
         self._buffer, self._start, self._stop = buffer, 0, count
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of the peer that belong to no frame yet."""
+        return self._stop - self._start
+
     def space(self) -> memoryview:
         """Where the peer's next bytes go."""
         if self._start == self._stop:
@@ -160,7 +165,8 @@ class Lane:
             return None
         size, number = _HEADER.unpack_from(self._buffer, self._start)
         begin = self._start + HEADER_BYTES
-        if number not in self._legal:
+        after = self._legal.get(number)
+        if after is None:
             raise IllegalFrameError(f"a frame of kind {number} in state {self.state.name}")
         least, most = SIZES[number]
         if number == Kind.MESSAGE and self.state is State.IDLE:
@@ -174,7 +180,8 @@ class Lane:
             self._start = self._stop
         else:
             return None
-        self._passed(number)
+        if after != self.state:
+            self._move(after)
         return Frame(number, self._buffer[begin : self._start], size)
 
     def skip(self, count: int) -> None:
@@ -183,9 +190,11 @@ class Lane:
 
     def header(self, kind: Kind, size: int) -> bytes:
         """What goes before the `size` bytes of a frame that this end sends now."""
-        if kind not in self._sendable:
+        after = self._sendable.get(kind)
+        if after is None:
             raise AssertionError(f"{kind.name} in state {self.state.name}")
-        self._passed(kind)
+        if after != self.state:
+            self._move(after)
         return _HEADER.pack(size, kind)
 
     def enter(self, state: State) -> None:
@@ -197,15 +206,6 @@ class Lane:
     def close(self) -> None:
         """Nothing is legal any more."""
         self._move(State.CLOSED)
-
-    def _passed(self, kind: int) -> None:
-        if kind == Kind.MESSAGE:
-            if self.state is State.IDLE:
-                self._move(State.REPLYING)
-        elif kind == Kind.WELCOME:
-            self._move(State.IDLE)
-        elif kind in (Kind.END, Kind.CANCEL):
-            self._move(State.CLOSED)
 
     def _move(self, state: State) -> None:
         self.state = state

@@ -184,8 +184,10 @@ class LaneConnection:
         header = self._lane.header(Kind.MESSAGE, size)
         if last:
             self._lane.enter(State.IDLE)
-        pieces = (header + head + data,) if size <= lane.BUFFERED_BYTES else (header + head, data)
-        self._unsent += map(memoryview, pieces)
+        if size <= lane.BUFFERED_BYTES:
+            self._unsent.append(memoryview(header + head + data))
+        else:
+            self._unsent += (memoryview(header + head), memoryview(data))
         self._send()
         if self._unsent:
             await self._drain()
@@ -399,7 +401,10 @@ class LaneConnection:
         moved = False
         try:
             while unsent:
-                sent = self._socket.send(unsent[0]) if self._tls or len(unsent) == 1 else self._socket.sendmsg(unsent)
+                if len(unsent) > 1 and self._tls is None:
+                    sent = self._socket.sendmsg(unsent)
+                else:
+                    sent = self._socket.send(unsent[0])
                 moved = True
                 while sent:
                     first = unsent[0]

@@ -1,6 +1,6 @@
 """What a Commit stream needs of a call, and gRPC's own call as one. The other one is lane_call.py."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Protocol
@@ -13,7 +13,16 @@ from gem_core.chunking import Assembler
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.send import ChunkMessage
 
-SinkFor = Callable[[commit_pb2.CommitResponse], Assembler]
+
+class ReplySink(Protocol):
+    """Where a reply goes."""
+
+    @property
+    def sink(self) -> Assembler:
+        """What takes the chunk of the message whose fields came last."""
+
+    def take(self, fields: commit_pb2.CommitResponse) -> None:
+        """A message came; its chunk, if it has one, is about to."""
 
 
 class CommitCall(Protocol):
@@ -31,10 +40,10 @@ class CommitCall(Protocol):
         A message is read before the next one is asked for.
         """
 
-    def receive(self, sink_for: SinkFor) -> commit_pb2.CommitResponse | None:
-        """The next message, without its chunk; None when the call ended with OK. Raises grpc.RpcError.
+    def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
+        """The fields of the next message, which went into `reply`; None when the call ended with OK.
 
-        A chunk goes into the sink that `sink_for` names for the message.
+        Raises grpc.RpcError, and what `reply` raises.
         """
 
     def look(self) -> bool:
@@ -63,14 +72,15 @@ class GrpcCall:
         """See CommitCall. gRPC's thread makes the messages."""
         self._feed.put(messages)
 
-    def receive(self, sink_for: SinkFor) -> commit_pb2.CommitResponse | None:
+    def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
         """See CommitCall."""
         raw = next(self._call, None)
         if raw is None:
             return None
         message, offset, data = take_apart(commit_pb2.CommitResponse, raw, COMMIT_RESPONSE_CHUNK)
+        reply.take(message)
         if data is not None:
-            sink_for(message).add(offset, data)
+            reply.sink.add(offset, data)
         return message
 
     def look(self) -> bool:

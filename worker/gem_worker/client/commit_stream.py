@@ -21,24 +21,20 @@ from gem_worker.client.watchdog import Watchdog, Watched
 
 
 class CommitReply:
-    """What came back for one commit so far: the verdict, then parameters."""
+    """What came back for one commit so far: the verdict, then parameters. See `ReplySink`."""
 
     def __init__(self, receiver: ParametersReceiver, sequence: int) -> None:
         self.receiver = receiver
         self.verdict: Verdict | None = None
         self._sequence = sequence
-        self._seen: commit_pb2.CommitResponse | None = None
 
-    def sink_for(self, fields: commit_pb2.CommitResponse) -> Assembler:
-        """Take in the fields of a message whose chunk is about to come; where the chunk goes."""
-        self.take(fields)
+    @property
+    def sink(self) -> Assembler:
+        """See `ReplySink`."""
         return self.receiver.sink
 
     def take(self, fields: commit_pb2.CommitResponse) -> None:
-        """Take in the fields of a message that are ahead of its chunk, unless `sink_for` has."""
-        if fields is self._seen:
-            return
-        self._seen = fields
+        """See `ReplySink`."""
         if fields.HasField("verdict"):
             if fields.verdict.sequence != self._sequence:
                 raise ServerMisbehavedError(
@@ -91,7 +87,7 @@ class CommitStream:
 
     def _receive(self, commit: Outgoing, reply: CommitReply, watched: Watched) -> None:
         may_proceed = True
-        while (fields := self._call.receive(reply.sink_for)) is not None:
+        while (fields := self._call.receive(reply)) is not None:
             watched.progress()
             if fields.HasField("proceed"):
                 if not may_proceed or fields.proceed.sequence != commit.sequence:
@@ -99,7 +95,6 @@ class CommitStream:
                 may_proceed = False
                 watched.waiting = False
                 self._call.send(commit.messages_after_proceed(watched))
-            reply.take(fields)
             if fields.HasField("verdict"):
                 watched.waiting = False
             if fields.HasField("footer"):

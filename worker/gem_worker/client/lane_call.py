@@ -11,7 +11,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self
 
@@ -23,7 +23,7 @@ from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
-from gem_core.chunking import Assembler
+from gem_worker.client.commit_call import ReplySink
 from gem_worker.client.rpc_status import DETAILS_KEY
 from gem_worker.client.send import ChunkMessage
 
@@ -140,16 +140,17 @@ class LaneCall:
                 if uploads and last:
                     self._lane.enter(State.REPLYING)
 
-    def receive(self, sink_for: Callable[[commit_pb2.CommitResponse], Assembler]) -> commit_pb2.CommitResponse | None:
+    def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse:
         """See CommitCall; within `exchange`. Raises CallEnded."""
         frame = self._next_frame()
         if frame.kind == Kind.PONG:
             self._pinged_at = None
-            return self.receive(sink_for)
+            return self.receive(reply)
         if self._lane.missing:
             rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK)
             message = parse_fields(commit_pb2.CommitResponse, rest)
-            sink = sink_for(message)
+            reply.take(message)
+            sink = reply.sink
             sink.begin(offset, frame.size - start)
             sink.fill(frame.body[start:])
             while self._lane.missing:
@@ -158,8 +159,9 @@ class LaneCall:
                 sink.filled(count)
         else:
             message, offset, data = take_apart(commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK)
+            reply.take(message)
             if data is not None:
-                sink_for(message).add(offset, data)
+                reply.sink.add(offset, data)
         if message.HasField("proceed"):
             self._lane.enter(State.COMMITTING)
         elif message.HasField("footer"):
@@ -261,8 +263,10 @@ class LaneCall:
         """The next frame; raises CallEnded when it is END, or the connection breaks."""
         if self._end is not None:
             raise self._end
-        while (frame := self._parse()) is None:
+        frame = self._parse() if self._lane.buffered else None
+        while frame is None:
             self._lane.received(self._read(self._lane.space()))
+            frame = self._parse()
         return frame
 
     def _parse(self) -> Frame | None:
