@@ -52,7 +52,14 @@ class Source(ABC):
             payload.cut(chunk_bytes, start)  # raises
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield (offset, data) in order."""
+        """(offset, data) in order."""
+        if self._is_one:
+            data = self._bytes(0, self.payload.byte_count)
+            self.chunk_count, self.crc32c = 1, crc32c(data)
+            return iter(((0, data),))
+        return self._chunks()
+
+    def _chunks(self) -> Iterator[tuple[int, memoryview]]:
         payload, start = self.payload, self._start
         self.chunk_count = self.crc32c = 0
         if start:
@@ -60,7 +67,7 @@ class Source(ABC):
                 if offset >= start:
                     break
                 self.crc32c = crc32c(self._bytes(offset, min(end, start)), self.crc32c)
-        for offset, end in ((0, payload.byte_count),) if self._is_one else payload.cut(self._chunk_bytes, start):
+        for offset, end in payload.cut(self._chunk_bytes, start):
             data = self._bytes(offset, end)
             self.crc32c = crc32c(data, self.crc32c)
             self.chunk_count += 1

@@ -37,8 +37,7 @@ _RUN_STATES: dict[int, RunState] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """A version of the central variable. Clocks of different incarnations (server processes) cannot be compared."""
 
     incarnation: int
