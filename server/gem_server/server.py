@@ -138,6 +138,7 @@ class Server:
             queue=self.queue,
             kernel_thread=self._kernel_thread,
             clock=monotonic,
+            stall_timeout=settings.stall_timeout,
             telemetry=self.telemetry,
             log=self.persistence.log,
             recorder=self._recorder,

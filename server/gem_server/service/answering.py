@@ -149,11 +149,8 @@ class Answering:
             async with call.ending():
                 yield call, attendance
             attendance.answered()
-        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
             raise  # the caller has gone
-        except grpc.aio.InternalError:
-            # So it has, while a message was written to it. grpc.aio (1.85.1) would log a traceback.
-            raise asyncio.CancelledError from None
         except Exception as error:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:

@@ -1,5 +1,6 @@
 """Which method is served by what; messages go in and out as bytes, so that sizes are checked before parsing."""
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -62,5 +63,7 @@ def _let_go(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any]
             traceback.clear_frames(error.__traceback__)
             del request, context  # of this frame, which cannot be cleared while it runs
             raise
+        except (grpc.aio.InternalError, grpc.aio.UsageError):
+            raise asyncio.CancelledError from None  # the caller has gone; grpc.aio (1.85.1) would log a traceback
 
     return serve

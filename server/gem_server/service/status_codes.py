@@ -1,5 +1,6 @@
 """The one table that turns domain errors into gRPC status, with google.rpc.ErrorInfo and RetryInfo."""
 
+import asyncio
 import logging
 from typing import NoReturn
 
@@ -20,6 +21,7 @@ from gem_core.errors import (
 )
 from gem_server.errors import Reason, Refusal
 from gem_server.service.commit_connection import CommitConnection
+from gem_server.service.hanging_up import hang_up
 
 DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -29,6 +31,8 @@ MAX_MESSAGE_BYTES = 1024
 MAX_METADATA_BYTES = 512
 # A damaged transfer is worth sending again at once.
 CHECKSUM_RETRY_SECONDS = 0.1
+# In which a peer must take a call's status; it waits behind messages that the peer has not read.
+STATUS_SECONDS = 20.0
 
 _CODES: dict[Reason, grpc.StatusCode] = {
     Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -88,7 +92,7 @@ def as_refusal(error: Exception) -> Refusal:
 
 
 async def abort(context: ServicerContext[bytes, bytes] | CommitConnection, refusal: Refusal) -> NoReturn:
-    """End the call with the refusal's status and details."""
+    """End the call with the refusal's status and details. Raises CancelledError when the caller has gone."""
     code = _CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message)
@@ -100,8 +104,14 @@ async def abort(context: ServicerContext[bytes, bytes] | CommitConnection, refus
         delay = duration_pb2.Duration()
         delay.FromMicroseconds(int(refusal.retry_after * 1e6))
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
-    await context.abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
-    raise AssertionError("abort returned")
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            await context.abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
+    except TimeoutError:
+        hang_up(context.peer())
+    except grpc.aio.InternalError:
+        pass  # grpc.aio (1.85.1) would log a traceback
+    raise asyncio.CancelledError
 
 
 def _shorten(text: str, limit: int) -> str:
