@@ -34,6 +34,7 @@ from gem_server.service.commit_port import SPARE_CONNECTIONS, CommitPort
 from gem_server.service.commit_stream import CommitStream
 from gem_server.service.history import History
 from gem_server.service.initialize_stream import InitializeStream
+from gem_server.service.layouts import Layouts
 from gem_server.service.listener import Listener
 from gem_server.service.membership import Membership, Ports
 from gem_server.service.operations import Operations
@@ -156,6 +157,8 @@ class Server:
         )
         self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
         self._ports = Ports()
+        self._decoding_thread = ThreadPoolExecutor(1, "gem-decode")
+        self._layouts = Layouts(self._decoding_thread)
         self._commits = self._make_commit_stream()
         self._commit_port = CommitPort(
             f"/{handlers.SERVICE}/Commit",
@@ -197,6 +200,7 @@ class Server:
             await self.persistence.recover()
             if (layout := self.central.layout) is not None:
                 self.memory.bind(layout)
+                self._layouts.know(layout)
                 self.staging.prepare(layout)
             if self._turns is not None:
                 self._turns.begin_at(self.central.clock)
@@ -289,6 +293,7 @@ class Server:
         finally:
             self._kernel_thread.shutdown()
             self._copy_threads.shutdown()
+            self._decoding_thread.shutdown()
             self.persistence.release()
         if not was_broken:
             self._breakdown.check()
@@ -378,6 +383,7 @@ class Server:
                 self._ports,
                 monotonic,
                 self.rule,
+                self._layouts,
             ),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),
