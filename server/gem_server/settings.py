@@ -345,8 +345,8 @@ class ServerSettings(BaseSettings):
     memory_limit: int = Field(
         0,
         ge=0,
-        description="Bytes that parameters, workers' vectors, buffers and layouts may take together; a worker that does "
-        "not fit is refused when it joins. 0: 80 % of what the machine or its control group has.",
+        description="Bytes that parameters, workers' vectors, buffers and layouts may take together; a worker that "
+        "does not fit is refused when it joins. 0: 80 % of what the machine or its control group has.",
         json_schema_extra={"panel": "Limits"},
     )
     session_timeout: Seconds = Field(

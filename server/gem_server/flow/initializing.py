@@ -6,7 +6,7 @@ from gem_core import WireType
 from gem_core.aligned import aligned_empty
 from gem_core.chunking.assemble import DecodingAssembler
 from gem_core.payload import PayloadFormat
-from gem_core.wire_kernels import COMPILED
+from gem_core.wire_types import FINITE
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
@@ -103,7 +103,7 @@ class Upload:
         self.payload = payload
         self.parameters = aligned_empty(payload.layout.parameter_count)
         self.rest = memoryview(bytearray(payload.rest_bytes))
-        self._assembler = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
+        self._assembler = DecodingAssembler(payload, self.parameters, self.rest, FINITE)
 
     def __enter__(self) -> "Upload":
         return self

@@ -12,12 +12,11 @@ from gemps.framing import count_fields
 from gemps.v1 import layout_pb2
 
 from gem_core import MAX_CHUNK_BYTES, Layout, LayoutError
+from gem_core.layout import MAX_TENSORS
 from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
 
-# Layout.tensors; the limit is layout.proto's.
-_TENSORS_PATH = (1,)
-MAX_TENSORS = 65_536
+_TENSORS_PATH = (layout_pb2.Layout.TENSORS_FIELD_NUMBER,)
 # Decoded on the event loop in 4 ms at most, that is some 500 tensors.
 SMALL_BYTES = 16 * 1024
 # Different layouts that may wait to be decoded, each of up to 2 MiB.
