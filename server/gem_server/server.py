@@ -193,7 +193,9 @@ class Server:
         if self._ready_file is not None:
             self._ready_file.prepare()
         try:
-            self._ports.ordinary = await self._listener.open(settings.bind, self._service(), settings.reflection)
+            self._ports.ordinary = await self._listener.open(
+                settings.bind, self._answering.first_messages, self._service(), settings.reflection
+            )
             if settings.has_commit_port:
                 self._ports.for_commits = self._commit_port.open(settings.host, settings.commit_port)
             await self._compile()
@@ -225,7 +227,7 @@ class Server:
         self._tasks.append(asyncio.create_task(self.persistence.write_whenever_due()))
         self._listen_to_changes()
         self.gate.ready = True
-        await self._listener.tell_health(serving=True)
+        self._listener.tell_health(serving=True)
         if self._ready_file is not None:
             self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
         if (warning := protection.warning(settings)) is not None:
@@ -264,7 +266,7 @@ class Server:
         self.gate.draining = True
         if self._ready_file is not None:
             self._ready_file.withdraw()
-        await self._listener.tell_health(serving=False)
+        self._listener.tell_health(serving=False)
         refusal = Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
         self.staging.refuse_waiting(refusal, tuple(Purpose))
         self.staging.end_uploads(refusal)
@@ -372,6 +374,7 @@ class Server:
         )
         pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier, log=persistence.log)
         return handlers.handlers(
+            answering.first_messages,
             Membership(
                 answering,
                 self.sessions,

@@ -69,9 +69,9 @@ class Initializing:
 
     async def submit(self, upload: "Upload") -> None:
         """A complete, valid upload takes its place in the queue; raises AlreadyInitializedError if another won."""
-        rest = bytes(upload.rest)
         buffers = upload.payload.layout.buffer_bytes
-        request = InitializeRequest(upload.session, upload.parameters, rest[:buffers], rest[buffers:])
+        rest = upload.rest
+        request = InitializeRequest(upload.session, upload.parameters, bytes(rest[:buffers]), bytes(rest[buffers:]))
         self._applier.submit(request)
         if not await request.done:
             self.check_open(upload.session)

@@ -27,6 +27,8 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 MIN_INTERVAL_SECONDS = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
 MAX_WATCHERS = 64
+# After which a watcher that does not read gives its place back.
+UNREAD_SECONDS = 20.0
 RETRY_SECONDS = 5.0
 
 _WORKER_STATES = {
@@ -94,7 +96,7 @@ class Status:
             try:
                 while True:
                     report = await self.shown()
-                    await context.write(status_pb2.WatchStatusResponse(status=report).SerializeToString())
+                    await _write(context, status_pb2.WatchStatusResponse(status=report).SerializeToString())
                     is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)
                     if is_over and not request.stay:
                         return
@@ -194,6 +196,18 @@ class Status:
         if writer.newest_version is not None:
             status.version.CopyFrom(messages.version_to(writer.newest_version))
         return status
+
+
+async def _write(context: Context, message: bytes) -> None:
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS):
+            await context.write(message)
+    except TimeoutError:
+        raise Refusal(
+            Reason.STALLED,
+            f"no status was read for {UNREAD_SECONDS:g} s: watch again, and read",
+            retry_after=RETRY_SECONDS,
+        ) from None
 
 
 def _mean(values: list[float]) -> float:

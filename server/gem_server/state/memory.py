@@ -82,7 +82,9 @@ class MemoryBudget:
         Raises MEMORY, with the numbers: with a time to retry when the worker would fit if others left, without when the
         model can never fit.
         """
-        model = self.model_bytes(layout) if self._bound is None else self._bound
+        model = self._bound
+        if model is None:  # each upload of first parameters brings its own constants
+            model = self.model_bytes(layout) + layout.constant_bytes * count_buffers(self.staging_buffers, None)
         worker = self.worker_bytes(layout, overlap=overlap)
         going = (session_id, instead_of)
         others = sum(cost for other, cost in self._workers.items() if other not in going)
