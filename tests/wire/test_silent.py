@@ -127,3 +127,13 @@ async def test_watcher_of_the_status_that_reads_nothing_gives_its_place_back(
         while isinstance(await answered_or_refused(serving.stub.WatchStatus(request).read(), "TOO_MANY"), Refusal):
             await asyncio.sleep(0.05)
     writer.close()
+
+
+async def test_however_many_watch_the_status_is_made_once(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "MIN_INTERVAL_SECONDS", 1000.0)
+    request = status_pb2.WatchStatusRequest(interval_seconds=2000.0)
+    watchers = [serving.stub.WatchStatus(request) for _ in range(3)]
+    seen = {(await asyncio.wait_for(watcher.read(), PATIENCE)).status.uptime_seconds for watcher in watchers}
+    assert len(seen) == 1
+    for watcher in watchers:
+        watcher.cancel()
