@@ -349,7 +349,8 @@ class ServerSettings(BaseSettings):
     )
     stall_timeout: Seconds = Field(
         10.0,
-        description="Seconds without progress after which an upload loses its buffer, if others wait for one.",
+        description="Seconds without progress after which an upload loses its buffer, or a reader its place, if others "
+        "want it.",
         json_schema_extra={"panel": "Limits"},
     )
     chunk_bytes: int = Field(

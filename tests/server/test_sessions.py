@@ -156,6 +156,15 @@ def test_memory_of_layouts_is_counted_and_that_of_equal_ones_once() -> None:
     assert registry.sessions.memory.reserved == 0
 
 
+def test_memory_of_constants_is_counted_for_each_upload_that_may_bring_them() -> None:
+    model = Layout([TensorSpec("frozen", (1000,), ElementType.FLOAT32, TensorKind.CONSTANT)])
+    registry = Registry()
+    registry.join(1, model=model)
+    assert registry.sessions.memory.reserved == 4000 * (1 + 4) + model.object_bytes
+    registry.sessions.memory.bind(model)
+    assert registry.sessions.memory.reserved == 4000 + model.object_bytes
+
+
 def test_memory_of_staging_buffers_is_what_the_pool_may_take() -> None:
     unset = MemoryBudget(10**9, staging_buffers=0, vectors_per_worker=2, more_buffers=1)
     for elements, buffers in ((2_048, 128), (65_536, 4), (1_000_000, 4)):
