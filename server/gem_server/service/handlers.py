@@ -2,8 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -38,44 +37,31 @@ def handlers(
     history: History,
     operations: Operations,
 ) -> Service:
-    """The service."""
-    answers: dict[str, Method] = {
-        "Join": membership.join,
-        "Heartbeat": membership.heartbeat,
-        "Leave": membership.leave,
-        "GetStatus": status.get,
-        "GetHistory": history.get,
-        "ReportEvaluation": operations.report_evaluation,
-        "Control": operations.control,
+    """The service. To gRPC all requests are streams: it would wait for ever for the one request of another kind."""
+    one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Join": one(_given_first(first, membership.join)),
+        "Initialize": one(_let_go(initialize.serve)),
+        "Pull": many(_given_first(first, pull.serve)),
+        "Commit": many(_let_go(commit.serve)),
+        "Heartbeat": one(_given_first(first, membership.heartbeat)),
+        "Leave": one(_given_first(first, membership.leave)),
+        "GetStatus": one(_given_first(first, status.get)),
+        "WatchStatus": many(_given_first(first, status.watch)),
+        "GetHistory": one(_given_first(first, history.get)),
+        "ReportEvaluation": one(_given_first(first, operations.report_evaluation)),
+        "Control": one(_given_first(first, operations.control)),
     }
-    streams: dict[str, Method] = {"Pull": pull.serve, "WatchStatus": status.watch}
-    return _service(SERVICE, first, answers, streams, {"Initialize": initialize.serve}, {"Commit": commit.serve})
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
 def health_handlers(first: FirstMessages, health: Health) -> Service:
     """The service of grpc.health.v1."""
-    return _service(HEALTH, first, {"Check": health.check}, {"Watch": health.watch})
-
-
-def _service(
-    name: str,
-    first: FirstMessages,
-    answers: dict[str, Method],
-    streams: dict[str, Method],
-    reading_answers: Mapping[str, Method] = MappingProxyType({}),
-    reading_streams: Mapping[str, Method] = MappingProxyType({}),
-) -> Service:
-    """Methods that give one answer, and that give many; those that read their requests themselves.
-
-    All are streams of requests to gRPC, which would wait for ever for the one request of another kind.
-    """
-    answering = {name: _given_first(first, method) for name, method in answers.items()} | {**reading_answers}
-    streaming = {name: _given_first(first, method) for name, method in streams.items()} | {**reading_streams}
-    return grpc.method_handlers_generic_handler(
-        name,
-        {name: grpc.stream_unary_rpc_method_handler(_let_go(method)) for name, method in answering.items()}
-        | {name: grpc.stream_stream_rpc_method_handler(_let_go(method)) for name, method in streaming.items()},
-    )
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Check": grpc.stream_unary_rpc_method_handler(_given_first(first, health.check)),
+        "Watch": grpc.stream_stream_rpc_method_handler(_given_first(first, health.watch)),
+    }
+    return grpc.method_handlers_generic_handler(HEALTH, methods)
 
 
 def _given_first(first: FirstMessages, method: Method) -> Method:
@@ -90,7 +76,7 @@ def _given_first(first: FirstMessages, method: Method) -> Method:
         except Refusal as refusal:
             await abort(context, refusal)
 
-    return serve
+    return _let_go(serve)
 
 
 def _let_go(method: Method) -> Method:
