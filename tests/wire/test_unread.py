@@ -1,11 +1,15 @@
 """Callers that do not read what they asked for: they keep nobody out, their memory goes, and no traceback is logged."""
 
 import asyncio
+import os
+import socket
+import tempfile
 from typing import Any
 
 import pytest
 from gem_server.flow import pulling
 from gem_server.service import status_codes
+from gem_server.service.hanging_up import hang_up
 from gemps.v1 import parameters_pb2
 
 from tests.wire.calls import open_channel
@@ -75,6 +79,24 @@ async def test_reader_that_reads_keeps_its_place(serve: Serve, monkeypatch: pyte
         if message.HasField("footer"):
             break
     await until_read(serving)
+
+
+@pytest.mark.parametrize(
+    ("family", "host", "name"),
+    [(socket.AF_INET, "127.0.0.1", "ipv4:{}:{}"), (socket.AF_INET6, "::1", "ipv6:%5B{}%5D:{}")],
+)
+def test_hanging_up_ends_one_connection_and_keeps_no_descriptor(family: int, host: str, name: str) -> None:
+    with socket.create_server((host, 0), family=family) as listening, tempfile.TemporaryFile():
+        peers = [socket.create_connection(listening.getsockname()[:2]) for _ in range(2)]
+        taken = [listening.accept()[0] for _ in peers]
+        before = sorted(os.listdir("/dev/fd"))
+        hang_up(name.format(host, peers[0].getsockname()[1]))
+        assert sorted(os.listdir("/dev/fd")) == before
+        assert peers[0].recv(1) == b""
+        taken[1].send(b"x")
+        assert peers[1].recv(1) == b"x"
+        for one in (*peers, *taken):
+            one.close()
 
 
 async def test_connection_of_a_peer_that_never_takes_its_status_is_closed(
