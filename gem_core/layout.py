@@ -29,6 +29,8 @@ MAX_BYTES = 2**63 - 1
 # What messages show of names, so that what comes after them is read too (an error's details stay under 4 KiB).
 SHOWN_NAME_CHARACTERS = 80
 SHOWN_ALIASES = 3
+# What objects take in memory, with CPython 3.11: a tensor, each dimension, each name beside its characters.
+_TENSOR_BYTES, _DIMENSION_BYTES, _NAME_BYTES = 180, 40, 56
 
 
 class ElementType(Enum):
@@ -135,18 +137,21 @@ class Layout:
         parameter_count: elements of all PARAMETERs together.
         buffer_bytes, constant_bytes: bytes of all BUFFERs (CONSTANTs) together, in their own types.
         digest: SHA-256 of the canonical text, 32 bytes.
+        object_bytes: about what this object takes in memory.
 
     Raises:
         LayoutError: the tensors are not a legal layout (layout.proto); the message names the tensor and the fix.
     """
 
     __slots__ = (
+        "__weakref__",
         "_parameter_starts",
         "buffer_bytes",
         "buffers",
         "constant_bytes",
         "constants",
         "digest",
+        "object_bytes",
         "parameter_count",
         "parameters",
         "tensors",
@@ -169,6 +174,12 @@ class Layout:
                 f"the layout has more than 2**63 bytes: check the shapes, first that of {_short(largest.name)}"
             )
         self.digest = hashlib.sha256(self.canonical_text().encode()).digest()
+        self.object_bytes = sum(
+            _TENSOR_BYTES
+            + _DIMENSION_BYTES * len(tensor.shape)
+            + sum(_NAME_BYTES + len(name) * (1 if name.isascii() else 4) for name in (tensor.name, *tensor.aliases))
+            for tensor in self.tensors
+        )
 
     @classmethod
     def from_description(cls, tensors: Iterable[dict[str, Any]]) -> Layout:

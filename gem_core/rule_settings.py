@@ -1,8 +1,30 @@
-"""A rule's settings as people write them: NAME=VALUE,NAME=VALUE."""
+"""What can be set for a rule, and how people write it: NAME=VALUE,NAME=VALUE. Needs no Numba."""
 
 import math
+from typing import NamedTuple
 
-__all__ = ["parse_settings", "settings_text"]
+__all__ = ["GEM_SETTINGS", "Setting", "parse_settings", "settings_text"]
+
+
+class Setting(NamedTuple):
+    """One setting of a rule: its default, the legal range (both ends included), what it does, whether it is whole."""
+
+    name: str
+    default: float
+    least: float
+    most: float
+    consequence: str
+    whole: bool = False
+
+
+# Those of `gem`, here because they are flags of the server, too.
+GEM_SETTINGS = (
+    Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
+    Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
+    Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
+    Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
+    Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
+)
 
 
 def settings_text(value: object) -> object:

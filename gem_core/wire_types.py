@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,18 @@ from numpy.typing import NDArray
 
 from gem_core.errors import WireTypeError
 
-__all__ = ["BLOCK_ELEMENTS", "NUMPY", "BadElement", "Codec", "WireType", "decode", "encode", "encoded_bytes", "judge"]
+__all__ = [
+    "BLOCK_ELEMENTS",
+    "FINITE",
+    "NUMPY",
+    "BadElement",
+    "Codec",
+    "WireType",
+    "decode",
+    "encode",
+    "encoded_bytes",
+    "judge",
+]
 
 if sys.byteorder != "little":  # the views below would show other numbers
     raise ImportError("gem_core needs a little-endian machine: the wire format is read and written in place")
@@ -24,7 +36,7 @@ if sys.byteorder != "little":  # the views below would show other numbers
 # Elements of one INT8_BLOCK block, and its bytes: a float32 scale and the elements (transfer.proto).
 BLOCK_ELEMENTS = 256
 BLOCK_BYTES = 4 + BLOCK_ELEMENTS
-# Finite giants make the moment infinite (DESIGN.md, section 2), so staging refuses them.
+# Of a delta: finite giants make the moment infinite (DESIGN.md, section 2), so staging refuses them.
 LARGEST_VALUE = 1e30
 LARGEST_FLOAT16 = 65504.0
 
@@ -110,11 +122,13 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
             raise WireTypeError(f"{wire_type.name} has no encoding")
 
 
-def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> BadElement | None:
+def decode(
+    wire_type: WireType, data: memoryview, out: NDArray[np.float32], largest: float = LARGEST_VALUE
+) -> BadElement | None:
     """Decode `data` into `out`, whose length must be the number of values in `data`; refuse bad ones.
 
     Returns:
-        None, or the first value that is not finite or beyond +-1e30, or whose block is illegal; `out` then holds
+        None, or the first value that is not finite or beyond +-`largest`, or whose block is illegal; `out` then holds
         whatever was decoded, and must not be used.
 
     Raises:
@@ -136,21 +150,24 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
                 return problem
         case _:
             raise WireTypeError(f"{wire_type.name} has no encoding")
-    return judge(out)
+    return judge(out, largest)
 
 
-def judge(values: NDArray[np.float32]) -> BadElement | None:
-    """The first of `values` that is not finite or beyond +-1e30; None: there is none."""
+def judge(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadElement | None:
+    """The first of `values` that is not finite or beyond +-`largest`; None: there is none."""
     if values.size == 0:
         return None
     # Both reductions propagate NaN, with which every comparison is false; that is cheaper than isfinite and abs.
-    if values.max() <= LARGEST_VALUE and values.min() >= -LARGEST_VALUE:
+    if values.max() <= largest and values.min() >= -largest:
         return None
-    index = int(np.argmin(np.abs(values) <= LARGEST_VALUE))
+    index = int(np.argmin(np.abs(values) <= largest))
     return BadElement(index, describe_bad_value(values[index]))
 
 
 NUMPY = Codec(encode, decode, judge)
+# Of parameters, which legal deltas may have carried beyond 1e30: every finite value.
+_FINITE = float(np.finfo(np.float32).max)
+FINITE = Codec(encode, partial(decode, largest=_FINITE), partial(judge, largest=_FINITE))
 
 
 def describe_bad_value(value: np.float32) -> str:

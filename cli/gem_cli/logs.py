@@ -7,6 +7,7 @@ that a call gives as `extra=`: `event`, a word for what happened, and its partic
 
 import logging
 import sys
+from time import monotonic
 from typing import Literal, TextIO
 
 import structlog
@@ -16,6 +17,8 @@ LogFormat = Literal["auto", "human", "json"]
 
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
+# More than 1024 workers that come, go and are refused.
+LINES_A_MINUTE = 5000
 
 
 def configure_logs(log_format: LogFormat, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
@@ -23,8 +26,26 @@ def configure_logs(log_format: LogFormat, *, level: int = logging.INFO, stream: 
     out = stream if stream is not None else sys.stderr
     is_json = log_format == "json" or (log_format == "auto" and not out.isatty())
     handler = logging.StreamHandler(out)
+    handler.addFilter(_Bound())
     handler.setFormatter(_json_lines() if is_json else _lines_for_people(in_colour=out.isatty()))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class _Bound(logging.Filter):
+    """Lets LINES_A_MINUTE pass, so that nobody fills the disk, and says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._minute = self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        minute = int(monotonic() // 60)
+        if minute != self._minute:
+            left_out, self._minute, self._count = self._count - LINES_A_MINUTE, minute, 0
+            if left_out > 0:
+                record.msg, record.args = f"{record.getMessage()} (before it {left_out} lines were left out)", ()
+        self._count += 1
+        return self._count <= LINES_A_MINUTE or record.levelno >= logging.CRITICAL
 
 
 def _json_lines() -> logging.Formatter:

@@ -220,8 +220,9 @@ class RawAssembler(Assembler):
 class DecodingAssembler(Assembler):
     """Decodes PARAMETERs into float32 and keeps the rest as bytes, refusing values that must not reach the model.
 
-    Refused are PARAMETERs that are not finite or beyond +-1e30, the illegal -128 and illegal scales of INT8_BLOCK,
-    values of floating-point BUFFERs and CONSTANTs that are not finite, and bytes of bool ones that are not 0 or 1.
+    Refused are PARAMETERs that are not finite or beyond +-1e30 (with the codec FINITE: not finite), the illegal -128
+    and illegal scales of INT8_BLOCK, values of floating-point BUFFERs and CONSTANTs that are not finite, and bytes of
+    bool ones that are not 0 or 1.
 
     Args:
         payload: the format.

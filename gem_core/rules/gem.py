@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.errors import RuleError
+from gem_core.rule_settings import GEM_SETTINGS
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
@@ -41,7 +42,7 @@ from gem_core.rules.blocks import (
     empty_partials,
     totals,
 )
-from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState
+from gem_core.rules.interface import Statistics, UpdateRule, WorkerState
 
 __all__ = ["Gem", "GemState"]
 
@@ -65,13 +66,7 @@ class Gem(UpdateRule):
     name = "gem"
     vectors_per_worker = 2
     has_factors = True
-    known_settings = (
-        Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
-        Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
-        Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
-        Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
-        Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
-    )
+    known_settings = GEM_SETTINGS
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.errors import RuleError, SizeMismatchError
+from gem_core.rule_settings import Setting
 from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.threads import apply_thread_count, require_threads
 
@@ -62,17 +63,6 @@ class WorkerState:
 
     def __init__(self, snapshot: NDArray[np.float32]) -> None:
         self.snapshot = snapshot
-
-
-class Setting(NamedTuple):
-    """One setting of a rule: its default, the legal range (both ends included), what it does, whether it is whole."""
-
-    name: str
-    default: float
-    least: float
-    most: float
-    consequence: str
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

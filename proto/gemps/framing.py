@@ -129,10 +129,20 @@ def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | N
     The data is None when the message has no chunk, and empty when the chunk is. Raises FramingError when the bytes are
     not a protobuf message, have more than one chunk, or more than MAX_FIELDS fields.
     """
+    rest, chunk = split_field(message, field)
+    return (rest, 0, None) if chunk is None else (rest, *_chunk(chunk))
+
+
+def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
+    """Take a message apart: the other fields, serialised; a view of this submessage, None where there is none.
+
+    Raises FramingError when the bytes are not a protobuf message, have the submessage more than once, or more than
+    MAX_FIELDS fields.
+    """
     view = memoryview(message)
     end = len(message)
     rest: list[memoryview] = []
-    found: tuple[int, memoryview] | None = None
+    found: memoryview | None = None
     position = 0
     while position < end:
         _check_fields(len(rest))
@@ -140,18 +150,16 @@ def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | N
         number, wire, position = _tag(message, position, end)
         if wire == _LENGTH_DELIMITED and number == field:
             if found is not None:
-                raise FramingError("a message may hold one chunk only")
+                raise FramingError(f"field {field} stands there twice: send one chunk, or one layout, a message")
             length, position = _varint(message, position, end)
             if length > end - position:
-                raise FramingError("the chunk is cut short")
-            found = _chunk(message, view, position, position + length)
+                raise FramingError(f"field {field} is cut short")
+            found = view[position : position + length]
             position += length
         else:
             position = _skip(message, wire, position, end)
             rest.append(view[start:position])
-    if found is None:
-        return bytes(message), 0, None
-    return b"".join(rest), found[0], found[1]
+    return bytes(message) if found is None else b"".join(rest), found
 
 
 def message_head(begin: memoryview, size: int, field: int) -> tuple[bytes, int, int]:
@@ -184,7 +192,7 @@ def message_head(begin: memoryview, size: int, field: int) -> tuple[bytes, int, 
     raise FramingError("a large message must end with its chunk, whose data must begin within the first bytes")
 
 
-def count_fields(message: bytes, path: tuple[int, ...], limit: int) -> int:
+def count_fields(message: Buffer, path: tuple[int, ...], limit: int) -> int:
     """Count the occurrences of the field at `path` (field numbers, outermost first), stopping above `limit`.
 
     Lets a receiver refuse a message with absurdly many submessages before parsing makes objects of them. Raises
@@ -193,7 +201,7 @@ def count_fields(message: bytes, path: tuple[int, ...], limit: int) -> int:
     return _count(message, 0, len(message), path, limit)
 
 
-def _count(message: bytes, position: int, end: int, path: tuple[int, ...], limit: int) -> int:
+def _count(message: Buffer, position: int, end: int, path: tuple[int, ...], limit: int) -> int:
     count = others = 0
     while position < end and count <= limit:
         _check_fields(others)
@@ -214,9 +222,10 @@ def _count(message: bytes, position: int, end: int, path: tuple[int, ...], limit
     return count
 
 
-def _chunk(message: Buffer, view: memoryview, position: int, end: int) -> tuple[int, memoryview]:
-    offset = fields = 0
-    data = view[end:end]
+def _chunk(message: memoryview) -> tuple[int, memoryview]:
+    offset = fields = position = 0
+    end = len(message)
+    data = message[end:]
     while position < end:
         fields += 1
         _check_fields(fields)
@@ -227,7 +236,7 @@ def _chunk(message: Buffer, view: memoryview, position: int, end: int) -> tuple[
             length, position = _varint(message, position, end)
             if length > end - position:
                 raise FramingError("the chunk's data is cut short")
-            data = view[position : position + length]
+            data = message[position : position + length]
             position += length
         else:
             position = _skip(message, wire, position, end)

@@ -34,6 +34,7 @@ from gem_server.service.commit_stream import CommitStream
 from gem_server.service.history import History
 from gem_server.service.initialize_stream import InitializeStream
 from gem_server.service.lane_port import LanePort
+from gem_server.service.layouts import Layouts
 from gem_server.service.listener import Listener
 from gem_server.service.membership import Membership, Ports
 from gem_server.service.operations import Operations
@@ -139,6 +140,7 @@ class Server:
             queue=self.queue,
             kernel_thread=self._kernel_thread,
             clock=monotonic,
+            stall_timeout=settings.stall_timeout,
             telemetry=self.telemetry,
             log=self.persistence.log,
             recorder=self._recorder,
@@ -156,6 +158,8 @@ class Server:
         )
         self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
         self._ports = Ports()
+        self._decoding_thread = ThreadPoolExecutor(1, "gem-decode")
+        self._layouts = Layouts(self._decoding_thread)
         self._commits = self._make_commit_stream()
         self._lane_port = LanePort(self._commits.serve_lane, self.central.incarnation, guard.certificates)
         self._run_settings = messages.run_settings_to(settings, self.rule)
@@ -184,13 +188,16 @@ class Server:
         if self._ready_file is not None:
             self._ready_file.prepare()
         try:
-            self._ports.ordinary = await self._listener.open(settings.bind, self._service(), settings.reflection)
+            self._ports.ordinary = await self._listener.open(
+                settings.bind, self._answering.first_messages, self._service(), settings.reflection
+            )
             if settings.lane_port != -1:
                 self._ports.lane = self._open_lane()
             await self._compile()
             await self.persistence.recover()
             if (layout := self.central.layout) is not None:
                 self.memory.bind(layout)
+                self._layouts.know(layout)
                 self.staging.prepare(layout)
             if self._turns is not None:
                 self._turns.begin_at(self.central.clock)
@@ -215,7 +222,7 @@ class Server:
         self._tasks.append(asyncio.create_task(self.persistence.write_whenever_due()))
         self._listen_to_changes()
         self.gate.ready = True
-        await self._listener.tell_health(serving=True)
+        self._listener.tell_health(serving=True)
         if self._ready_file is not None:
             self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
         if (warning := protection.warning(settings)) is not None:
@@ -252,7 +259,7 @@ class Server:
         self.gate.draining = True
         if self._ready_file is not None:
             self._ready_file.withdraw()
-        await self._listener.tell_health(serving=False)
+        self._listener.tell_health(serving=False)
         refusal = Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
         self.staging.refuse_waiting(refusal, tuple(Purpose))
         self.staging.end_uploads(refusal)
@@ -281,6 +288,7 @@ class Server:
         finally:
             self._kernel_thread.shutdown()
             self._copy_threads.shutdown()
+            self._decoding_thread.shutdown()
             self.persistence.release()
         if not was_broken:
             self._breakdown.check()
@@ -370,6 +378,7 @@ class Server:
         )
         pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier, log=persistence.log)
         return handlers.handlers(
+            answering.first_messages,
             Membership(
                 answering,
                 self.sessions,
@@ -381,6 +390,7 @@ class Server:
                 self._ports,
                 monotonic,
                 self.rule,
+                self._layouts,
             ),
             InitializeStream(answering, initializing, self.central),
             PullStream(answering, pulling, self.central, self.run, chunk_bytes),

@@ -8,20 +8,31 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gem_core.registry import BUILT_IN, require_rule
-from gem_core.rule_settings import parse_settings, settings_text
+from gem_core.rule_settings import GEM_SETTINGS, parse_settings, settings_text
 
 MIB = 1024 * 1024
 # Of sockaddr_un, without the zero at its end.
 MAX_SOCKET_PATH_BYTES = 107
 
 # Those that have a flag each.
-_GEM_SETTINGS = ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
+_GEM_SETTINGS = {one.name: one for one in GEM_SETTINGS}
 
 # Of `credentials`.
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
 _OPTIONAL_FILES = {"tls_client_ca": "ca.crt", "tokens": "tokens"}
 
 Seconds = Annotated[float, Field(gt=0)]
+
+
+def _of_gem(name: str, description: str) -> Any:
+    known = _GEM_SETTINGS[name]
+    return Field(
+        known.default,
+        ge=known.least,
+        le=known.most,
+        description=description,
+        json_schema_extra={"panel": "Update rule"},
+    )
 
 
 class ServerSettings(BaseSettings):
@@ -135,39 +146,21 @@ class ServerSettings(BaseSettings):
         "not know ends the server at its start.",
         json_schema_extra={"panel": "Update rule"},
     )
-    momentum: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker "
-        "is plain SGD. This and the settings below are gem's: other rules do not heed them.",
-        json_schema_extra={"panel": "Update rule"},
+    momentum: float = _of_gem(
+        "momentum",
+        "mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker is plain SGD. "
+        "This and the settings below are gem's: other rules do not heed them.",
     )
-    kappa: float = Field(
-        1.0,
-        gt=0,
-        description="How much energy the workers together may have, as a multiple of the proxy's. 2 is the paper's "
-        "aggressive setting; 4 begins to suffer.",
-        json_schema_extra={"panel": "Update rule"},
+    kappa: float = _of_gem(
+        "kappa",
+        "How much energy the workers together may have, as a multiple of the proxy's. 2 is the paper's aggressive "
+        "setting; 4 begins to suffer.",
     )
-    pi_min: float = Field(
-        0.0,
-        ge=0,
-        description="Lower clamp of pi. Below 0 GEM diverges, so it cannot be set there.",
-        json_schema_extra={"panel": "Update rule"},
+    pi_min: float = _of_gem("pi_min", "Lower clamp of pi. Below 0 runs of five workers and more diverge.")
+    pi_max: float = _of_gem(
+        "pi_max", "Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower."
     )
-    pi_max: float = Field(
-        5.0,
-        gt=0,
-        description="Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower.",
-        json_schema_extra={"panel": "Update rule"},
-    )
-    epsilon: float = Field(
-        1e-12,
-        gt=0,
-        description="Added to |delta| before the division; must not vanish beside it.",
-        json_schema_extra={"panel": "Update rule"},
-    )
+    epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish beside it.")
 
     eta: float = Field(
         0.05, gt=0, description="Learning rate of the workers' deltas.", json_schema_extra={"panel": "Learning rate"}
@@ -346,8 +339,8 @@ class ServerSettings(BaseSettings):
     memory_limit: int = Field(
         0,
         ge=0,
-        description="Bytes that parameters, workers' vectors and buffers may take together; a worker that does not fit "
-        "is refused when it joins. 0: 80 % of what the machine or its control group has.",
+        description="Bytes that parameters, workers' vectors, buffers and layouts may take together; a worker that "
+        "does not fit is refused when it joins. 0: 80 % of what the machine or its control group has.",
         json_schema_extra={"panel": "Limits"},
     )
     session_timeout: Seconds = Field(
@@ -357,7 +350,8 @@ class ServerSettings(BaseSettings):
     )
     stall_timeout: Seconds = Field(
         10.0,
-        description="Seconds without progress after which an upload loses its buffer, if others wait for one.",
+        description="Seconds without progress after which an upload loses its buffer, or a reader its place, if others "
+        "want it.",
         json_schema_extra={"panel": "Limits"},
     )
     chunk_bytes: int = Field(
@@ -444,8 +438,6 @@ class ServerSettings(BaseSettings):
             raise ValueError(
                 f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
-        if self.pi_max <= self.pi_min:
-            raise ValueError(f"pi_max {self.pi_max} must be larger than pi_min {self.pi_min}")
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
         if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):

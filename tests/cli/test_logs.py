@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gem_cli import logs
 from gem_cli.logs import LogFormat, configure_logs
 from gem_worker.client import Client
 from gem_worker.progress import Progress
@@ -83,6 +84,23 @@ def test_programs_get_an_object_a_line_with_its_fields(stream: io.StringIO, log_
     }
     assert failed["message"] == "a call failed"
     assert failed["exception"].endswith("ValueError: a bug")
+
+
+def test_a_flood_of_lines_is_cut_short_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LINES_A_MINUTE", 3)
+    now = 600.0
+    monkeypatch.setattr(logs, "monotonic", lambda: now)
+    out = io.StringIO()
+    configure_logs("human", stream=out)
+    for number in range(10):
+        logging.getLogger("any").info("line %d", number)
+    logging.getLogger("any").critical("the end")
+    now += 60
+    logging.getLogger("any").info("next %s", "minute")
+    assert [line.partition("INFO ")[2] for line in out.getvalue().splitlines() if "INFO" in line] == [
+        "line 0", "line 1", "line 2", "next minute (before it 8 lines were left out)"
+    ]  # fmt: skip
+    assert "CRITICAL the end" in out.getvalue()
 
 
 def test_a_field_that_json_does_not_know_is_no_reason_to_lose_the_line() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from gem_core import ElementType, Layout, LayoutError, TensorKind, TensorSpec
@@ -29,6 +31,16 @@ def test_sizes_are_counted_by_kind() -> None:
     assert [t.name for t in layout.buffers] == ["mean", "steps"]
     assert [t.name for t in layout.constants] == ["frozen"]
     assert [t.byte_count for t in layout.tensors] == [2560, 20, 12, 8, 40]
+
+
+def test_object_bytes_are_about_what_it_takes_in_memory() -> None:
+    tracemalloc.start()
+    layout = Layout(
+        TensorSpec(f"layer.{i}.weight", (1000 + i, 3000), F32, PARAMETER, (f"{i}:\u4e2d",)) for i in range(2000)
+    )
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.7 * taken < layout.object_bytes < 1.5 * taken
 
 
 def test_canonical_text_is_the_one_that_the_proto_documents() -> None:

@@ -18,6 +18,8 @@ from tests.wire.processes import ServerProcess, server_process
 from tests.wire.transfer import MIB
 
 VECTOR = 4 * MODEL.parameter_count
+# What the server counts for a layout of one tensor.
+LAYOUT = 512
 STAGING_BUFFERS = 4
 # Beside what --memory-limit counts: a call, its session, and messages under way (a payload of 48 KB each way).
 CLIENT_BYTES = 96 * 1024
@@ -91,7 +93,7 @@ async def test_crowd_is_served_within_its_memory_and_nobody_starves(
     tmp_path: Path, order: str, fit: int, room: int, commits: int, figures: Figures
 ) -> None:
     clients = count(200, 1000)
-    limit = VECTOR * (1 + STAGING_BUFFERS + 1 + 2) + 2 * VECTOR * fit
+    limit = VECTOR * (1 + STAGING_BUFFERS + 1 + 2) + 2 * VECTOR * fit + LAYOUT
     async with server_process(
         tmp_path,
         order=order,

@@ -1,7 +1,7 @@
 """What the log says of refused callers, on a clock of the test's own."""
 
 import pytest
-from gem_server.service.refusal_log import FORGET_SECONDS, LINE_SECONDS, MAX_NAMES, RefusalLog
+from gem_server.service.refusal_log import LINE_SECONDS, MAX_NAMES, RefusalLog
 
 
 class World:
@@ -42,7 +42,7 @@ def test_any_number_of_names_is_a_bounded_number_of_lines(world: World) -> None:
     for number in range(50 * MAX_NAMES):
         world.log.tell(f"worker-{number}", "refused")
     assert len(world.lines()) == MAX_NAMES + 1
-    world.now += FORGET_SECONDS
+    world.now += LINE_SECONDS
     for number in range(2):
         world.log.tell(f"ada-{number}", "refused")
     assert len(world.lines()) == 2

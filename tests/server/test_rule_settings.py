@@ -1,5 +1,6 @@
 """Which rule a server is told to use, and with which settings."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from gem_server.settings import ServerSettings
 from pydantic import ValidationError
 
 from gem_core import rule_names
+from gem_core.rules import Setting, known_settings
 
 
 @pytest.mark.parametrize("rule", rule_names())
@@ -56,6 +58,18 @@ def test_flags_of_gem_are_for_gem_alone() -> None:
     assert ServerSettings(kappa=2).settings_of_rule()["kappa"] == 2
     assert ServerSettings(rule="dana", momentum=0.5).settings_of_rule() == {}
     assert ServerSettings(rule="dana", rule_settings="momentum=0.5").settings_of_rule() == {"momentum": 0.5}
+
+
+@pytest.mark.parametrize("setting", known_settings("gem"))
+def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
+    for value in (setting.least, setting.most, setting.default):
+        chosen = {setting.name: value} | ({"pi_min": value} if setting.name == "pi_max" else {})
+        if setting.name == "pi_min":
+            chosen["pi_max"] = setting.most
+        assert Server(ServerSettings(**chosen)).rule.settings[setting.name] == value
+    for value in (math.nextafter(setting.least, -math.inf), math.nextafter(setting.most, math.inf)):
+        with pytest.raises(ValidationError):
+            ServerSettings(**{setting.name: value})
 
 
 @pytest.mark.parametrize(

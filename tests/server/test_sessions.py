@@ -6,6 +6,8 @@ from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Budget
 from gem_server.state.workers import Worker, WorkerState
 
+from gem_core import ElementType, Layout, TensorKind, TensorSpec
+
 from .builders import Registry, joining, layout, run, session_id
 
 
@@ -23,6 +25,10 @@ def refusal_of(registry: Registry, number: int, name: str | None = None, **more:
     with pytest.raises(Refusal) as refused:
         registry.join(number, name, **more)
     return refused.value
+
+
+def many_tensors(name: str) -> Layout:
+    return Layout(TensorSpec(f"{name}.{i}", (1,), ElementType.FLOAT32, TensorKind.PARAMETER) for i in range(10_000))
 
 
 def test_ranks_count_up_and_follow_the_name() -> None:
@@ -121,7 +127,8 @@ def test_memory_of_an_ended_session_is_given_back() -> None:
 
 def test_worker_that_does_not_fit_is_refused_with_the_numbers_and_nothing_changes() -> None:
     model = layout(1000)
-    registry = Registry(memory_limit=4000 * 7 + 8000)  # theta, 4 buffers, 2 shared snapshots; one worker
+    # theta, 4 buffers, 2 shared snapshots; one worker; the layout.
+    registry = Registry(memory_limit=4000 * 7 + 8000 + model.object_bytes)
     registry.join(1, model=model)
     before = registry.sessions.memory.reserved
     refusal = refusal_of(registry, 2, model=model)
@@ -130,6 +137,32 @@ def test_worker_that_does_not_fit_is_refused_with_the_numbers_and_nothing_change
     assert "8,000" in refusal.message
     assert (registry.sessions.memory.reserved, len(registry.sessions)) == (before, 1)
     assert refusal_of(Registry(memory_limit=4000 * 7), 1, model=model).retry_after is None  # it never fits
+
+
+def test_memory_of_layouts_is_counted_and_that_of_equal_ones_once() -> None:
+    large, other = (many_tensors(name) for name in "ab")
+    registry = Registry(memory_limit=3_500_000)
+    registry.join(1, model=large)
+    one = registry.sessions.memory.reserved
+    assert one > large.object_bytes > 2_000_000
+    registry.join(2, model=Layout(large.tensors))
+    assert registry.sessions.memory.reserved == one + registry.sessions.memory.worker_bytes(large)
+    refusal = refusal_of(registry, 3, model=other)
+    assert refusal.reason is Reason.MEMORY
+    assert refusal.retry_after is not None
+    assert f"{registry.sessions.memory.model_bytes(large) + 2 * large.object_bytes:,}" in refusal.message
+    for session in registry.sessions.live():
+        registry.sessions.leave(session)
+    assert registry.sessions.memory.reserved == 0
+
+
+def test_memory_of_constants_is_counted_for_each_upload_that_may_bring_them() -> None:
+    model = Layout([TensorSpec("frozen", (1000,), ElementType.FLOAT32, TensorKind.CONSTANT)])
+    registry = Registry()
+    registry.join(1, model=model)
+    assert registry.sessions.memory.reserved == 4000 * (1 + 4) + model.object_bytes
+    registry.sessions.memory.bind(model)
+    assert registry.sessions.memory.reserved == 4000 + model.object_bytes
 
 
 def test_memory_of_staging_buffers_is_what_the_pool_may_take() -> None:

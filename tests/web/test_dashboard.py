@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from gem_server.errors import StartupError
-from gem_server.web import dashboard
+from gem_server.web import dashboard, web_server
 from gem_server.web.web_server import HEADERS
 from gemps.plain_values import to_dict
 
@@ -277,3 +277,19 @@ async def test_port_in_use_is_refused_with_the_fix(serve: Serve) -> None:
         taken.listen()
         with pytest.raises(StartupError, match=r"--dashboard .*choose another address"):
             await serve(dashboard=f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+async def test_connections_that_say_nothing_end_and_are_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(web_server, "SILENT_SECONDS", 1.0)
+    shown = await serve(dashboard="127.0.0.1:0")
+    port = int(url(shown).rstrip("/").rpartition(":")[2])
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""  # at once: there is no room
+        writer.close()
+        for reader, writer in silent:
+            assert await reader.read() == b""
+            writer.close()
+    assert (await answer(shown, ""))[0] == 200

@@ -6,6 +6,7 @@ on the kernel thread (one thread, because parallel kernels must be launched from
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -62,6 +63,7 @@ class Applier:
         queue: RequestQueue,
         kernel_thread: Executor,
         clock: Callable[[], float],
+        stall_timeout: float,
         telemetry: Telemetry,
         log: Log | None = None,
         recorder: Recorder | None = None,
@@ -77,7 +79,7 @@ class Applier:
         self._telemetry = telemetry
         self._log = log
         self._recorder = recorder
-        self._shared = SharedSnapshots(central)
+        self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
 
     def submit(self, request: AnyRequest) -> None:
@@ -288,15 +290,16 @@ class Applier:
 
     async def _cut(self, request: CutRequest) -> None:
         reader = await self._open_shared(request.call)
+        reader.progressed_at = math.inf  # it waits for the disk, not for a peer
         if not request.resolve((request.describe(), reader)):
             reader.close()
 
     async def _open_shared(self, call: Call) -> Reader:
-        reader = self._shared.open(call)
+        reader = self.shared.open(call)
         if reader is None:
-            self._shared.make_room()
+            self.shared.make_room()
             copy = await self._maybe_elsewhere(self._central.parameters.copy)
-            reader = self._shared.add(call, copy)
+            reader = self.shared.add(call, copy)
         return reader
 
     async def _initialize(self, request: InitializeRequest) -> bool:
@@ -320,7 +323,7 @@ class Applier:
 
         newest = held.newest
         handle = newest.published.handle if newest.published is not None else None
-        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close, handle)
+        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close, self._clock, handle)
         session.reader = reader
         return reader
 

@@ -6,7 +6,7 @@ from gem_core import WireType
 from gem_core.aligned import aligned_empty
 from gem_core.chunking.assemble import DecodingAssembler
 from gem_core.payload import PayloadFormat
-from gem_core.wire_kernels import COMPILED
+from gem_core.wire_types import FINITE
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
@@ -69,9 +69,9 @@ class Initializing:
 
     async def submit(self, upload: "Upload") -> None:
         """A complete, valid upload takes its place in the queue; raises AlreadyInitializedError if another won."""
-        rest = bytes(upload.rest)
         buffers = upload.payload.layout.buffer_bytes
-        request = InitializeRequest(upload.session, upload.parameters, rest[:buffers], rest[buffers:])
+        rest = upload.rest
+        request = InitializeRequest(upload.session, upload.parameters, bytes(rest[:buffers]), bytes(rest[buffers:]))
         self._applier.submit(request)
         if not await request.done:
             self.check_open(upload.session)
@@ -99,7 +99,7 @@ class Upload:
         self.payload = payload
         self.parameters = aligned_empty(payload.layout.parameter_count)
         self.rest = memoryview(bytearray(payload.rest_bytes))
-        self._assembler = hold.sink = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
+        self._assembler = hold.sink = DecodingAssembler(payload, self.parameters, self.rest, FINITE)
 
     def __enter__(self) -> "Upload":
         return self

@@ -13,8 +13,8 @@ from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotReq
 from gem_server.state.central_variable import CentralVariable, Version
 from gem_server.state.sessions import Session, Sessions
 
-# Readers without a session that may stream at once; each holds a chunk or two of memory, and they share two snapshots.
-MAX_SHARED_READERS = 256
+# Readers without a session at once; each holds a chunk or two of memory, and they share two snapshots.
+MAX_SHARED_READERS = 64
 RETRY_SECONDS = 1.0
 
 
@@ -39,7 +39,7 @@ class Pulling:
         self._sessions = sessions
         self._applier = applier
         self._log = log
-        self._shared_readers = 0
+        self._waiting_readers = 0
         self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
 
     def format(self, wire_type: WireType, with_constants: bool) -> PayloadFormat:
@@ -92,16 +92,19 @@ class Pulling:
         return await request.done
 
     async def _shared(self, call: Call, known_version: Version | None) -> Reader | Unchanged:
-        if self._shared_readers >= MAX_SHARED_READERS:
+        shared = self._applier.shared
+        if self._waiting_readers + shared.readers >= MAX_SHARED_READERS:
+            shared.end_stalled()
+        if self._waiting_readers + shared.readers >= MAX_SHARED_READERS:
             raise Refusal(
                 Reason.TOO_MANY,
-                f"{self._shared_readers} readers without a session are waiting already: pull again later",
+                f"{MAX_SHARED_READERS} readers without a session are there already: pull again later",
                 retry_after=RETRY_SECONDS,
             )
-        self._shared_readers += 1
+        self._waiting_readers += 1
         try:
             request = SharedPullRequest(None, call, known_version)
             self._applier.submit(request)
             return await request.done
         finally:
-            self._shared_readers -= 1
+            self._waiting_readers -= 1

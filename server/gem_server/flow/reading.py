@@ -18,7 +18,8 @@ from gem_server.state.central_variable import Handle, Version
 class Reader:
     """The right to read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
-    `handle`: where the same lies in memory that the worker can read by itself.
+    `handle`: where the same lies in memory that the worker can read by itself. `progressed_at`: when the peer last took
+    something, by `clock`.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Reader:
         parameters: NDArray[np.float32],
         buffers: bytes,
         on_close: Callable[["Reader"], None],
+        clock: Callable[[], float],
         handle: Handle | None = None,
     ) -> None:
         self.call = call
@@ -37,6 +39,8 @@ class Reader:
         self.buffers = buffers
         self.handle = handle
         self._on_close = on_close
+        self._clock = clock
+        self.progressed_at = clock()
         self._refusal: Refusal | None = None
         self._closed = False
 
@@ -44,6 +48,7 @@ class Reader:
         """Raise when the right was taken away. Call it after every await, before touching the arrays."""
         if self._refusal is not None:
             raise self._refusal.again()
+        self.progressed_at = self._clock()
 
     def end(self, refusal: Refusal) -> None:
         """Take the right away, and end the call that has it."""

@@ -1,7 +1,7 @@
 """Snapshots for readers without a session: counted, shared, two at most.
 
-An evaluator's pull costs no vector of its own: readers of one version share one copy. The event loop's thread only;
-the copy itself is made by the applying task.
+An evaluator's pull costs no vector of its own: readers of one version share one copy. A reader that takes nothing loses
+its place to whoever wants it. The event loop's thread only; the copy itself is made by the applying task.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,28 @@ class _Shared:
         self.version = version
         self.parameters = parameters
         self.buffers = buffers
-        self.readers = 0
+        self.readers: set[Reader] = set()
 
 
 class SharedSnapshots:
-    """At most two copies of theta, each alive while somebody reads it."""
+    """At most two copies of theta, each alive while somebody reads it.
 
-    def __init__(self, central: CentralVariable) -> None:
+    Args:
+        central: what they are copies of.
+        clock: in seconds.
+        stall_timeout: seconds after which a reader that takes nothing can lose its place.
+    """
+
+    def __init__(self, central: CentralVariable, clock: Callable[[], float], stall_timeout: float) -> None:
         self._central = central
+        self._clock = clock
+        self._stall_timeout = stall_timeout
         self._snapshots: list[_Shared] = []
+
+    @property
+    def readers(self) -> int:
+        """How many there are."""
+        return sum(len(shared.readers) for shared in self._snapshots)
 
     def open(self, call: Call) -> Reader | None:
         """A reader of the current version if there is a copy of it."""
@@ -43,12 +56,26 @@ class SharedSnapshots:
         return None
 
     def make_room(self) -> None:
-        """Raise TOO_MANY when two versions are being read already."""
+        """Raise TOO_MANY when two versions are being read already, by readers that do not stall."""
+        if len(self._snapshots) >= SHARED_SNAPSHOTS:
+            self.end_stalled()
         if len(self._snapshots) >= SHARED_SNAPSHOTS:
             raise Refusal(
                 Reason.TOO_MANY,
                 f"{SHARED_SNAPSHOTS} older versions are being read by callers without a session: pull again later",
                 retry_after=RETRY_SECONDS,
+            )
+
+    def end_stalled(self) -> None:
+        """End the readers that have taken nothing for `stall_timeout` seconds, because others want their places."""
+        limit = self._clock() - self._stall_timeout
+        for reader in [one for shared in self._snapshots for one in shared.readers if one.progressed_at <= limit]:
+            reader.end(
+                Refusal(
+                    Reason.STALLED,
+                    f"nothing was read for {self._stall_timeout:g} s while others waited: pull again",
+                    retry_after=RETRY_SECONDS,
+                )
             )
 
     def add(self, call: Call, parameters: NDArray[np.float32]) -> Reader:
@@ -58,13 +85,11 @@ class SharedSnapshots:
         return self._read(shared, call)
 
     def _read(self, shared: _Shared, call: Call) -> Reader:
-        shared.readers += 1
-        return Reader(call, shared.version, shared.parameters, shared.buffers, self._closer(shared))
-
-    def _closer(self, shared: _Shared) -> Callable[[Reader], None]:
-        def close(_: Reader) -> None:
-            shared.readers -= 1
-            if shared.readers == 0:
+        def close(reader: Reader) -> None:
+            shared.readers.remove(reader)
+            if not shared.readers:
                 self._snapshots.remove(shared)
 
-        return close
+        reader = Reader(call, shared.version, shared.parameters, shared.buffers, close, self._clock)
+        shared.readers.add(reader)
+        return reader

@@ -1,15 +1,14 @@
 """Taking connections in at a listening socket of the server's own."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from typing import NoReturn
 
+from gem_server.service.refusal_log import RefusalLog
+
 # When there are no more descriptors: those that are open go on.
 _PAUSE_SECONDS = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 async def accept_all(
@@ -20,11 +19,12 @@ async def accept_all(
     `listening` does not block; neither do the connections.
     """
     loop = asyncio.get_running_loop()
+    refusals = RefusalLog()
     while True:
         try:
             connection, _ = await loop.sock_accept(listening)
         except OSError as error:
-            logger.warning("no connection for %s: %s", what, error.strerror)
+            refusals.tell(what, f"no connection for {what}: {error.strerror}")
             await asyncio.sleep(_PAUSE_SECONDS)
             continue
         if has_room():

@@ -14,6 +14,7 @@ from gem_server.errors import Fault, Reason, Refusal
 from gem_server.flow.calls import Call
 from gem_server.security.access import Access
 from gem_server.service.door import authorization
+from gem_server.service.first_message import FirstMessages
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
@@ -53,9 +54,10 @@ class Gate:
 class Attendance:
     """Which session a running call belongs to; while it runs the session cannot expire, and refusals are counted."""
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
+    def __init__(self, sessions: Sessions, clock: Callable[[], float], first_messages: FirstMessages) -> None:
         self._sessions = sessions
         self._clock = clock
+        self._first_messages = first_messages
         self.session: Session | None = None
         self._owes_an_answer = False
 
@@ -79,7 +81,7 @@ class Attendance:
         """Wait for the worker's next word: the call runs, but nothing says that the worker does."""
         session = self.session
         if session is None:
-            return await waiting
+            return await self._first_messages.wait(waiting)
         self.answered()
         session.idle_calls += 1
         try:
@@ -115,6 +117,7 @@ class Answering:
     ) -> None:
         self.gate = gate
         self.refusals = RefusalLog(clock)
+        self.first_messages = FirstMessages()
         self._sessions = sessions
         self._clock = clock
         self._shown = shown
@@ -140,7 +143,7 @@ class Answering:
     @asynccontextmanager
     async def call(self, context: Context | LaneConnection) -> AsyncIterator[tuple[Call, Attendance]]:
         """Run one call: what it raises becomes its status; what it held is given back before that is sent."""
-        attendance = Attendance(self._sessions, self._clock)
+        attendance = Attendance(self._sessions, self._clock, self.first_messages)
         call = Call()
         self._running.add(call)
         refusal: Refusal | None = None
@@ -149,11 +152,8 @@ class Answering:
             async with call.ending():
                 yield call, attendance
             attendance.answered()
-        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
             raise  # the caller has gone
-        except grpc.aio.InternalError:
-            # So it has, while a message was written to it. grpc.aio (1.85.1) would log a traceback.
-            raise asyncio.CancelledError from None
         except Exception as error:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:

@@ -5,16 +5,14 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import grpc
-from grpc_health.v1 import health_pb2
 
 from gem_server.errors import Refusal
 from gem_server.security.access import Access
 from gem_server.security.certificates import Certificates
 from gem_server.security.reloading import Reloading
+from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort
-
-_HEALTH = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for mypy only
 
@@ -55,7 +53,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler:
         """Let the call through to its handler, or to one that refuses it."""
         details = handler_call_details
-        if details.method.startswith(_HEALTH):
+        if details.method.startswith(f"/{HEALTH}/"):
             return await continuation(details)
         try:
             self._access.check(details.method.rpartition("/")[2], authorization(details.invocation_metadata))

@@ -1,5 +1,6 @@
 """Which method is served by what; messages go in and out as bytes, so that sizes are checked before parsing."""
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -7,20 +8,27 @@ from typing import Any, TypeAlias
 import grpc
 from gemps.v1 import parameter_server_pb2
 
+from gem_server.errors import Reason, Refusal
 from gem_server.service.commit_stream import CommitStream
+from gem_server.service.first_message import FirstMessages
+from gem_server.service.health import SERVICE as HEALTH
+from gem_server.service.health import Health
 from gem_server.service.history import History
 from gem_server.service.initialize_stream import InitializeStream
 from gem_server.service.membership import Membership
 from gem_server.service.operations import Operations
 from gem_server.service.pull_stream import PullStream
 from gem_server.service.status import Status
+from gem_server.service.status_codes import abort
 
 SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 
 Service: TypeAlias = grpc.GenericRpcHandler
+Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 
 
 def handlers(
+    first: FirstMessages,
     membership: Membership,
     initialize: InitializeStream,
     pull: PullStream,
@@ -29,24 +37,49 @@ def handlers(
     history: History,
     operations: Operations,
 ) -> Service:
-    """The service."""
+    """The service. To gRPC all requests are streams: it would wait for ever for the one request of another kind."""
+    one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Join": grpc.unary_unary_rpc_method_handler(_let_go(membership.join)),
-        "Initialize": grpc.stream_unary_rpc_method_handler(_let_go(initialize.serve)),
-        "Pull": grpc.unary_stream_rpc_method_handler(_let_go(pull.serve)),
-        "Commit": grpc.stream_stream_rpc_method_handler(_let_go(commit.serve)),
-        "Heartbeat": grpc.unary_unary_rpc_method_handler(_let_go(membership.heartbeat)),
-        "Leave": grpc.unary_unary_rpc_method_handler(_let_go(membership.leave)),
-        "GetStatus": grpc.unary_unary_rpc_method_handler(_let_go(status.get)),
-        "WatchStatus": grpc.unary_stream_rpc_method_handler(_let_go(status.watch)),
-        "GetHistory": grpc.unary_unary_rpc_method_handler(_let_go(history.get)),
-        "ReportEvaluation": grpc.unary_unary_rpc_method_handler(_let_go(operations.report_evaluation)),
-        "Control": grpc.unary_unary_rpc_method_handler(_let_go(operations.control)),
+        "Join": one(_given_first(first, membership.join)),
+        "Initialize": one(_let_go(initialize.serve)),
+        "Pull": many(_given_first(first, pull.serve)),
+        "Commit": many(_let_go(commit.serve)),
+        "Heartbeat": one(_given_first(first, membership.heartbeat)),
+        "Leave": one(_given_first(first, membership.leave)),
+        "GetStatus": one(_given_first(first, status.get)),
+        "WatchStatus": many(_given_first(first, status.watch)),
+        "GetHistory": one(_given_first(first, history.get)),
+        "ReportEvaluation": one(_given_first(first, operations.report_evaluation)),
+        "Control": one(_given_first(first, operations.control)),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-def _let_go(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def health_handlers(first: FirstMessages, health: Health) -> Service:
+    """The service of grpc.health.v1."""
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Check": grpc.stream_unary_rpc_method_handler(_given_first(first, health.check)),
+        "Watch": grpc.stream_stream_rpc_method_handler(_given_first(first, health.watch)),
+    }
+    return grpc.method_handlers_generic_handler(HEALTH, methods)
+
+
+def _given_first(first: FirstMessages, method: Method) -> Method:
+    """The method, given the call's one request."""
+
+    async def serve(_: object, context: Any) -> Any:
+        try:
+            request = await first.wait(context.read())
+            if request is grpc.aio.EOF:
+                raise Refusal(Reason.MALFORMED, "the call ended without its request: send one")
+            return await method(request, context)
+        except Refusal as refusal:
+            await abort(context, refusal)
+
+    return _let_go(serve)
+
+
+def _let_go(method: Method) -> Method:
     """The method, such that a refusal leaves nothing of its call behind.
 
     grpc.aio (1.85.1) ends a refused call by an exception, which it keeps beside the call's context. That exception
@@ -62,5 +95,7 @@ def _let_go(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any]
             traceback.clear_frames(error.__traceback__)
             del request, context  # of this frame, which cannot be cleared while it runs
             raise
+        except (grpc.aio.InternalError, grpc.aio.UsageError):
+            raise asyncio.CancelledError from None  # the caller has gone; grpc.aio (1.85.1) would log a traceback
 
     return serve

@@ -1,5 +1,7 @@
 """The Initialize call."""
 
+from typing import Any
+
 from gemps.framing import INITIALIZE_REQUEST_CHUNK, Buffer, take_apart
 from gemps.v1 import parameters_pb2
 
@@ -36,7 +38,7 @@ class InitializeStream:
         return response.SerializeToString()
 
     async def _receive(self, context: Context, call: Call, attendance: Attendance) -> None:
-        message, offset, data = await _read(context)
+        message, offset, data = _take_apart(await attendance.idle(context.read()))
         if not message.HasField("header"):
             raise Refusal(Reason.OUT_OF_ORDER, "send the header first; see parameters.proto")
         session = attendance.attend(message.header.session_id)
@@ -47,14 +49,13 @@ class InitializeStream:
                 if message.HasField("footer"):
                     await upload.complete(messages.footer_from(message.footer))
                     break
-                message, offset, data = await _read(context)
+                message, offset, data = _take_apart(await context.read())
                 if message.HasField("header"):
                     raise Refusal(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
         await self._initializing.stored()
 
 
-async def _read(context: Context) -> tuple[parameters_pb2.InitializeRequest, int, Buffer | None]:
-    raw: bytes | object = await context.read()
+def _take_apart(raw: Any) -> tuple[parameters_pb2.InitializeRequest, int, Buffer | None]:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise Refusal(Reason.OUT_OF_ORDER, "the stream ended without a footer, and nothing was taken: send it again")
     return take_apart(parameters_pb2.InitializeRequest, raw, INITIALIZE_REQUEST_CHUNK)

@@ -1,14 +1,15 @@
 """The port: gRPC's server with the options of its channels, the door before it, health and reflection beside it."""
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from gem_server.errors import StartupError
 from gem_server.security.protection import Protection
 from gem_server.service import handlers
 from gem_server.service.door import TokenInterceptor, server_credentials
+from gem_server.service.first_message import FirstMessages
+from gem_server.service.health import SERVICE as HEALTH
+from gem_server.service.health import Health
 from gem_server.service.refusal_log import RefusalLog
 
 MIB = 1024 * 1024
@@ -36,7 +37,7 @@ class Listener:
 
     def __init__(self, protection: Protection) -> None:
         self._protection = protection
-        self._health = health_aio.HealthServicer()
+        self._health = Health("", handlers.SERVICE)
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -44,17 +45,15 @@ class Listener:
         """Whether it was opened, and not closed since."""
         return self._server is not None
 
-    async def open(self, bind: str, service: handlers.Service, with_reflection: bool) -> int:
+    async def open(self, bind: str, first: FirstMessages, service: handlers.Service, with_reflection: bool) -> int:
         """Listen; returns the port. Raises StartupError when the address cannot be had."""
         protection = self._protection
         door = () if protection.access is None else (TokenInterceptor(protection.access, RefusalLog()),)
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
-        self._server.add_generic_rpc_handlers((service,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        await self.tell_health(serving=False)
+        self._server.add_generic_rpc_handlers((service, handlers.health_handlers(first, self._health)))
         if with_reflection:
-            names = (handlers.SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
-            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+            names = (handlers.SERVICE, HEALTH, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
         try:
             if protection.certificates is None:
                 port = self._server.add_insecure_port(bind)
@@ -68,11 +67,9 @@ class Listener:
         await self._server.start()
         return port
 
-    async def tell_health(self, *, serving: bool) -> None:
+    def tell_health(self, *, serving: bool) -> None:
         """What gRPC's health service says from now on."""
-        states = health_pb2.HealthCheckResponse
-        for name in ("", handlers.SERVICE):
-            await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
+        self._health.tell(serving=serving)
 
     async def close(self, grace: float | None) -> None:
         """End: calls that run may go on for `grace` seconds. Harmless a second time."""

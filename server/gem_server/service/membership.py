@@ -4,22 +4,21 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from gemps.framing import count_fields
+from gemps.framing import split_field
 from gemps.v1 import run_pb2, session_pb2
 
-from gem_core import MAX_CHUNK_BYTES, LayoutError, UpdateRule, WireType
+from gem_core import Layout, UpdateRule, WireType
 from gem_server import __version__
 from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
 from gem_server.service.answering import Answering, Attendance, Context
 from gem_server.service.door import address_of
+from gem_server.service.layouts import Layouts
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
 from gem_server.state.sessions import Joining, Sessions
 
-# JoinRequest.layout, Layout.tensors; the limit is layout.proto's.
-_TENSORS_PATH = (4, 1)
-MAX_TENSORS = 65_536
+_LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
 SESSION_ID_BYTES = 16
 _OFFERED = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
 
@@ -49,6 +48,7 @@ class Membership:
         ports: Ports,
         clock: Callable[[], float],
         rule: UpdateRule,
+        layouts: Layouts,
     ) -> None:
         self._answering = answering
         self._sessions = sessions
@@ -59,6 +59,7 @@ class Membership:
         self._shared_memory_socket = shared_memory_socket
         self._ports = ports
         self._clock = clock
+        self._layouts = layouts
         self._local_steps = rule.worker_step.local_steps
         # Of snapshots that follow from one another, or of local steps, a gradient of the older snapshot would undo what
         # the newer one has.
@@ -77,8 +78,10 @@ class Membership:
         return await self._answering.unary(context, lambda attendance: self._leave(raw, attendance))
 
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
+        rest, layout = split_field(raw, _LAYOUT_FIELD)
+        request = messages.parse(session_pb2.JoinRequest, rest)
+        asked = _joining(request, await self._layouts.decode(layout or memoryview(b"")))
         self._answering.gate.check_not_draining()
-        asked = _joining(raw)
         asked = replace(
             asked,
             overlap=asked.overlap and self._grants_overlap,
@@ -141,22 +144,17 @@ class Membership:
         )
 
 
-def _joining(raw: bytes) -> Joining:
-    if count_fields(raw, _TENSORS_PATH, MAX_TENSORS) > MAX_TENSORS:
-        raise LayoutError(f"the layout has more than {MAX_TENSORS} tensors: split or merge some")
-    request = messages.parse(session_pb2.JoinRequest, raw, limit=MAX_CHUNK_BYTES)
+def _joining(request: session_pb2.JoinRequest, layout: Layout) -> Joining:
     if len(request.session_id) != SESSION_ID_BYTES:
         raise Refusal(
             Reason.MALFORMED,
             f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
         )
-    if not request.layout.tensors:
-        raise LayoutError("the layout has no tensors: send the model's, in JoinRequest.layout")
     return Joining(
         request.session_id,
         messages.text(request.worker_name, "worker_name", required=True),
         messages.text(request.host_id, "host_id"),
-        messages.layout_from(request.layout),
+        layout,
         _choose(request.delta_wire_types),
         _choose(request.parameter_wire_types),
         messages.text(request.agent, "agent"),

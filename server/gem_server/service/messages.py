@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+from functools import lru_cache
 from typing import TypeVar
 
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
@@ -115,9 +116,10 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
     return Layout(tensors)
 
 
-def layout_to(layout: Layout) -> layout_pb2.Layout:
-    """The message of a layout."""
-    return layout_pb2.Layout(
+@lru_cache(maxsize=1)
+def layout_to(layout: Layout) -> bytes:
+    """The message of a layout, serialised. Kept, because that of 65 536 tensors takes 0.2 s to make."""
+    message = layout_pb2.Layout(
         tensors=[
             layout_pb2.TensorSpec(
                 name=spec.name,
@@ -129,6 +131,7 @@ def layout_to(layout: Layout) -> layout_pb2.Layout:
             for spec in layout.tensors
         ]
     )
+    return message.SerializeToString()
 
 
 def version_from(message: transfer_pb2.Version) -> Version:

@@ -49,7 +49,7 @@ class PullStream:
             head = parameters_pb2.PullResponse()
             put_header(outcome, payload, head.header, wanted.resume_offset)
             if request.with_layout:
-                head.header.layout.CopyFrom(messages.layout_to(payload.layout))
+                head.header.layout.MergeFromString(messages.layout_to(payload.layout))
             sent = await send(
                 GrpcTransport(context),
                 outcome,

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-LINE_SECONDS = 10.0
+LINE_SECONDS = 60.0
 # Names are the callers' own, so there may be any number: those beyond these, in a minute, share a line.
 MAX_NAMES = 100
-FORGET_SECONDS = 60.0
 _OTHERS = "others"
 
 logger = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ class _Told:
 
 
 class RefusalLog:
-    """Logs a caller's first refusal at once, then at most one line every ten seconds, with how many were left out."""
+    """Logs a caller's first refusal at once, then at most one line a minute, with how many were left out."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -42,4 +41,4 @@ class RefusalLog:
         self._told[who] = _Told(now)
 
     def _forget(self, now: float) -> None:
-        self._told = {who: told for who, told in self._told.items() if now - told.at < FORGET_SECONDS}
+        self._told = {who: told for who, told in self._told.items() if now - told.at < LINE_SECONDS}

@@ -1,6 +1,7 @@
 """The calls GetStatus and WatchStatus: everything a dashboard shows, and no session ids."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 MIN_INTERVAL_SECONDS = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
 MAX_WATCHERS = 64
+# After which a watcher that does not read gives its place back.
+UNREAD_SECONDS = 20.0
 RETRY_SECONDS = 5.0
 
 _WORKER_STATES = {
@@ -72,6 +75,8 @@ class Status:
         self._observed = observed
         self._clock = clock
         self.watchers = 0  # callers of WatchStatus
+        self._made = b"", False
+        self._made_at = -math.inf
 
     async def get(self, raw: bytes, context: Context) -> bytes:
         """The status now."""
@@ -93,15 +98,23 @@ class Status:
             self.watchers += 1
             try:
                 while True:
-                    report = await self.shown()
-                    await context.write(status_pb2.WatchStatusResponse(status=report).SerializeToString())
-                    is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)
+                    newest, is_over = await self._for_watchers()
+                    await _write(context, newest)
                     if is_over and not request.stay:
                         return
                     await asyncio.sleep(interval)
                     self._answering.check_access(context, "WatchStatus")  # a stream may outlive its token
             finally:
                 self.watchers -= 1
+
+    async def _for_watchers(self) -> tuple[bytes, bool]:
+        """The answer to all who watch, and whether the run is over; made anew ten times a second at most."""
+        if self._clock() - self._made_at >= MIN_INTERVAL_SECONDS:
+            report = await self.shown()
+            is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)
+            self._made = status_pb2.WatchStatusResponse(status=report).SerializeToString(), is_over
+            self._made_at = self._clock()
+        return self._made
 
     async def _get(self, raw: bytes) -> status_pb2.GetStatusResponse:
         messages.parse(status_pb2.GetStatusRequest, raw)
@@ -194,6 +207,18 @@ class Status:
         if writer.newest_version is not None:
             status.version.CopyFrom(messages.version_to(writer.newest_version))
         return status
+
+
+async def _write(context: Context, message: bytes) -> None:
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS):
+            await context.write(message)
+    except TimeoutError:
+        raise Refusal(
+            Reason.STALLED,
+            f"no status was read for {UNREAD_SECONDS:g} s: watch again, and read",
+            retry_after=RETRY_SECONDS,
+        ) from None
 
 
 def _mean(values: list[float]) -> float:

@@ -1,5 +1,6 @@
 """The one table that turns domain errors into gRPC status, with google.rpc.ErrorInfo and RetryInfo."""
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +20,7 @@ from gem_core.errors import (
     WireTypeError,
 )
 from gem_server.errors import Reason, Refusal
+from gem_server.service.hanging_up import hang_up
 
 if TYPE_CHECKING:
     from gem_server.service.lane_connection import LaneConnection
@@ -31,6 +33,8 @@ MAX_MESSAGE_BYTES = 1024
 MAX_METADATA_BYTES = 512
 # A damaged transfer is worth sending again at once.
 CHECKSUM_RETRY_SECONDS = 0.1
+# In which a peer must take a call's status; it waits behind messages that the peer has not read.
+STATUS_SECONDS = 20.0
 
 _CODES: dict[Reason, grpc.StatusCode] = {
     Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -90,7 +94,7 @@ def as_refusal(error: Exception) -> Refusal:
 
 
 async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refusal: Refusal) -> NoReturn:
-    """End the call with the refusal's status and details."""
+    """End the call with the refusal's status and details. Raises CancelledError when the caller has gone."""
     code = _CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message)
@@ -102,8 +106,14 @@ async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refus
         delay = duration_pb2.Duration()
         delay.FromMicroseconds(int(refusal.retry_after * 1e6))
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
-    await context.abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
-    raise AssertionError("abort returned")
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            await context.abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
+    except TimeoutError:
+        hang_up(context.peer())
+    except grpc.aio.InternalError:
+        pass  # grpc.aio (1.85.1) would log a traceback
+    raise asyncio.CancelledError
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -1,11 +1,12 @@
 """What the model's vectors may take, promised before it is taken.
 
     total = central variable + staging buffers + 2 shared snapshots + the rule's vectors of the run
-            + the vectors of each worker
+            + the vectors of each worker + the layouts, equal ones once
 
 Counts promises, not pages: nothing is allocated here. The event loop's thread only.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gem_core import Layout
@@ -41,6 +42,7 @@ class MemoryBudget:
     more_buffers: int = 0
     _workers: dict[bytes, int] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
+    _layouts: dict[bytes, Layout] = field(default_factory=dict)
     _bound: int | None = None
 
     def model_bytes(self, layout: Layout) -> int:
@@ -65,7 +67,7 @@ class MemoryBudget:
     def reserved(self) -> int:
         """Bytes promised."""
         model = self._bound if self._bound is not None else max(self._models.values(), default=0)
-        return model + sum(self._workers.values())
+        return model + sum(self._workers.values()) + _bytes_of(self._layouts.values())
 
     def bind(self, layout: Layout) -> None:
         """The run's layout is settled."""
@@ -80,16 +82,21 @@ class MemoryBudget:
         Raises MEMORY, with the numbers: with a time to retry when the worker would fit if others left, without when the
         model can never fit.
         """
-        model = self.model_bytes(layout) if self._bound is None else self._bound
+        model = self._bound
+        if model is None:  # each upload of first parameters brings its own constants
+            model = self.model_bytes(layout) + layout.constant_bytes * count_buffers(self.staging_buffers, None)
         worker = self.worker_bytes(layout, overlap=overlap)
-        others = sum(cost for other, cost in self._workers.items() if other not in (session_id, instead_of))
-        needed = max(model, max(self._models.values(), default=0)) + worker + others
+        going = (session_id, instead_of)
+        others = sum(cost for other, cost in self._workers.items() if other not in going)
+        layouts = _bytes_of([layout, *(one for other, one in self._layouts.items() if other not in going)])
+        shared = max(model, max(self._models.values(), default=0)) + layouts
+        needed = shared + worker + others
         if needed > self.limit:
-            fits_alone = model + worker <= self.limit
+            fits_alone = model + worker + layout.object_bytes <= self.limit
             buffers = count_buffers(self.staging_buffers, layout)
             raise Refusal(
                 Reason.MEMORY,
-                f"the model takes {model:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
+                f"the model takes {shared:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
                 + ("start fewer workers, or " if fits_alone else "")
                 + ("do without --overlap, or " if overlap else "")
@@ -99,6 +106,7 @@ class MemoryBudget:
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
             )
         self._workers[session_id] = worker
+        self._layouts[session_id] = layout
         if self._bound is None:
             self._models[session_id] = model
 
@@ -106,3 +114,8 @@ class MemoryBudget:
         """A session ended."""
         self._workers.pop(session_id, None)
         self._models.pop(session_id, None)
+        self._layouts.pop(session_id, None)
+
+
+def _bytes_of(layouts: Iterable[Layout]) -> int:
+    return sum(one.object_bytes for one in set(layouts))

@@ -42,6 +42,7 @@ class Metrics:
 
     def __init__(self, report: Callable[[], Awaitable[status_pb2.RunStatus]]) -> None:
         self._report = report
+        self._one_at_a_time = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Where it is."""
@@ -50,8 +51,9 @@ class Metrics:
     async def _serve(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry()
-        registry.register(_OfStatus(await self._report()))
-        body = await asyncio.to_thread(_encoded, encode, registry)
+        async with self._one_at_a_time:
+            registry.register(_OfStatus(await self._report()))
+            body = await asyncio.to_thread(_encoded, encode, registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 

@@ -1,6 +1,7 @@
 """The HTTP listeners, with what every answer of theirs must have."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
@@ -18,6 +19,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+# Connections at one address: 16 viewers with a few each, scrapers, and whoever says nothing, which ends soon.
+MAX_CONNECTIONS = 128
+SILENT_SECONDS = 15.0
 # How long streams of events may take to end when the server stops.
 CLOSE_SECONDS = 1.0
 
@@ -30,6 +34,7 @@ class WebServer:
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._runners: list[web.AppRunner] = []
+        self._listening: list[asyncio.Server] = []
         self.urls: dict[str, str] = {}
 
     async def open(
@@ -54,12 +59,22 @@ class WebServer:
 
         app.on_shutdown.append(on_shutdown)
         app.on_response_prepare.append(_add_headers)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=CLOSE_SECONDS,
+            keepalive_timeout=SILENT_SECONDS,
+        )
         await runner.setup()
         host, _, port = address.rpartition(":")
-        site = web.TCPSite(runner, host.strip("[]"), int(port))
+
+        def take() -> asyncio.BaseProtocol:
+            server = runner.server
+            return server() if server is not None and len(server.connections) < MAX_CONNECTIONS else _NoRoom()
+
         try:
-            await site.start()
+            listening = await asyncio.get_running_loop().create_server(take, host.strip("[]"), int(port))
         except OSError as error:
             await runner.cleanup()
             raise StartupError(
@@ -67,11 +82,14 @@ class WebServer:
                 "port 0 for a free one"
             ) from error
         self._runners.append(runner)
-        self.urls[setting] = f"http://{host}:{_port(runner)}/"
+        self._listening.append(listening)
+        self.urls[setting] = f"http://{host}:{listening.sockets[0].getsockname()[1]}/"
         return self.urls[setting]
 
     async def close(self) -> None:
         """End all listeners, and what they still send."""
+        for listening in self._listening:
+            listening.close()
         runners, self._runners = self._runners, []
         for runner in runners:
             await runner.cleanup()
@@ -92,6 +110,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.pop("Server", None)
 
 
-def _port(runner: web.AppRunner) -> int:
-    addresses: Sequence[tuple[str, int]] = runner.addresses
-    return addresses[0][1]
+class _NoRoom(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it at once."""
+        transport.close()

@@ -1,0 +1,76 @@
+"""Layouts as they come with Join: one object for all sessions whose layouts are equal, and none decoded twice.
+
+One of 65 536 tensors takes 0.5 s to decode and 16 MB to keep, so large ones are decoded outside the event loop.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+from hashlib import sha256
+from weakref import WeakKeyDictionary
+
+from gemps.framing import count_fields
+from gemps.v1 import layout_pb2
+
+from gem_core import MAX_CHUNK_BYTES, Layout, LayoutError
+from gem_core.layout import MAX_TENSORS
+from gem_server.errors import Reason, Refusal
+from gem_server.service import messages
+
+_TENSORS_PATH = (layout_pb2.Layout.TENSORS_FIELD_NUMBER,)
+# Decoded on the event loop in 4 ms at most, that is some 500 tensors.
+SMALL_BYTES = 16 * 1024
+# Different layouts that may wait to be decoded, each of up to 2 MiB.
+MAX_WAITING = 16
+RETRY_SECONDS = 1.0
+
+
+class Layouts:
+    """Knows the layouts that sessions or the central variable hold, each by its newest serialisation.
+
+    `thread` decodes the large ones. The event loop's thread only.
+    """
+
+    def __init__(self, thread: Executor) -> None:
+        self._thread = thread
+        self._sources: WeakKeyDictionary[Layout, bytes] = WeakKeyDictionary()
+        self._waiting: dict[bytes, asyncio.Future[Layout]] = {}
+
+    def know(self, layout: Layout, source: bytes = b"") -> Layout:
+        """The object that stands for this layout: one that is known and equal, else this one. `source`: its digest."""
+        known = next((one for one in self._sources if one == layout), layout)
+        self._sources[known] = source
+        return known
+
+    async def decode(self, raw: memoryview) -> Layout:
+        """The layout of these bytes. Raises LayoutError, FramingError, MALFORMED; TOO_MANY when others wait already."""
+        messages.check_size(layout_pb2.Layout, len(raw), MAX_CHUNK_BYTES)
+        source = sha256(raw).digest()
+        for layout, known in self._sources.items():
+            if known == source:
+                return layout
+        if len(raw) <= SMALL_BYTES:
+            return self.know(_decode(raw), source)
+        job = self._waiting.get(source)
+        if job is None:
+            if len(self._waiting) >= MAX_WAITING:
+                raise Refusal(
+                    Reason.TOO_MANY,
+                    f"{MAX_WAITING} other layouts are being decoded: join again later",
+                    retry_after=RETRY_SECONDS,
+                )
+            job = asyncio.get_running_loop().run_in_executor(self._thread, _decode, raw)
+            self._waiting[source] = job
+            job.add_done_callback(lambda _: self._waiting.pop(source))
+        try:
+            return self.know(await asyncio.shield(job), source)
+        finally:
+            del job, raw  # or a refusal, whose frames these are, would keep the bytes until the garbage collector comes
+
+
+def _decode(raw: memoryview) -> Layout:
+    if count_fields(raw, _TENSORS_PATH, MAX_TENSORS) > MAX_TENSORS:
+        raise LayoutError(f"the layout has more than {MAX_TENSORS} tensors: split or merge some")
+    message = messages.parse(layout_pb2.Layout, bytes(raw), MAX_CHUNK_BYTES)
+    if not message.tensors:
+        raise LayoutError("the layout has no tensors: send the model's, in JoinRequest.layout")
+    return messages.layout_from(message)
