@@ -268,7 +268,7 @@ class DecodingAssembler(Assembler):
     def _take_received(self, start: int, stop: int) -> None:
         if stop <= self._direct_bytes:
             elements = self.payload.parameter_elements(start, stop)
-            self._refuse(elements, self._judge_values(self._parameters[elements]))
+            self._refuse(elements.start, self._judge_values(self._parameters[elements]))
             return
         scratch = self._received_elsewhere()
         self._take(start, stop, scratch[: stop - start])
@@ -281,12 +281,16 @@ class DecodingAssembler(Assembler):
         return self._scratch
 
     def _take_parameters(self, start: int, stop: int, data: memoryview) -> None:
-        elements = self.payload.parameter_elements(start, stop)
-        self._refuse(elements, self._decode(self.payload.wire_type, data, self._parameters[elements]))
+        payload, parameters, first = self.payload, self._parameters, 0
+        if start or stop < payload.parameter_bytes:
+            elements = payload.parameter_elements(start, stop)
+            parameters, first = parameters[elements], elements.start
+        self._refuse(first, self._decode(payload.wire_type, data, parameters))
 
-    def _refuse(self, elements: slice, bad: BadElement | None) -> None:
+    def _refuse(self, first: int, bad: BadElement | None) -> None:
+        """Raise BadValueError for a bad element behind the element `first`."""
         if bad is not None:
-            tensor, index = self.payload.layout.locate_parameter(elements.start + bad.position)
+            tensor, index = self.payload.layout.locate_parameter(first + bad.position)
             raise _bad_value(tensor, index, bad.problem)
 
     def _take_rest(self, start: int, stop: int, data: memoryview) -> None:

@@ -113,8 +113,10 @@ class Splitter(Source):
         boundary = self.payload.parameter_bytes
         if start >= boundary:
             return self._rest[start - boundary : stop - boundary]
-        elements = self.payload.parameter_elements(start, min(stop, boundary))
-        encoded = self._encode(self.payload.wire_type, self._parameters[elements])
+        parameters = self._parameters
+        if start or stop < boundary:
+            parameters = parameters[self.payload.parameter_elements(start, min(stop, boundary))]
+        encoded = self._encode(self.payload.wire_type, parameters)
         if stop <= boundary:
             return encoded
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))

@@ -51,24 +51,47 @@ class Side(Enum):
     SERVER = "server"
 
 
-Table = Mapping[State, Mapping[int, State]]
+class Rule(NamedTuple):
+    """A frame that is legal in some state: the state that it leads to, and the sizes that it may have."""
 
-# Frames that each side may send in each state, and the state that they lead to.
+    after: State
+    least: int = 0
+    most: int = 0
+
+
+Table = Mapping[State, Mapping[int, Rule]]
+
+HELLO_BYTES = 4096
+# A chunk of 2 MiB and what is said of it: parameter_server.proto.
+MESSAGE_BYTES = (2 << 20) + (64 << 10)
+# A MESSAGE that begins a commit: the header, or a whole commit of at most 64 KiB.
+FIRST_MESSAGE_BYTES = SMALL_BYTES
+_CANCEL = Rule(State.CLOSED)
+_END = Rule(State.CLOSED, 0, 8192)
+# Frames that each side may send in each state.
 FROM_WORKER: Table = MappingProxyType(
     {
-        State.HELLO: {Kind.HELLO: State.HELLO},
-        State.IDLE: {Kind.MESSAGE: State.REPLYING, Kind.PING: State.IDLE, Kind.CANCEL: State.CLOSED},
-        State.COMMITTING: {Kind.MESSAGE: State.COMMITTING, Kind.CANCEL: State.CLOSED},
-        State.REPLYING: {Kind.CANCEL: State.CLOSED},
+        State.HELLO: {Kind.HELLO: Rule(State.HELLO, 1, HELLO_BYTES)},
+        State.IDLE: {
+            Kind.MESSAGE: Rule(State.REPLYING, 1, FIRST_MESSAGE_BYTES),
+            Kind.PING: Rule(State.IDLE, 8, 8),
+            Kind.CANCEL: _CANCEL,
+        },
+        State.COMMITTING: {Kind.MESSAGE: Rule(State.COMMITTING, 1, MESSAGE_BYTES), Kind.CANCEL: _CANCEL},
+        State.REPLYING: {Kind.CANCEL: _CANCEL},
         State.CLOSED: {},
     }
 )
 FROM_SERVER: Table = MappingProxyType(
     {
-        State.HELLO: {Kind.WELCOME: State.IDLE, Kind.END: State.CLOSED},
-        State.IDLE: {Kind.PONG: State.IDLE, Kind.END: State.CLOSED},
-        State.COMMITTING: {Kind.END: State.CLOSED},
-        State.REPLYING: {Kind.MESSAGE: State.REPLYING, Kind.PONG: State.REPLYING, Kind.END: State.CLOSED},
+        State.HELLO: {Kind.WELCOME: Rule(State.IDLE, 0, 4096), Kind.END: _END},
+        State.IDLE: {Kind.PONG: Rule(State.IDLE, 8, 8), Kind.END: _END},
+        State.COMMITTING: {Kind.END: _END},
+        State.REPLYING: {
+            Kind.MESSAGE: Rule(State.REPLYING, 1, MESSAGE_BYTES),
+            Kind.PONG: Rule(State.REPLYING, 8, 8),
+            Kind.END: _END,
+        },
         State.CLOSED: {},
     }
 )
@@ -79,23 +102,7 @@ TURNS: Mapping[State, frozenset[State]] = MappingProxyType(
         State.COMMITTING: frozenset({State.REPLYING}),
     }
 )
-# Smallest and largest frames. A chunk of 2 MiB and what is said of it: parameter_server.proto.
-MESSAGE_BYTES = (2 << 20) + (64 << 10)
-HELLO_BYTES = 4096
-SIZES: Mapping[int, tuple[int, int]] = MappingProxyType(
-    {
-        Kind.HELLO: (1, HELLO_BYTES),
-        Kind.WELCOME: (0, 4096),
-        Kind.MESSAGE: (1, MESSAGE_BYTES),
-        Kind.END: (0, 8192),
-        Kind.CANCEL: (0, 0),
-        Kind.PING: (8, 8),
-        Kind.PONG: (8, 8),
-    }
-)
-# A MESSAGE that begins a commit: the header, or a whole commit of at most 64 KiB.
-FIRST_MESSAGE_BYTES = SMALL_BYTES
-# A larger MESSAGE need not fit into the receiver's buffer; its chunk's data begins within HEAD_BYTES.
+# A larger MESSAGE need not fit into the receiver's buffer: its chunk's data begins within HEAD_BYTES.
 BUFFERED_BYTES = 16 << 10
 HEAD_BYTES = 1 << 10
 
@@ -165,22 +172,24 @@ class Lane:
             return None
         size, number = _HEADER.unpack_from(self._buffer, self._start)
         begin = self._start + HEADER_BYTES
-        after = self._legal.get(number)
-        if after is None:
+        rule = self._legal.get(number)
+        if rule is None:
             raise IllegalFrameError(f"a frame of kind {number} in state {self.state.name}")
-        least, most = SIZES[number]
-        if number == Kind.MESSAGE and self.state is State.IDLE:
-            most = min(FIRST_MESSAGE_BYTES, len(self._buffer) - HEADER_BYTES)
+        after, least, most = rule
         if not least <= size <= most:
             raise IllegalFrameError(f"a frame of kind {number} with {size} bytes in state {self.state.name}")
         if available >= size:
             self._start = begin + size
-        elif size + HEADER_BYTES > len(self._buffer) and available >= HEAD_BYTES:
+        elif size + HEADER_BYTES <= len(self._buffer):
+            return None
+        elif self.state is State.IDLE:  # a commit begins with a message that fits
+            raise IllegalFrameError(f"a first message of {size} bytes")
+        elif available >= HEAD_BYTES:
             self.missing = size - available
             self._start = self._stop
         else:
             return None
-        if after != self.state:
+        if after is not self.state:
             self._move(after)
         return Frame(number, self._buffer[begin : self._start], size)
 
@@ -190,11 +199,11 @@ class Lane:
 
     def header(self, kind: Kind, size: int) -> bytes:
         """What goes before the `size` bytes of a frame that this end sends now."""
-        after = self._sendable.get(kind)
-        if after is None:
+        rule = self._sendable.get(kind)
+        if rule is None:
             raise AssertionError(f"{kind.name} in state {self.state.name}")
-        if after != self.state:
-            self._move(after)
+        if rule.after is not self.state:
+            self._move(rule.after)
         return _HEADER.pack(size, kind)
 
     def enter(self, state: State) -> None:

@@ -4,8 +4,8 @@
                        stage: wait for a buffer -> chunks into its sink -> complete(footer)  -> applied; or
                        stage: wait for a buffer -> complete_shared(): out of shared memory   -> applied
 
-`is_next` refuses early what cannot be taken. The same check, after the last wait, decides: then the commit enters the
-queue, and is always applied.
+`admit` decides after the last wait: then the commit enters the queue, and is always applied. A worker that asks to send
+its delta in chunks is also refused by it before it sends them.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Committing:
             raise Refusal(Reason.MALFORMED, "sequence 0: start with sequence 1")
         if header.sequence == session.queued_sequence or header.sequence <= session.entry.last_applied:
             return False
-        self._check_next(session, header)
+        self._check_form(session, header)
         return True
 
     async def answer_repeat(self, session: Session, call: Call, header: Header) -> Applied:
@@ -163,7 +163,8 @@ class Committing:
             duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
         )
 
-    def _check_next(self, session: Session, header: Header) -> None:
+    def admit(self, session: Session, header: Header) -> None:
+        """Raise a Refusal unless this commit can be applied next, as things are now."""
         session.check_alive()
         if self._draining():
             raise Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
@@ -177,6 +178,8 @@ class Committing:
             )
         self._run.check_open(session.worker)
         self._check_base(session, header.base_version)
+
+    def _check_form(self, session: Session, header: Header) -> None:
         expected_type = session.joining.delta_wire_type
         if header.wire_type is WireType.SHARED_MEMORY:
             _region_of(session, header)
@@ -219,7 +222,7 @@ class Committing:
         """A complete, valid commit takes its place in the queue, with its part of the budget."""
         hold, header = staged.hold, staged.header
         session = hold.session
-        self._check_next(session, header)
+        self.admit(session, header)
         self._run.reserve(session.worker)
         hold.complete = True
         session.queued_sequence = header.sequence

@@ -88,6 +88,8 @@ class CommitStream:
         if not self._committing.is_next(session, header):
             applied = await self._committing.answer_repeat(session, call, header)
         else:
+            if data is None:  # it has yet to be sent
+                self._committing.admit(session, header)
             with await self._committing.stage(session, call, header) as staged:
                 applied = await self._receive(transport, staged, offset, data, footer)
         await self._reply(transport, session, header, applied)
@@ -143,7 +145,7 @@ class CommitStream:
         telemetry = session.worker.telemetry
         telemetry.bytes_sent += sent
         if not applied.verdict.duplicate:
-            telemetry.bytes_received += self._committing.format(session.joining.delta_wire_type).byte_count
+            telemetry.bytes_received += header.byte_count
 
 
 def _take_over(session: Session, call: Call) -> None:

@@ -20,7 +20,7 @@ from gem_worker.client.messages import CommitOutcome, Membership, RunState, Vers
 from gem_worker.client.pull import Puller
 from gem_worker.client.retry import Patience
 from gem_worker.client.send import byte_view
-from gem_worker.client.session import Session
+from gem_worker.client.session import Formats, Session
 from gem_worker.client.settings import ClientSettings
 from gem_worker.client.watchdog import Watchdog
 
@@ -79,6 +79,8 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._layout = layout
+        # Buffers of the last commit, and their checked views: most workers use the same ones again.
+        self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview] | None = None
         credentials = Credentials(settings)
         calls = Calls(self.address, credentials)
         self._calls = calls
@@ -223,9 +225,14 @@ class Client:
         """
         self._check_usable()
         formats = self._session.formats
-        delta_view = byte_view(delta, formats.delta, "the delta")
-        into_view = byte_view(into, formats.parameters, "the buffer for parameters", writable=True)
-        return self._committer.commit(delta_view, into_view, loss, samples, base=base, in_place=in_place, scale=scale)
+        seen = self._seen
+        if seen is None or seen[0] is not delta or seen[1] is not into or seen[2] is not formats:
+            checked = (
+                byte_view(delta, formats.delta, "the delta"),
+                byte_view(into, formats.parameters, "the buffer for parameters", writable=True),
+            )
+            self._seen = seen = (delta, into, formats, *checked)
+        return self._committer.commit(seen[3], seen[4], loss, samples, base=base, in_place=in_place, scale=scale)
 
     def give_up(self) -> None:
         """Make the call that another thread waits in end, with GivenUp or another error; for good, but for `leave`.

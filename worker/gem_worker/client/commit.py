@@ -39,6 +39,7 @@ class Committer:
         self._on_event = on_event
         self._stream: CommitStream | None = None
         self._chunked: ChunkedCommit | None = None
+        self._receiver: ParametersReceiver | None = None
 
     def has_open_stream(self) -> bool:
         """Whether a stream is open, which keeps the session alive by itself. Any thread may ask."""
@@ -113,7 +114,10 @@ class Committer:
         pulled: Version | None = None
         while True:
             shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
-            reply = CommitReply(ParametersReceiver(payload, into, shared, in_place=in_place), delta.sequence)
+            if self._receiver is None or not self._receiver.fits(payload, into, shared, in_place=in_place):
+                self._receiver = ParametersReceiver(payload, into, shared, in_place=in_place)
+            self._receiver.reset()
+            reply = CommitReply(self._receiver, delta.sequence)
             try:
                 self._open_stream().exchange(outgoing, reply, header_only=applied)
                 return self._applied(reply)

@@ -54,18 +54,22 @@ class ParametersReceiver:
         self._shared = shared
         self._in_place = in_place
         self._handle: transfer_pb2.SharedMemoryHandle | None = None
-        self._assembler: RawAssembler | None = None
+        self._assembler = RawAssembler(payload, into)
         self.version: Version | None = None
         self.parameters = into
 
     @property
     def received(self) -> int:
         """Bytes that have arrived in order: a border, at which a torn transfer can go on."""
-        return self._assembler.received if self._assembler is not None else 0
+        return self._assembler.received
+
+    def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
+        """Whether it was made with these arguments: then `reset` makes it as good as new."""
+        return self._payload is payload and self._into is into and self._shared is shared and self._in_place is in_place
 
     def reset(self) -> None:
         """Forget what has arrived: the transfer starts over."""
-        self._assembler = None
+        self._assembler.restart()
         self._handle = None
         self.version = None
         self.parameters = self._into
@@ -91,9 +95,8 @@ class ParametersReceiver:
         self._handle = header.shared_memory if header.HasField("shared_memory") else None
         if self._handle is not None and self._shared is None:
             raise ServerMisbehavedError("the server names shared memory for a reply that was to come as chunks")
-        # A new one for every attempt: the footer counts the chunks of its own stream, but the CRC is of all bytes.
-        checksum = self._assembler.crc32c if self._assembler is not None else 0
-        self._assembler = RawAssembler(payload, self._into, start=self.received, crc32c=checksum)
+        # The footer counts the chunks of this attempt, but the CRC is of all bytes.
+        self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
     def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:
         payload = self._payload
@@ -107,7 +110,7 @@ class ParametersReceiver:
     @property
     def sink(self) -> RawAssembler:
         """Where chunks go that continue what has arrived."""
-        if self._assembler is None:
+        if self.version is None:
             raise ServerMisbehavedError("the server sent a chunk before the header")
         return self._assembler
 
@@ -120,7 +123,7 @@ class ParametersReceiver:
 
         Of parameters in shared memory: raises TornParametersError when what lies there is not what was announced.
         """
-        if self._assembler is None:
+        if self.version is None:
             raise ServerMisbehavedError("the server sent a footer before the header")
         if self._handle is not None:
             self._take(self._handle)
