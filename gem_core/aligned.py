@@ -1,7 +1,7 @@
 """Vectors that begin where a cache line begins.
 
 NumPy's large ones begin 16 bytes behind that, so that a register of 64 bytes is filled from two lines: what the server
-does with a commit takes 2 to 6 % longer than with these (`benchmarks/staging.py`). Other vectors can be used, too.
+does with a commit takes 2 to 6 % longer than with these. Other vectors can be used, too.
 """
 
 from __future__ import annotations

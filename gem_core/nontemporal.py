@@ -3,7 +3,7 @@
 Before a processor changes a cache line it reads the line, since it cannot know that all of it will be overwritten; and
 what it writes takes the place of something else in the cache. A non-temporal store does neither. So it pays where a
 vector is too long to be in the cache still when it is read: widening 8 or 16 bits takes half of the time, a copy nine
-tenths (`benchmarks/staging.py`). Shorter ones are better kept.
+tenths. Shorter ones are better kept.
 
 LLVM makes no vectors of a loop over such stores, because it cannot know that they will begin where cache lines begin.
 So a kernel computes a strip, which stays in the level 1 cache, and `store_lines` carries it away:

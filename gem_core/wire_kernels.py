@@ -15,9 +15,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from gem_core import wire_types
-from gem_core.aligned import CACHE_LINE
-from gem_core.nontemporal import elements_past_cache, finish_nontemporal, new_strip, store_lines
-from gem_core.rules.blocks import INTEGER, STRIP, block_function, driver
+from gem_core.rules.blocks import driver
 from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
 
 __all__ = ["COMPILED", "warm_up"]
@@ -34,11 +32,6 @@ _HALVES_OUT = types.Array(types.uint16, 1, "C", aligned=True)
 _WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
 _FLOATS_OUT = types.Array(types.float32, 1, "C", aligned=True)
 
-# Elements of a chunk (1 MiB is as many of BFLOAT16, twice that of INT8_BLOCK) from which what it holds passes the cache
-# (a model that has such chunks has vectors that no core keeps in its cache).
-_NONTEMPORAL_FROM = 524_288
-if BLOCK_ELEMENTS > STRIP or 4 * BLOCK_ELEMENTS % CACHE_LINE:
-    raise AssertionError(f"a block of {BLOCK_ELEMENTS} elements is not a strip's part that ends with a cache line")
 # Without their signs the bits of float32 values are in the order of magnitudes, infinity and NaN above all others: so
 # integers can be compared, which vectorises, and which no NaN escapes.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -72,10 +65,10 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
         case WireType.FLOAT32:
             _copy(np.frombuffer(data, np.uint32), out.view(np.uint32), worst)
         case WireType.BFLOAT16:
-            _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), worst, _NONTEMPORAL_FROM)
+            _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), worst)
         case WireType.INT8_BLOCK:
             raw = np.frombuffer(data, np.uint8)
-            _dequantise(raw, raw.view(np.int8), out, worst, BLOCK_ELEMENTS, BLOCK_BYTES, _NONTEMPORAL_FROM)
+            _dequantise(raw, raw.view(np.int8), out, worst, BLOCK_ELEMENTS, BLOCK_BYTES)
         case _:
             return wire_types.decode(wire_type, data, out)
     limit = _LARGEST_SCALE if wire_type is WireType.INT8_BLOCK else _LARGEST
@@ -124,29 +117,14 @@ def _largest(data, worst):  # type: ignore[no-untyped-def]
     worst[0] = largest
 
 
-@driver(_HALVES, _WORDS_OUT, _WORDS_OUT, INTEGER, parallel=False)
-def _widen(data, out, worst, nontemporal_from):  # type: ignore[no-untyped-def]
+@driver(_HALVES, _WORDS_OUT, _WORDS_OUT, parallel=False)
+def _widen(data, out, worst):  # type: ignore[no-untyped-def]
     largest = np.uint32(0)
-    strip, past_cache = new_strip(out), elements_past_cache(out, nontemporal_from)
-    for begin in range(0, past_cache, STRIP):
-        end = min(begin + STRIP, past_cache)
-        largest = max(largest, _widen_part(data, begin, end, strip, 0))
-        store_lines(strip, out, begin, end - begin)
-    if past_cache:
-        finish_nontemporal()
-    worst[0] = max(largest, _widen_part(data, past_cache, out.size, out, past_cache))
-
-
-@block_function
-def _widen_part(data, begin, end, out, at):  # type: ignore[no-untyped-def]
-    """Widen data[begin:end], to `at` in `out`; the largest magnitude."""
-    halves, words = data[begin:end], out[at : at + end - begin]
-    largest = np.uint32(0)
-    for i in range(words.size):
-        bits = np.uint32(np.uint32(halves[i]) << np.uint32(16))
-        words[i] = bits
+    for i in range(out.size):
+        bits = np.uint32(np.uint32(data[i]) << np.uint32(16))
+        out[i] = bits
         largest = max(largest, np.uint32(bits & _MAGNITUDE))
-    return largest
+    worst[0] = largest
 
 
 @driver(_WORDS, _HALVES_OUT, parallel=False)
@@ -159,47 +137,28 @@ def _narrow(values, out):  # type: ignore[no-untyped-def]
         out[i] = np.uint16(rounded) if np.uint32(bits & _MAGNITUDE) <= _INFINITY else np.uint16(0x7FC0)
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, INTEGER, parallel=False)
-def _dequantise(data, signed, out, worst, block_elements, block_bytes, nontemporal_from):  # type: ignore[no-untyped-def]
-    """Beside worst[0]: worst[1] is 1 when an element is -128."""
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    """worst[0] becomes the largest scale's bits (a negative one's are above infinity's); worst[1] is 1 for a -128."""
     largest, lowest = np.uint32(0), np.int8(0)
-    strip, whole = new_strip(out), elements_past_cache(out, nontemporal_from) // block_elements
-    for block in range(whole):
-        scale_bits, least = _dequantise_block(data, signed, block * block_bytes, strip, 0, block_elements)
-        store_lines(strip, out, block * block_elements, block_elements)
-        largest, lowest = max(largest, scale_bits), min(lowest, least)
-    if whole:
-        finish_nontemporal()
-    for block in range(whole, (out.size + block_elements - 1) // block_elements):
-        first = block * block_elements
-        scale_bits, least = _dequantise_block(
-            data, signed, block * block_bytes, out, first, min(block_elements, out.size - first)
+    for block in range((out.size + block_elements - 1) // block_elements):
+        start, first = block * block_bytes, block * block_elements
+        bits = np.uint32(
+            np.uint32(data[start])
+            | np.uint32(data[start + 1]) << np.uint32(8)
+            | np.uint32(data[start + 2]) << np.uint32(16)
+            | np.uint32(data[start + 3]) << np.uint32(24)
         )
-        largest, lowest = max(largest, scale_bits), min(lowest, least)
+        scale = bits.view(np.float32)
+        values = out[first : first + block_elements]
+        elements = signed[start + 4 : start + 4 + values.size]
+        for i in range(values.size):
+            element = elements[i]
+            lowest = min(lowest, element)
+            values[i] = np.float32(element) * scale
+        largest = max(largest, bits)
     worst[0] = largest
     worst[1] = lowest == -128
-
-
-@block_function
-def _dequantise_block(data, signed, start, out, at, count):  # type: ignore[no-untyped-def]
-    """Decode the block at `start` to `at` in `out`.
-
-    Returns the bits of its scale (a negative one's are above infinity's), and its least element.
-    """
-    bits = np.uint32(
-        np.uint32(data[start])
-        | np.uint32(data[start + 1]) << np.uint32(8)
-        | np.uint32(data[start + 2]) << np.uint32(16)
-        | np.uint32(data[start + 3]) << np.uint32(24)
-    )
-    scale = bits.view(np.float32)
-    lowest = np.int8(0)
-    values, elements = out[at : at + count], signed[start + 4 : start + 4 + count]
-    for i in range(values.size):
-        element = elements[i]
-        lowest = min(lowest, element)
-        values[i] = np.float32(element) * scale
-    return bits, lowest
 
 
 @driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from gem_core import checked_copy, wire_kernels
+from gem_core import checked_copy
 from gem_core.aligned import aligned_copy, aligned_empty, aligned_zeros
 from gem_core.nontemporal import elements_past_cache
 from gem_core.rules.blocks import Driver
@@ -15,7 +15,7 @@ from gem_core.rules.blocks import Driver
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction has another name there")
 @pytest.mark.parametrize(
     "kernel",
-    [checked_copy._copy, checked_copy._copy_scaled, wire_kernels._widen, wire_kernels._dequantise],
+    [checked_copy._copy, checked_copy._copy_scaled],
     ids=lambda kernel: kernel.dispatcher.__name__,
 )
 def test_a_kernel_has_nontemporal_stores(kernel: Driver) -> None:

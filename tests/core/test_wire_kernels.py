@@ -109,11 +109,9 @@ def test_a_payload_is_split_and_assembled_alike(wire_type: WireType) -> None:
 @pytest.mark.parametrize("wire_type", [WireType.BFLOAT16, WireType.INT8_BLOCK])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, STRIP, STRIP + BLOCK_ELEMENTS + 3, 2 * STRIP + 16])
-def test_past_the_cache_the_same_is_decoded_and_judged(
+def test_the_same_is_decoded_and_judged_at_any_alignment(
     elements: int, shift: int, wire_type: WireType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether what it goes to begins where a cache line begins (shift 0) or not."""
-    monkeypatch.setattr("gem_core.wire_kernels._NONTEMPORAL_FROM", 0)
     data = bytearray(NUMPY.encode(wire_type, np.random.default_rng(elements).normal(size=elements).astype(np.float32)))
     wanted = np.empty(elements, np.float32)
     assert NUMPY.decode(wire_type, memoryview(data), wanted) is None
