@@ -250,12 +250,12 @@ class LaneConnection:
                 return
             is_chunk = self._lane.missing > 0 and self._sink is not None
             space = self._sink.space() if self._sink is not None and is_chunk else self._lane.space()
-            count = self._socket.recv_into(space)
+            count = self._socket.recv_into(space) if self._tls is None else _read_records(self._tls, space)
             if not count:
                 self.close()
                 return
             taken += count
-            is_drained = self._tls is None and count < len(space)
+            is_drained = count < len(space)
             if is_chunk:
                 self._chunk_received(count)
                 if self._to_drop:
@@ -434,6 +434,15 @@ class LaneConnection:
             await self._drained
         finally:
             self._drained = None
+
+
+def _read_records(tls: ssl.SSLSocket, space: memoryview) -> int:
+    """Fill `space` as far as the peer has sent; a read gives one record, of 16 KiB at most. 0: the peer has ended."""
+    count = tls.recv_into(space)
+    with suppress(*_WOULD_BLOCK):
+        while 0 < count < len(space) and (more := tls.recv_into(space[count:])):
+            count += more
+    return count
 
 
 def _status(code: str, message: str) -> bytes:

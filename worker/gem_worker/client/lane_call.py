@@ -283,7 +283,12 @@ class LaneCall:
         connection = self._socket
         assert connection is not None
         try:
-            count = connection.recv_into(space, 0, 0 if isinstance(connection, ssl.SSLSocket) else flags)
+            if isinstance(connection, ssl.SSLSocket):
+                count = connection.recv_into(space)
+                while flags and 0 < count < len(space):  # a read gives one record, of 16 KiB at most
+                    count += connection.recv_into(space[count:])
+            else:
+                count = connection.recv_into(space, 0, flags)
         except (BlockingIOError, ssl.SSLWantReadError):
             raise
         except OSError as error:
