@@ -146,6 +146,8 @@ class LaneConnection:
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
     ) -> NoReturn:
         """End the connection with a status. Always raises grpc.aio.AbortError."""
+        if self._lane.state is State.HELLO:
+            self._on_illegal(self, details)
         encoded = next((value for _, value in trailing_metadata), b"")
         self._end(encoded or _status(code.name, details))
         raise grpc.aio.AbortError
@@ -216,6 +218,9 @@ class LaneConnection:
         except _WOULD_BLOCK:
             return
         except OSError:
+            self.close()
+        except Exception:
+            logger.exception("a connection of the lane failed")
             self.close()
 
     def _handshake(self) -> bool:
@@ -291,6 +296,8 @@ class LaneConnection:
             self.close()
 
     def _hello(self, frame: Frame) -> None:
+        if self.task is not None:
+            raise IllegalFrameError("a second HELLO")
         try:
             hello = lane_pb2.LaneHello.FromString(bytes(frame.body))
         except DecodeError:
