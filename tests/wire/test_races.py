@@ -291,7 +291,7 @@ async def read_rest(stream: Stream, header_field: str, transfer: Transfer) -> No
 
 
 async def answered_or_superseded(call: Awaitable[None]) -> None:
-    """Where the call is refused it is as SUPERSEDED; on the lane, where a message was torn, the connection just ends."""
+    """Where the call is refused it is as SUPERSEDED; on the lane, where a message is torn, the connection ends."""
     [answer] = await asyncio.wait_for(asyncio.gather(call, return_exceptions=True), PATIENCE)
     if answer is None:
         return
