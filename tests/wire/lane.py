@@ -13,6 +13,8 @@ from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
+from tests.wire.refusals import PATIENCE
+
 HELLO, WELCOME, MESSAGE, END, CANCEL, PING, PONG = range(1, 8)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _TOO_LATE = grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"
@@ -71,14 +73,14 @@ class LanePeer:
 
     async def expect(self, kind: int) -> bytes:
         """The body of the next frame, which is of this kind."""
-        received = await self.receive()
+        received = await asyncio.wait_for(self.receive(), PATIENCE)
         assert received is not None, "the connection ended"
         assert received[0] == kind, received
         return received[1]
 
     async def closed(self) -> bool:
         """Whether nothing but the connection's end comes."""
-        return await self.receive() is None
+        return await asyncio.wait_for(self.receive(), PATIENCE) is None
 
     async def end(self) -> status_pb2.Status:
         """Expects END and the connection's end."""
