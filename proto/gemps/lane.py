@@ -208,7 +208,7 @@ class Lane:
 
     def enter(self, state: State) -> None:
         """The MESSAGE that was just received or sent passes the turn."""
-        if state not in TURNS[self.state]:
+        if state not in TURNS.get(self.state, ()):
             raise AssertionError(f"from {self.state.name} to {state.name}")
         self._move(state)
 

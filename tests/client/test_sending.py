@@ -1,62 +1,67 @@
-"""Large payloads are cut while gRPC takes them, never in advance."""
+"""Large payloads are cut while the transport takes them, never in advance."""
 
 import pytest
 from gem_worker.client.commit_call import RequestFeed
-from gem_worker.client.send import Source, chunk_messages, count_chunks
+from gem_worker.client.send import payload_messages
+from gem_worker.client.watchdog import Watched
 from gemps.framing import split_chunk
-from gemps.v1 import commit_pb2, transfer_pb2
+from gemps.v1 import commit_pb2
 
 from gem_core.checksum import crc32c
+from gem_core.chunking import ScaledSplitter
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from tests.client.models import LARGE, LARGE_CHUNK_BYTES, LARGE_CHUNKS, payload
 
 
-def messages_of(made: list[int]) -> RequestFeed:
-    format_ = PayloadFormat(LARGE, WireType.FLOAT32)
+class Counted(Watched):
+    """Counts signs of progress."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.waiting = False
+        self.count = 0
+
+    def progress(self) -> None:
+        super().progress()
+        self.count += 1
+
+
+def messages_of(watched: Watched) -> RequestFeed:
+    source = ScaledSplitter(PayloadFormat(LARGE, WireType.FLOAT32), LARGE_CHUNK_BYTES).load(payload(LARGE, 1.0))
     feed = RequestFeed()
-    feed.put(
-        chunk_messages(
-            Source(payload(LARGE, 1.0), format_),
-            format_,
-            LARGE_CHUNK_BYTES,
-            2,
-            first=b"",
-            last=lambda checksum: commit_pb2.CommitRequest(
-                footer=transfer_pb2.Footer(byte_count=7, crc32c=checksum)
-            ).SerializeToString(),
-            on_message=lambda: made.append(len(made)),
-            on_last=lambda: made.append(-1),
-        )
-    )
-    feed.put([(b"ne", b"xt")])
+    feed.put(payload_messages(source, 2, commit_pb2.CommitRequest(), watched, sequence=9))
+    feed.put([(b"ne", b"xt", True)])
     feed.end()
     return feed
 
 
 def test_messages_are_made_when_they_are_asked_for() -> None:
-    made: list[int] = []
-    feed = messages_of(made)
-    assert made == []
-    for expected in ([0], [0, 1], [0, 1, 2], [0, 1, 2, 3, -1]):
+    """The server has the next word when the last one is handed over."""
+    watched = Counted()
+    feed = messages_of(watched)
+    assert watched.count == 0
+    for number in range(1, LARGE_CHUNKS + 1):
+        assert not watched.waiting
         next(feed)
-        assert made == expected
+        assert watched.count == number
+    assert (watched.waiting, watched.sequence) == (True, 9)
     assert next(feed) == b"next"
     with pytest.raises(StopIteration):
         next(feed)
 
 
 def test_chunks_join_to_the_payload_and_only_the_last_has_the_footer() -> None:
-    format_ = PayloadFormat(LARGE, WireType.FLOAT32)
-    assert count_chunks(format_, LARGE_CHUNK_BYTES) == LARGE_CHUNKS
     received = bytearray()
     footers = []
-    for message in list(messages_of([]))[:-1]:
+    for message in list(messages_of(Counted()))[:-1]:
         rest, offset, data = split_chunk(message, 2)
         assert data is not None
         assert offset == len(received)
         received += data
         fields = commit_pb2.CommitRequest.FromString(rest)
-        footers.append(fields.footer.crc32c if fields.HasField("footer") else None)
+        footers.append(fields.footer if fields.HasField("footer") else None)
     assert received == payload(LARGE, 1.0)
-    assert footers == [None, None, None, crc32c(received)]
+    *others, last = footers
+    assert others == [None] * (LARGE_CHUNKS - 1)
+    assert (last.byte_count, last.chunk_count, last.crc32c) == (len(received), LARGE_CHUNKS, crc32c(received))

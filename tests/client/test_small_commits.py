@@ -8,14 +8,12 @@ from types import FrameType
 
 import gem_worker.client
 import gemps
-import numpy as np
 import pytest
-from gem_worker.client import Client, EventKind, direct_call
+from gem_worker.client import Client, EventKind
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version
-from gem_worker.client.outgoing import Delta, WholeCommits
+from gem_worker.client.outgoing import ChunkedCommit, Delta
 from gem_worker.client.receive import ParametersReceiver
-from gem_worker.client.send import SmallSource, Source
 from gem_worker.client.watchdog import Watched
 from gemps.v1 import commit_pb2, transfer_pb2
 
@@ -60,7 +58,6 @@ def message_of(data: bytes, **header: object) -> commit_pb2.CommitRequest:
             session_id=SESSION_ID,
             wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
             byte_count=len(data),
-            payload_crc32c=crc32c(data),
             **header,  # type: ignore[arg-type]
         ),
         footer=transfer_pb2.Footer(byte_count=len(data), chunk_count=1 if data else 0, crc32c=crc32c(data)),
@@ -73,46 +70,47 @@ def message_of(data: bytes, **header: object) -> commit_pb2.CommitRequest:
 @pytest.mark.parametrize("layout", [SMALL, WITH_BUFFER, EMPTY, ONLY_BUFFERS], ids=lambda one: one.tensors[0].name)
 def test_each_commits_message_says_this_commit_and_nothing_of_the_one_before(layout: Layout) -> None:
     format_ = PayloadFormat(layout, WireType.FLOAT32)
-    commits = WholeCommits(SESSION_ID, format_)
+    commits = ChunkedCommit(SESSION_ID, format_, 1000)
     first, second = (bytes([value]) * format_.byte_count for value in (1, 2))
-    made = commits.make(delta_of(first, loss=0.5, samples=9))
     version = transfer_pb2.Version(incarnation=7, clock=41)
-    assert commit_pb2.CommitRequest.FromString(b"".join(made.first_message())) == message_of(
-        first, sequence=3, base_version=version, loss=0.5, samples=9
-    )
-    made = commits.make(delta_of(second, sequence=4, base=Version(7, 42)))
+    made = commits.begin(delta_of(first, loss=0.5, samples=9))
+    assert sent_first(made) == message_of(first, sequence=3, base_version=version, loss=0.5, samples=9)
+    assert made.question()  # which puts a checksum into the header
+    made = commits.begin(delta_of(second, sequence=4, base=Version(7, 42)))
     version.clock = 42
-    assert commit_pb2.CommitRequest.FromString(b"".join(made.first_message())) == message_of(
-        second, sequence=4, base_version=version
-    )
+    assert sent_first(made) == message_of(second, sequence=4, base_version=version)
 
 
-def test_a_repeat_is_the_same_message_and_the_question_its_header() -> None:
+def sent_first(commit: ChunkedCommit) -> commit_pb2.CommitRequest:
+    """An attempt's first and only message."""
+    ((head, data, last),) = commit.first_messages(Watched(lambda: None))
+    assert last
+    return commit_pb2.CommitRequest.FromString(bytes(head) + bytes(data))
+
+
+@pytest.mark.parametrize("scale", [None, -0.1])
+def test_a_repeat_is_the_same_bytes_and_the_question_its_header(scale: float | None) -> None:
+    """All attempts but the first tell the checksum in the header, too."""
     data = bytes(payload(SMALL, 0.5))
-    made = WholeCommits(SESSION_ID, PayloadFormat(SMALL, WireType.FLOAT32)).make(delta_of(data, scale=-0.1))
-    message = b"".join(made.first_message())
-    assert b"".join(made.first_message()) == message
-    sent = commit_pb2.CommitRequest.FromString(message)
-    assert commit_pb2.CommitRequest.FromString(made.question()) == commit_pb2.CommitRequest(header=sent.header)
-    assert not sent.header.HasField("scale")
+    made = ChunkedCommit(SESSION_ID, PayloadFormat(SMALL, WireType.FLOAT32), 1000).begin(delta_of(data, scale=scale))
+    first = sent_first(made)
+    assert not first.header.HasField("payload_crc32c")
+    expected = commit_pb2.CommitRequest()
+    expected.CopyFrom(first)
+    expected.header.payload_crc32c = first.footer.crc32c
+    assert first.footer.crc32c == crc32c(first.chunk.data)
+    for _ in range(2):
+        assert sent_first(made) == expected
+    assert commit_pb2.CommitRequest.FromString(made.question()) == commit_pb2.CommitRequest(header=expected.header)
+    assert not first.header.HasField("scale")
     watched = Watched(lambda: None)
     watched.waiting = False
-    (rest,) = made.messages_after_proceed(watched)
-    assert commit_pb2.CommitRequest.FromString(b"".join(rest)) == commit_pb2.CommitRequest(
-        chunk=sent.chunk, footer=sent.footer
+    ((head, data_of_rest, last),) = made.messages_after_proceed(watched)
+    assert last
+    assert commit_pb2.CommitRequest.FromString(bytes(head) + bytes(data_of_rest)) == commit_pb2.CommitRequest(
+        chunk=first.chunk, footer=first.footer
     )
     assert (watched.waiting, watched.sequence) == (True, 3)
-
-
-@pytest.mark.parametrize("layout", [SMALL, WITH_BUFFER, EMPTY, ONLY_BUFFERS], ids=lambda one: one.tensors[0].name)
-def test_a_small_payload_is_scaled_as_a_large_one(layout: Layout) -> None:
-    format_ = PayloadFormat(layout, WireType.FLOAT32)
-    source = SmallSource(format_)
-    generator = np.random.default_rng(3)
-    for scale in (None, -0.05, 1 / 3):
-        values = generator.standard_normal(layout.parameter_count).astype(np.float32)
-        data = memoryview(values.tobytes() + bytes(range(layout.buffer_bytes)))
-        assert bytes(source.take(data, scale)) == bytes(Source(data, format_, scale).whole())
 
 
 def test_a_header_alone_that_the_server_lets_proceed_is_followed_by_the_payload(
@@ -164,19 +162,15 @@ def receiver_into(into: memoryview) -> ParametersReceiver:
     return ParametersReceiver(PayloadFormat(SMALL, WireType.FLOAT32), into)
 
 
-def test_a_whole_reply_that_is_right_is_taken_at_once() -> None:
+def test_a_reply_that_is_right_is_taken() -> None:
     data, into = bytes(range(32)), buffer(SMALL)
     receiver = receiver_into(into)
-    assert take_whole(receiver, reply_of(data))
+    take_apart(receiver, reply_of(data))
     assert bytes(into) == data
     assert receiver.version == Version(7, 42)
     assert receiver.received == len(data)
     receiver.reset()
     assert (receiver.version, receiver.received) == (None, 0)
-
-
-def take_whole(receiver: ParametersReceiver, reply: commit_pb2.CommitResponse) -> bool:
-    return receiver.take_whole(reply.parameters, reply.chunk.offset, reply.chunk.data, reply.footer)
 
 
 def other_digest(reply: commit_pb2.CommitResponse) -> None:
@@ -215,14 +209,10 @@ WRONG: dict[str, tuple[Callable[[commit_pb2.CommitResponse], object], type[Excep
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_whole_reply_that_is_wrong_is_left_to_those_who_say_what_is_wrong(wrong: str) -> None:
+def test_a_reply_that_is_wrong_is_refused(wrong: str) -> None:
     change, error = WRONG[wrong]
-    into = buffer(SMALL)
-    receiver, reply = receiver_into(into), reply_of(bytes(range(32)))
+    receiver, reply = receiver_into(buffer(SMALL)), reply_of(bytes(range(32)))
     change(reply)
-    assert not take_whole(receiver, reply)
-    assert (receiver.version, receiver.received) == (None, 0)
-    assert bytes(into) == bytes(buffer(SMALL))
     with pytest.raises(error):
         take_apart(receiver, reply)
 
@@ -233,20 +223,12 @@ def take_apart(receiver: ParametersReceiver, reply: commit_pb2.CommitResponse) -
     receiver.finish(reply.footer)
 
 
-def test_what_goes_on_is_not_taken_for_a_whole_reply() -> None:
-    reply = reply_of(bytes(range(32)))
-    receiver = receiver_into(buffer(SMALL))
-    receiver.announce(reply.parameters)
-    assert not take_whole(receiver, reply)
-
-
 # --- what breaks, and what comes between
 
 
 def test_a_stream_that_breaks_as_soon_as_the_server_has_spoken_is_repeated_as_any_other(
-    script: Script, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    script: Script, connect: Connect
 ) -> None:
-    monkeypatch.setattr(direct_call, "_FRESH", 60.0)
     server = script(SMALL)
     connected = connect(server.address, SMALL)
     client = connected.client

@@ -1,7 +1,18 @@
 """gemps.framing against the generated protobuf code."""
 
 import pytest
-from gemps.framing import COMMIT_REQUEST_CHUNK, FramingError, before_chunk, chunk_at_end, count_fields, split_chunk
+from gemps.framing import (
+    COMMIT_REQUEST_CHUNK,
+    MAX_FIELDS_BYTES,
+    FramingError,
+    before_chunk,
+    chunk_messages,
+    count_fields,
+    message_head,
+    parse_fields,
+    split_chunk,
+    take_apart,
+)
 from gemps.v1 import commit_pb2, layout_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
@@ -46,17 +57,113 @@ def test_a_chunk_at_the_end_is_found_in_the_beginning(offset: int, data: bytes, 
     rest = commit_pb2.CommitRequest(footer=transfer_pb2.Footer(chunk_count=9) if footer else None).SerializeToString()
     head = before_chunk(rest, COMMIT_REQUEST_CHUNK, offset, len(data))
     message = memoryview(head + data)
-    found = chunk_at_end(message[:begin], len(message), COMMIT_REQUEST_CHUNK)
-    assert found == ((rest, offset, len(head)) if data and begin >= len(head) else None)
+    if data and begin >= len(head):
+        found = message_head(message[:begin], len(message), COMMIT_REQUEST_CHUNK)
+        assert found == (rest, offset, len(head))
+    else:
+        with pytest.raises(FramingError):
+            message_head(message[:begin], len(message), COMMIT_REQUEST_CHUNK)
 
 
 @settings(max_examples=500)
 @given(raw=st.binary(max_size=60), begin=st.integers(0, 60))
 def test_of_arbitrary_bytes_no_other_chunk_is_found(raw: bytes, begin: int) -> None:
-    found = chunk_at_end(memoryview(raw)[:begin], len(raw), COMMIT_REQUEST_CHUNK)
-    if found is not None:
-        rest, offset, start = found
-        assert split_chunk(raw, COMMIT_REQUEST_CHUNK) == (rest, offset, memoryview(raw)[start:])
+    try:
+        rest, offset, start = message_head(memoryview(raw)[:begin], len(raw), COMMIT_REQUEST_CHUNK)
+    except FramingError:
+        return
+    assert split_chunk(raw, COMMIT_REQUEST_CHUNK) == (rest, offset, memoryview(raw)[start:])
+
+
+def test_a_field_behind_a_large_messages_chunk_is_refused() -> None:
+    """Its receiver would take the field for data."""
+    raw = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(offset=300, data=bytes(500))).SerializeToString()
+    footer = commit_pb2.CommitRequest(footer=transfer_pb2.Footer(chunk_count=9)).SerializeToString()
+    with pytest.raises(FramingError, match="must end with its chunk"):
+        message_head(memoryview(raw)[:100], len(raw) + len(footer), COMMIT_REQUEST_CHUNK)
+
+
+def test_an_offset_behind_the_data_of_a_large_messages_chunk_is_refused() -> None:
+    chunk = b"\x12\x03abc\x08\x05"  # legal protobuf: data, then offset
+    raw = bytes((0x12, len(chunk))) + chunk
+    assert split_chunk(raw, COMMIT_REQUEST_CHUNK) == (b"", 5, memoryview(b"abc"))
+    with pytest.raises(FramingError, match="must end with its chunk"):
+        message_head(memoryview(raw)[:6], len(raw), COMMIT_REQUEST_CHUNK)
+
+
+@pytest.mark.parametrize("size", [10, 70_000, 100_000], ids=["small", "small at its border", "large"])
+@pytest.mark.parametrize("fields", ["none", "footer", "unknown"])
+def test_a_message_is_taken_apart_alike_whatever_its_size(size: int, fields: str) -> None:
+    data = bytes(size)
+    message = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(offset=8, data=data))
+    if fields == "footer":
+        message.footer.chunk_count = 9
+    unknown = b"\x9a\x06\x03abc" if fields == "unknown" else b""
+    parsed, offset, found = take_apart(commit_pb2.CommitRequest, message.SerializeToString() + unknown, 2)
+    assert (offset, found) == (8, data)
+    assert parsed.footer.chunk_count == message.footer.chunk_count
+    assert not parsed.HasField("header")
+
+
+def test_a_message_without_a_chunk_is_taken_apart() -> None:
+    raw = commit_pb2.CommitRequest(header=commit_pb2.CommitHeader(sequence=5)).SerializeToString()
+    parsed, offset, data = take_apart(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
+    assert (parsed.header.sequence, offset, data) == (5, 0, None)
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=60))
+def test_taking_arbitrary_bytes_apart_never_does_worse_than_a_framing_error(raw: bytes) -> None:
+    try:
+        parsed, offset, data = take_apart(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
+    except FramingError:
+        return
+    expected = commit_pb2.CommitRequest.FromString(raw)
+    assert (expected.HasField("chunk"), expected.chunk.offset) == (data is not None, offset)
+    assert expected.chunk.data == bytes(data or b"")
+    assert parsed.header == expected.header
+
+
+@pytest.mark.parametrize("data", [b"", bytes(100_000)], ids=["small", "large"])
+@pytest.mark.parametrize("over", [0, 1])
+def test_fields_beside_the_chunk_have_a_limit(data: bytes, over: int) -> None:
+    message = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=data) if data else None)
+    message.header.session_id = b"x" * (MAX_FIELDS_BYTES - 6 + over)  # and two tags, and two lengths of two bytes
+    if over:
+        with pytest.raises(FramingError, match="beside its chunk, more than"):
+            take_apart(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
+    else:
+        parsed, _, _ = take_apart(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
+        assert parsed.header == message.header
+
+
+def test_fields_that_are_no_message_are_refused() -> None:
+    with pytest.raises(FramingError, match=r"not a gemps\.v1\.CommitRequest"):
+        parse_fields(commit_pb2.CommitRequest, b"\x0a\x05\x0a")
+
+
+@given(sizes=st.lists(st.integers(1, 50), max_size=5))
+def test_a_payload_becomes_messages_with_the_fields_around_it(sizes: list[int]) -> None:
+    total = sum(sizes)
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    chunks = [(start, memoryview(bytes([size]) * size)) for start, size in zip(starts, sizes, strict=True)]
+    asked: list[tuple[bool, bool]] = []
+
+    def fields(first: bool, last: bool) -> bytes:
+        asked.append((first, last))
+        header = commit_pb2.CommitHeader(sequence=1) if first else None
+        return commit_pb2.CommitRequest(
+            header=header, footer=transfer_pb2.Footer(chunk_count=7) if last else None
+        ).SerializeToString()
+
+    messages = list(chunk_messages(chunks, COMMIT_REQUEST_CHUNK, total, fields))
+    assert [last for _, _, last in messages] == [False] * (len(messages) - 1) + [True]
+    assert asked == [(number == 0, number == len(messages) - 1) for number in range(len(messages))]
+    parsed = [commit_pb2.CommitRequest.FromString(head + data) for head, data, _ in messages]
+    assert [(one.chunk.offset, one.chunk.data) for one in parsed if one.HasField("chunk")] == chunks
+    assert len(parsed) == max(1, len(sizes))
+    assert [one.HasField("header") for one in parsed] == [first for first, _ in asked]
+    assert [one.HasField("footer") for one in parsed] == [last for _, last in asked]
 
 
 def test_message_without_chunk_is_handed_on_whole() -> None:

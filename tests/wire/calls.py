@@ -1,7 +1,10 @@
 """Calls of the service from its descriptor, on grpc.aio, taking generated messages or raw bytes."""
 
 import asyncio
-from collections.abc import Coroutine
+import ssl
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -17,6 +20,17 @@ SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerServi
 _NOT_THE_SERVERS_STATUS = "Internal error from Core"
 
 
+class Trust:
+    """What servers and their clients are started with; without an authority they speak no TLS."""
+
+    authority: Path | None = None
+    of_servers: Mapping[str, str] = MappingProxyType({})
+
+
+def tls_context() -> ssl.SSLContext | None:
+    return ssl.create_default_context(cafile=Trust.authority) if Trust.authority is not None else None
+
+
 def open_channel(address: str, *, reads_ahead: bool = True) -> grpc.aio.Channel:
     """A channel with a connection of its own and gRPC's default limits: what a client unconfigured would have.
 
@@ -25,6 +39,9 @@ def open_channel(address: str, *, reads_ahead: bool = True) -> grpc.aio.Channel:
     options = [("grpc.use_local_subchannel_pool", 1)]
     if not reads_ahead:
         options += [("grpc.http2.lookahead_bytes", 65_535), ("grpc.http2.bdp_probe", 0)]
+    if Trust.authority is not None:
+        credentials = grpc.ssl_channel_credentials(Trust.authority.read_bytes())
+        return grpc.aio.secure_channel(address, credentials, options=options)
     return grpc.aio.insecure_channel(address, options=options)
 
 

@@ -1,11 +1,14 @@
 """Fixtures: servers, each stopped at the test's end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.security.authority import Authority
+from tests.wire.calls import Trust
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker
 
@@ -34,7 +37,25 @@ async def serving(serve: Serve) -> Serving:
     return await serve()
 
 
-@pytest.fixture(params=["ordinary port", "commit port"])
-def either_port(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commit calls go to gRPC's port, then once more to the server's own."""
-    monkeypatch.setattr(RawWorker, "at_commit_port", request.param == "commit port")
+@pytest.fixture(params=["gRPC", "lane"])
+def each_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Commit calls go over gRPC, then once more over the lane."""
+    return _choose(request, monkeypatch)
+
+
+@pytest.fixture(params=["gRPC", "lane", "lane with TLS"])
+def each_transport_and_tls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, and once more with TLS, at both ports."""
+    return _choose(request, monkeypatch)
+
+
+def _choose(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(RawWorker, "uses_lane", request.param != "gRPC")
+    if request.param == "lane with TLS":
+        folder: Path = request.getfixturevalue("tmp_path_factory").mktemp("tls")
+        authority = Authority(folder)
+        certificate, key = authority.pair("server").write(folder, "server")
+        monkeypatch.setattr(Trust, "authority", authority.file)
+        monkeypatch.setattr(Trust, "of_servers", {"tls_cert": str(certificate), "tls_key": str(key)})
+    chosen: str = request.param
+    return chosen

@@ -1,11 +1,14 @@
 """A client process that begins transfers, says how far it got, and waits to be killed.
 
-    python doomed_client.py ADDRESS METHOD MESSAGES_FILE ...
+    python doomed_client.py ADDRESS METHOD AUTHORITY MESSAGES_FILE ...
 
-METHOD is Commit or Initialize. Each MESSAGES_FILE holds the serialised requests of one stream, each after its length (4
-bytes, little-endian); after a commit's first one the server's answer (proceed) is awaited, if there are more.
+METHOD is Commit, Initialize or Lane, AUTHORITY a PEM file or empty: no TLS (only the lane has it here). Each
+MESSAGES_FILE holds the serialised requests of one stream, each after its length (4 bytes, little-endian), and for the
+lane the HELLO before them; after a commit's first one the server's answer (proceed) is awaited, if there are more.
 """
 
+import socket
+import ssl
 import struct
 import sys
 import threading
@@ -61,7 +64,49 @@ class Transfer:
         threading.Event().wait()
 
 
-def main(address: str, method: str, *files: str) -> None:
+class LaneTransfer:
+    """The same on the lane."""
+
+    def __init__(self, address: str, authority: str, messages: list[bytes]) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        if authority:
+            tls = ssl.create_default_context(cafile=authority)
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+        self._hello, *self._messages = messages
+
+    def wait(self) -> None:
+        """Until all is on its way."""
+        self._send(1, self._hello)
+        self._receive()
+        for number, message in enumerate(self._messages):
+            self._send(3, message)
+            if number == 0 and len(self._messages) > 1:
+                self._receive()
+
+    def _send(self, kind: int, body: bytes) -> None:
+        self._socket.sendall(struct.pack("<IB", len(body), kind) + body)
+
+    def _receive(self) -> bytes:
+        size, _ = struct.unpack("<IB", self._exactly(5))
+        return self._exactly(size)
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            assert piece, "the server closed the connection"
+            data += piece
+        return data
+
+
+def main(address: str, method: str, authority: str, *files: str) -> None:
+    if method == "Lane":
+        lanes = [LaneTransfer(address, authority, read_messages(Path(file))) for file in files]
+        for lane in lanes:
+            lane.wait()
+        print("sent", flush=True)
+        threading.Event().wait()
     with grpc.insecure_channel(address) as channel:
         transfers = [Transfer(channel, method, read_messages(Path(file))) for file in files]
         for transfer in transfers:

@@ -13,7 +13,10 @@ from typing import Any, Self
 from google.protobuf.message import Message
 
 from tests.wire import doomed_client, serve_process
+from tests.wire.calls import Trust
+from tests.wire.lane import hello
 from tests.wire.serving import Endpoint
+from tests.wire.worker import RawWorker
 
 START_PATIENCE = 120.0
 
@@ -47,7 +50,7 @@ def _kib(path: Path, field: str) -> int:
 async def server_process(directory: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
     """A server process, ended with SIGTERM; it must exit with 0."""
     ready = directory / "ready.json"
-    told = {"bind": "127.0.0.1:0", "ready_file": str(ready)} | settings
+    told = {"bind": "127.0.0.1:0", "ready_file": str(ready)} | dict(Trust.of_servers) | settings
     process = await asyncio.create_subprocess_exec(sys.executable, serve_process.__file__, json.dumps(told))
     try:
         async with asyncio.timeout(START_PATIENCE):
@@ -71,13 +74,21 @@ async def server_process(directory: Path, **settings: Any) -> AsyncIterator[Serv
 
 @asynccontextmanager
 async def doomed_process(
-    address: str, folder: Path, method: str, streams: Sequence[Sequence[Message]]
+    worker: RawWorker, folder: Path, method: str, streams: Sequence[Sequence[Message]]
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A client process that has sent these messages; killed (-9) in the end, if the test did not."""
+    """A client process that has sent these messages as this worker; killed (-9) in the end, if the test did not.
+
+    Commits go over the lane where the worker's do.
+    """
+    address, first, authority = worker.address, list[Message](), ""
+    if method == "Commit" and worker.uses_lane:
+        membership = worker.membership
+        method, address = "Lane", f"{address.rpartition(':')[0]}:{membership.lane_port}"
+        first, authority = [hello(worker.session_id, membership.incarnation)], str(Trust.authority or "")
     files = [folder / f"stream-{number}" for number in range(len(streams))]
     for file, messages in zip(files, streams, strict=True):
-        doomed_client.write_messages(file, [message.SerializeToString() for message in messages])
-    async with killed_script(doomed_client, address, method, *map(str, files), says="sent") as process:
+        doomed_client.write_messages(file, [message.SerializeToString() for message in (*first, *messages)])
+    async with killed_script(doomed_client, address, method, authority, *map(str, files), says="sent") as process:
         yield process
 
 

@@ -9,7 +9,7 @@ from gem_server.server import MakeQueue, Server
 from gem_server.settings import ServerSettings
 from gemps.v1 import parameters_pb2, status_pb2
 
-from tests.wire.calls import Stream, Stub, open_channel
+from tests.wire.calls import Stream, Stub, Trust, open_channel
 from tests.wire.model import FLOAT32, SMALL, Model, Values
 from tests.wire.refusals import PATIENCE, Refusal, refused
 from tests.wire.transfer import Commit, Transfer
@@ -144,7 +144,7 @@ class Serving(Endpoint):
 
     @classmethod
     async def start(cls, make_queue: MakeQueue | None = None, **settings: Any) -> "Serving":
-        server = Server(ServerSettings(**({"bind": "127.0.0.1:0"} | settings)), make_queue)
+        server = Server(ServerSettings(**({"bind": "127.0.0.1:0"} | dict(Trust.of_servers) | settings)), make_queue)
         return cls(server, await server.start())
 
     async def stop(self) -> None:

@@ -11,7 +11,7 @@ from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport_and_tls")
 
 EXPIRED = status_pb2.WORKER_STATE_EXPIRED
 BOTH_SIZES = pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])

@@ -1,14 +1,15 @@
 """A commit whose bytes, order or sizes are wrong is refused, and changes nothing (DESIGN.md section 3)."""
 
+import grpc
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
 
 from tests.wire.model import INT8_BLOCK, LARGE, SMALL, Model, Tensor
 from tests.wire.serving import Serving
 from tests.wire.transfer import CHUNK_LIMIT, Commit, cut_payload, footer_of
-from tests.wire.worker import RawWorker
+from tests.wire.worker import CommitStream, RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport_and_tls")
 
 KIB = 1024
 # Larger than one chunk may be, so that a chunk can be too large without running beyond the payload's end.
@@ -28,6 +29,16 @@ def chunked(worker: RawWorker, chunk_bytes: int = 40 * KIB) -> Commit:
 
 def chunk_at(commit: Commit, start: int, end: int) -> transfer_pb2.Chunk:
     return transfer_pb2.Chunk(offset=start, data=commit.payload[start:end])
+
+
+async def refused_or_illegal(stream: CommitStream, *reasons: str) -> None:
+    """Refused over gRPC; on the lane such a frame is illegal, whatever it says: END has no reason of errors.proto."""
+    if not stream.worker.uses_lane:
+        await stream.refused(*reasons)
+        return
+    with pytest.raises(grpc.aio.AioRpcError, match="a frame of kind 3 with") as raised:
+        await stream.receive()
+    assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 # -- messages and their order ------------------------------------------------------------------------------------------
@@ -79,7 +90,7 @@ async def test_empty_first_message_is_refused(serving: Serving) -> None:
     async with serving.unchanged(worker):
         stream = worker.commit_stream()
         await stream.send(b"")
-        await stream.refused("OUT_OF_ORDER", "MALFORMED")
+        await refused_or_illegal(stream, "OUT_OF_ORDER", "MALFORMED")
 
 
 async def test_second_header_before_the_footer_is_refused(serving: Serving) -> None:
@@ -99,7 +110,7 @@ async def test_chunk_of_a_large_payload_in_the_message_of_its_header_is_refused(
     async with serving.unchanged(worker):
         stream = worker.commit_stream()
         await stream.send(commit_pb2.CommitRequest(header=commit.header, chunk=commit.chunks[0]))
-        await stream.refused("OUT_OF_ORDER")
+        await refused_or_illegal(stream, "OUT_OF_ORDER")
 
 
 async def test_another_session_in_a_later_header_of_the_stream_is_refused(serving: Serving) -> None:
@@ -138,7 +149,8 @@ async def test_fields_of_a_later_contract_are_ignored(serving: Serving) -> None:
     await stream.send(commit.opening().SerializeToString() + unknown)
     await stream.proceed()
     for message in commit.chunk_messages():
-        await stream.send(unknown + message.SerializeToString() + unknown)
+        # On the lane the chunk of a large message is its last field.
+        await stream.send(unknown + message.SerializeToString() + (b"" if worker.uses_lane else unknown))
     await stream.send(unknown + commit.closing().SerializeToString())
     assert (await stream.outcome()).verdict.sequence == 1
 

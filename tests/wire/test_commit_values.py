@@ -9,7 +9,7 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import MIB, Commit, cut_payload, footer_of
 from tests.wire.worker import RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport_and_tls")
 
 KIB = 1024
 

@@ -21,7 +21,7 @@ from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
 from tests.wire.worker import CommitStream, RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 
 class HeldQueue(FifoQueue):

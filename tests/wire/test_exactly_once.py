@@ -8,7 +8,7 @@ from tests.wire.model import LARGE, SMALL, Model
 from tests.wire.serving import Serving
 from tests.wire.worker import Outcome, RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport_and_tls")
 
 BOTH_SIZES = pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 

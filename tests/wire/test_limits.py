@@ -8,10 +8,11 @@ import grpc
 import numpy as np
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
-from tests.server.commit_peer import Peer, data, opening
+from google.rpc import status_pb2
 
 from tests.wire.calls import answer_to
 from tests.wire.conftest import Serve
+from tests.wire.lane import HELLO, MESSAGE, WELCOME, LanePeer, frame, hello
 from tests.wire.model import LARGE, SMALL
 from tests.wire.processes import PeakMeter, server_process
 from tests.wire.refusals import PATIENCE, read_refusal, refused
@@ -19,10 +20,9 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import MESSAGE_LIMIT, MIB
 from tests.wire.worker import CommitStream, RawWorker, all_of
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 KIB = 1024
-COMMIT = "/gemps.v1.ParameterServerService/Commit"
 METHODS = ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control")
 
 
@@ -147,26 +147,25 @@ async def test_holder_that_stalls_when_others_wait_already_loses_its_buffer(serv
 
 
 async def test_what_comes_after_the_buffer_was_lost_reaches_nobody_elses_delta(serve: Serve) -> None:
-    """A chunk is received into the buffer itself at the commit port: half of it before, half of it after."""
+    """On the lane a chunk is received into the buffer itself: half of it before, half of it after."""
     serving = await serve(staging_buffers=1, stall_timeout=0.2)
     first, second = await serving.training(2, LARGE)
     before = second.held
     assert before is not None
-    peer = await Peer.at(first.membership.commit_port)
-    await peer.begin()
-    await peer.send(opening(path=COMMIT, incarnation=first.membership.incarnation))
+    peer = await LanePeer.connect("127.0.0.1", first.membership.lane_port)
+    await peer.send(HELLO, hello(first.session_id, first.membership.incarnation).SerializeToString())
+    await peer.expect(WELCOME)
     poison = first.prepare(first.delta(7), chunk_bytes=100 * KIB)
-    await peer.send(data(poison.opening().SerializeToString()))
-    assert commit_pb2.CommitResponse.FromString(await peer.message()).HasField("proceed")
-    chunk = data(poison.chunk_messages()[0].SerializeToString())
-    await peer.send(chunk[: 50 * KIB])
+    await peer.send(MESSAGE, poison.opening().SerializeToString())
+    await peer.expect(MESSAGE)
+    chunk = frame(MESSAGE, poison.chunk_messages()[0].SerializeToString())
+    await peer.send_bytes(chunk[: 50 * KIB])
     waiting = await waiter(second)
     await waiting.proceed()
     commit = second.prepare(second.delta(1), chunk_bytes=100 * KIB)
     await waiting.send(commit.chunk_messages()[0])
-    await peer.send(chunk[50 * KIB :])
-    assert (await peer.status())[0] == grpc.StatusCode.ABORTED.value[0]
-    assert await peer.answers_pings()
+    await peer.send_bytes(chunk[50 * KIB :])
+    assert (await peer.end()).code == grpc.StatusCode.ABORTED.value[0]
     for message in (*commit.chunk_messages()[1:], commit.closing()):
         await waiting.send(message)
     after = (await waiting.outcome()).reply.values.parameters
@@ -232,12 +231,17 @@ async def test_reader_that_stops_reading_holds_no_buffer(serve: Serve) -> None:
 # -- the size of a message ---------------------------------------------------------------------------------------------
 
 
-async def expect_too_large(call: object) -> None:
-    """The answer is gRPC's own, before anything is parsed: no ErrorInfo; and without RetryInfo: do not retry."""
+async def expect_too_large(call: object, *, on_lane: bool = False) -> None:
+    """The answer is the transport's own, before anything is parsed: no ErrorInfo; and without RetryInfo: do not retry.
+
+    gRPC knows such messages; on the lane they are illegal frames.
+    """
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await asyncio.wait_for(call, PATIENCE)
-    assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert not [key for key, _ in raised.value.trailing_metadata() or () if key == "grpc-status-details-bin"]
+    expected = grpc.StatusCode.INVALID_ARGUMENT if on_lane else grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert raised.value.code() == expected
+    details = [value for key, value in raised.value.trailing_metadata() or () if key == "grpc-status-details-bin"]
+    assert [list(status_pb2.Status.FromString(encoded).details) for encoded in details] == ([[]] if on_lane else [])
 
 
 async def test_commit_message_above_the_limit_is_refused(serving: Serving) -> None:
@@ -246,7 +250,7 @@ async def test_commit_message_above_the_limit_is_refused(serving: Serving) -> No
         stream = worker.commit_stream()
         data = bytes(MESSAGE_LIMIT)
         await stream.send(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=data)))
-        await expect_too_large(stream.receive())
+        await expect_too_large(stream.receive(), on_lane=worker.uses_lane)
 
 
 async def test_message_above_the_limit_in_the_middle_of_a_commit_gives_the_buffer_back(serve: Serve) -> None:
@@ -255,7 +259,7 @@ async def test_message_above_the_limit_in_the_middle_of_a_commit_gives_the_buffe
     async with serving.unchanged(worker):
         stream = await holder(worker)
         await stream.send(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=bytes(MESSAGE_LIMIT))))
-        await expect_too_large(stream.receive())
+        await expect_too_large(stream.receive(), on_lane=worker.uses_lane)
 
 
 @pytest.mark.parametrize("method", ["Join", "Pull", "Heartbeat", "GetStatus", "Control"])

@@ -29,7 +29,7 @@ async def restart(serve: Serve, serving: Serving, data_dir: Path, **settings: ob
 def moved(worker: RawWorker, serving: Serving) -> RawWorker:
     """The same worker, with its session id, at the server that came back."""
     worker.address = serving.address
-    worker.membership.commit_port = 0
+    worker.membership.lane_port = 0
     return serving.adopt(worker.twin(worker.session_id))
 
 

@@ -8,7 +8,7 @@ from tests.wire.model import LARGE, SMALL
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 
 async def test_newer_stream_ends_the_older_one_that_uploads(serve: Serve) -> None:

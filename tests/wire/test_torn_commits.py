@@ -13,7 +13,7 @@ from tests.wire.serving import Serving
 from tests.wire.transfer import Commit
 from tests.wire.worker import CommitStream, RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport_and_tls")
 
 # Header, 6 chunks, footer: everything up to the footer is torn.
 MESSAGES = 8
@@ -84,7 +84,7 @@ async def test_commit_torn_by_the_death_of_its_client_does_not_exist(serve: Serv
     """Kill -9, at every chunk."""
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
-    client = doomed_process(serving.address, tmp_path, "Commit", [large_commit(worker).messages()[:sent]])
+    client = doomed_process(worker, tmp_path, "Commit", [large_commit(worker).messages()[:sent]])
     async with serving.unchanged(worker), client as process:
         await serving.until(lambda status: status.queue.staging_buffers_in_use == 1)
         process.kill()
@@ -95,7 +95,7 @@ async def test_commit_whose_client_died_after_the_footer_counts_once(serve: Serv
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
     commit = large_commit(worker).repeated()
-    async with doomed_process(serving.address, tmp_path, "Commit", [commit.messages()]) as process:
+    async with doomed_process(worker, tmp_path, "Commit", [commit.messages()]) as process:
         process.kill()
     await serving.until_idle()
     applied = (await worker.heartbeat()).last_applied_sequence

@@ -10,7 +10,7 @@ from tests.wire.model import COPIED_WIRE_TYPES, LARGE
 from tests.wire.serving import Serving
 from tests.wire.worker import Outcome, RawWorker
 
-pytestmark = pytest.mark.usefixtures("either_port")
+pytestmark = pytest.mark.usefixtures("each_transport")
 
 CHUNK_BYTES = 40_000
 CHUNKS = 6

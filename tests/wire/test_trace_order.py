@@ -48,7 +48,7 @@ async def train(
     return workers
 
 
-@pytest.mark.usefixtures("either_port")
+@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("buffers", [1, 4])
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_order_is_followed_exactly(serve: Serve, tmp_path: Path, seed: int, buffers: int) -> None:

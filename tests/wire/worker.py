@@ -9,7 +9,8 @@ import grpc
 from gemps.v1 import commit_pb2, parameters_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import Message
 
-from tests.wire.calls import Stream, Stub, open_channel
+from tests.wire.calls import Stream, Stub, open_channel, tls_context
+from tests.wire.lane import LaneCall, hello
 from tests.wire.model import FLOAT32, Model, Values
 from tests.wire.refusals import PATIENCE, Refusal, refused
 from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, Transfer, cut_payload, footer_of
@@ -26,10 +27,10 @@ class Outcome:
 class RawWorker:
     """A worker's own state (what it holds, which sequence it is at) and its calls, one method each.
 
-    With `at_commit_port` each Commit call has a connection of its own, to the commit port of a server that has one.
+    With `uses_lane` its Commit calls go over the lane of a server that has one, each on a connection of its own.
     """
 
-    at_commit_port = False
+    uses_lane = False
 
     def __init__(
         self,
@@ -55,11 +56,12 @@ class RawWorker:
         self.held: Transfer | None = None
         self._stream: CommitStream | None = None
         self._reads_ahead = reads_ahead
-        self._channels = [self.channel]
+        self._lane_calls: list[LaneCall] = []
 
     async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
+        for call in self._lane_calls:
+            call.abort()
+        await self.channel.close()
 
     def twin(self, session_id: bytes | None = None) -> "RawWorker":
         """Another process of the same name; with the session id given, the same session over another connection."""
@@ -186,13 +188,14 @@ class RawWorker:
 
     def commit_call(self, timeout: float | None = None) -> Any:
         """A Commit call."""
-        port = self.membership.commit_port
-        if not (self.at_commit_port and port):
+        port = self.membership.lane_port
+        if not (self.uses_lane and port):
             return self.stub.Commit(timeout=timeout)
-        host = self.address.rpartition(":")[0]
-        self._channels.append(open_channel(f"{host}:{port}", reads_ahead=self._reads_ahead))
-        metadata = (("gemps-incarnation", str(self.membership.incarnation)),)
-        return Stub(self._channels[-1]).Commit(timeout=timeout, metadata=metadata)
+        greeting = hello(self.session_id, self.membership.incarnation)
+        address = self.address.rpartition(":")[0], port
+        call = LaneCall(address, greeting, tls_context(), reads_ahead=self._reads_ahead, timeout=timeout)
+        self._lane_calls.append(call)
+        return call
 
     def commit_stream(self, timeout: float | None = None) -> "CommitStream":
         return CommitStream(self, timeout)

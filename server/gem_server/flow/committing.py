@@ -111,12 +111,20 @@ class Committing:
         return await self._repeat(session, call, header)
 
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
-        """Reserve a staging buffer for a new commit; may wait. Raises STORAGE_FULL, and what the pool raises."""
+        """Reserve a staging buffer for a new commit; may wait.
+
+        Raises STORAGE_FULL, and what the pool and `is_next` raise.
+        """
         if self._log is not None and not self._log.has_room():
             await self._log.make_room()
         hold = self._staging.take(session, call, Purpose.COMMIT)
         if hold is None:
             hold = await self._staging.reserve(session, call, Purpose.COMMIT)
+            try:
+                self._check_next(session, header)  # others committed while it waited: better refused before its upload
+            except BaseException:
+                self._staging.release(hold)
+                raise
         return StagedCommit(self, header, hold)
 
     def format(self, wire_type: WireType) -> PayloadFormat:

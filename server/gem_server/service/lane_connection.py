@@ -172,6 +172,7 @@ class LaneConnection:
         """See CommitTransport."""
         self._footer = self._loop.create_future()
         self._put(Kind.MESSAGE, proceed)
+        self._check()
         self._sink = sink
         self._lane.enter(State.COMMITTING)
         try:

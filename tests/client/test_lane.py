@@ -1,38 +1,47 @@
-"""The port that a server tells for Commit calls: taken where it is that server's, else done without, at once."""
+"""The lane at the worker's end: taken where it is this server's, else done without, at once; cut anywhere."""
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from gem_server.service.commit_port import CommitPort
-from gem_worker.client import Client, EventKind, direct_call
-from gem_worker.client.direct_call import DirectCall
-from gemps.header_block import write_headers
-from gemps.http2 import END_HEADERS, HEADERS, PING, SETTINGS, frame
+from gem_server.service.lane_port import LanePort
+from gem_worker.client import Client, EventKind, lane_call
+from gem_worker.client.commit_call import GrpcCall
+from gem_worker.client.lane_call import LaneCall
+from gemps.v1 import lane_pb2
 
 from gem_core.layout import Layout
 from tests.client.conftest import Connect, Connected, Proxied, Serve
 from tests.client.cutting_proxy import CuttingProxy, Direction
 from tests.client.models import LARGE, SMALL, parameters_in, payload
 from tests.client.real_server import RealServer, begin
-from tests.security.authority import replace
+from tests.security.authority import Authority, replace
 
 
-def commit_port_of(server: RealServer) -> CommitPort:
-    return server.server._commit_port
+def lane_of(server: RealServer) -> LanePort:
+    return server.server._lane_port
 
 
 def calls(server: RealServer) -> int:
-    """Those that run at the commit port."""
-    return server.in_loop(lambda: sum(one.task is not None for one in commit_port_of(server)._connections))
+    """Those that run on the lane."""
+    return server.in_loop(lambda: sum(one.task is not None for one in lane_of(server)._connections))
 
 
 def tell(server: RealServer, port: int) -> None:
-    """From now on the server names this one as its commit port."""
-    server.in_loop(lambda: setattr(server.server._ports, "for_commits", port))
+    """From now on the server names this one as its lane's."""
+    server.in_loop(lambda: setattr(server.server._ports, "lane", port))
+
+
+def is_on_lane(client: Client) -> bool:
+    stream = client._session._stream
+    assert stream is not None
+    assert isinstance(stream._call, LaneCall | GrpcCall)
+    return isinstance(stream._call, LaneCall)
 
 
 def trains(client: Client, into: memoryview, layout: Layout = SMALL, *, from_: float = 0.0, steps: int = 3) -> None:
