@@ -176,14 +176,14 @@ class Lane:
         if rule is None:
             raise IllegalFrameError(f"a frame of kind {number} in state {self.state.name}")
         after, least, most = rule
+        if self.state is State.IDLE:  # a commit begins with a message that fits
+            most = min(most, len(self._buffer) - HEADER_BYTES)
         if not least <= size <= most:
             raise IllegalFrameError(f"a frame of kind {number} with {size} bytes in state {self.state.name}")
         if available >= size:
             self._start = begin + size
         elif size + HEADER_BYTES <= len(self._buffer):
             return None
-        elif self.state is State.IDLE:  # a commit begins with a message that fits
-            raise IllegalFrameError(f"a first message of {size} bytes")
         elif available >= HEAD_BYTES:
             self.missing = size - available
             self._start = self._stop

@@ -113,7 +113,7 @@ class Committing:
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
         """Reserve a staging buffer for a new commit; may wait.
 
-        Raises STORAGE_FULL, and what the pool and `is_next` raise.
+        Raises STORAGE_FULL, and what the pool and `admit` raise.
         """
         if self._log is not None and not self._log.has_room():
             await self._log.make_room()
@@ -121,7 +121,7 @@ class Committing:
         if hold is None:
             hold = await self._staging.reserve(session, call, Purpose.COMMIT)
             try:
-                self._check_next(session, header)  # others committed while it waited: better refused before its upload
+                self.admit(session, header)  # others committed while it waited: better refused before its upload
             except BaseException:
                 self._staging.release(hold)
                 raise
