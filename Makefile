@@ -15,7 +15,7 @@ PEERS = $(VENV)/peers
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install
+.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -55,6 +55,10 @@ vendor:
 # gemps beside its peers and the limits of the machine: ten minutes, or what ARGS asks for (docs/benchmarks.md).
 bench: $(INSTALLED) $(PEERS)/.installed
 	GEMPS_BENCH_PEERS=$(PEERS) $(BIN)/python benchmarks/bench.py $(ARGS)
+
+# Commits a second of this checkout and of another revision, in turn: make bench-against REV=HEAD~1 (docs/benchmarks.md).
+bench-against: $(INSTALLED)
+	$(BIN)/python benchmarks/against.py --revision $(or $(REV),$(error name the other revision: make $@ REV=HEAD~1)) $(ARGS)
 
 # The least processor time a commit could take, part by part, beside gemps and its peers: ten minutes (docs/benchmarks.md).
 bench-floor: $(INSTALLED) $(PEERS)/.installed

@@ -39,7 +39,8 @@ ENV PATH=/opt/gemps/bin:$PATH \
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
 WORKDIR /data
-EXPOSE 50051
+# gRPC, and the lane.
+EXPOSE 50051 50052
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s CMD ["gemps-healthy"]
 # dumb-init passes signals on and buries orphans, whether or not the engine was told --init.
 ENTRYPOINT ["dumb-init", "--"]

@@ -102,7 +102,7 @@ UNITS = {
     "epochs a worker": "epochs",
     "workers": "min_workers max_sessions workers",
     "calls": "waiting_room",
-    "port": "commit_port",
+    "port": "lane_port",
     "threads": "threads loader_threads cpu_threads",
     "samples": "generated_samples batch_size",
     "classes": "generated_classes",

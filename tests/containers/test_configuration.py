@@ -16,7 +16,7 @@ from gem_worker.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the images set themselves, to paths and ports of the container, and what only the container can know.
-SET_BY_IMAGES = {"bind", "data_dir", "resume", "ready_file", "dataset_dir", "worker_name"}
+SET_BY_IMAGES = {"bind", "lane_port", "data_dir", "resume", "ready_file", "dataset_dir", "worker_name"}
 
 
 def has_compose() -> bool:
@@ -55,16 +55,20 @@ def test_workers_have_neither_a_port_of_the_host_nor_a_name_that_stands_in_the_w
     assert worker["depends_on"]["server"]["condition"] == "service_healthy"
 
 
-def test_the_servers_port_is_open_to_this_machine_only() -> None:
-    (port,) = config("docker-compose.yml")["services"]["server"]["ports"]
-    assert port["host_ip"] == "127.0.0.1"
-    (other,) = config("docker-compose.yml", GEMPS_PORT="6000")["services"]["server"]["ports"]
-    assert (other["host_ip"], other["published"]) == ("127.0.0.1", "6000")
+@pytest.mark.parametrize("override", [(), ("docker/compose.tls.yml",)])
+def test_the_servers_ports_are_open_to_this_machine_only(override: tuple[str, ...]) -> None:
+    for env, published in (
+        ({}, [(50051, "50051"), (50052, "50052")]),
+        ({"GEMPS_PORT": "6000", "GEMPS_LANE_PORT": "6001"}, [(50051, "6000"), (50052, "6001")]),
+    ):
+        ports = config("docker-compose.yml", *override, **env)["services"]["server"]["ports"]
+        assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
+        assert [(port["target"], port["published"]) for port in ports] == published
 
 
 def test_server_and_workers_can_be_on_different_machines_when_they_are_told_so() -> None:
     services = config("docker-compose.yml", GEMPS_ADDRESS="10.77.0.1", GEMPS_SERVER="10.77.0.1:50051")["services"]
-    assert services["server"]["ports"][0]["host_ip"] == "10.77.0.1"
+    assert {port["host_ip"] for port in services["server"]["ports"]} == {"10.77.0.1"}
     assert services["worker"]["environment"]["GEMPS_SERVER"] == "10.77.0.1:50051"
 
 

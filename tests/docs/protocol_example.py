@@ -1,4 +1,4 @@
-"""The example of docs/protocol.md, "A byte-exact example": one join, one pull, one commit, made from generated code.
+"""The examples of docs/protocol.md: one join, one pull, one commit; the same commit on the lane. From generated code.
 
 `python -m tests.docs.protocol_example` prints the blocks as they have to stand in the page.
 """
@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Iterator
 
-from gemps.v1 import commit_pb2, layout_pb2, parameters_pb2, run_pb2, session_pb2, transfer_pb2
+from gemps.v1 import commit_pb2, lane_pb2, layout_pb2, parameters_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
@@ -37,7 +37,7 @@ DIGEST = bytes.fromhex(
     )
 )
 # Of JoinResponse the page leaves these out: they differ with settings, versions and ports.
-LEFT_OUT = ("settings", "shared_memory_socket", "server_version", "commit_port", "port")
+LEFT_OUT = ("settings", "shared_memory_socket", "server_version", "lane_port", "port")
 THETA = struct.pack("<2fq", 1.0, -2.0, 0)
 # -0.05 * (1, -2) in float32, and the counter after one step.
 DELTA = struct.pack("<2fq", -0.05, 0.1, 1)
@@ -122,6 +122,25 @@ MESSAGES: tuple[tuple[str, Message], ...] = (
     ("W -> S  Commit: header, chunk and footer in one message", COMMIT),
     ("W <- S  the answer on the stream: verdict, parameters, chunk, footer", COMMITTED),
 )
+HELLO = lane_pb2.LaneHello(magic=b"gemps-lane", version=1, incarnation=INCARNATION, session_id=SESSION_ID)
+WELCOME = lane_pb2.LaneWelcome(incarnation=INCARNATION)
+
+
+def lane_block() -> str:
+    """What the block of the lane has to be."""
+    lines: list[str] = []
+    for title, name, kind, message in (
+        ("W -> S  HELLO", "HELLO", 1, HELLO),
+        ("W <- S  WELCOME", "WELCOME", 2, WELCOME),
+        ("W -> S  MESSAGE: the commit's 74 bytes follow", "MESSAGE", 3, COMMIT),
+        ("W <- S  MESSAGE: the answer's 136 bytes follow", "MESSAGE", 3, COMMITTED),
+    ):
+        raw = message.SerializeToString(deterministic=True)
+        header = struct.pack("<IB", len(raw), kind)
+        lines += (title, _line(header, f"length = {len(raw)}, kind = {kind} ({name})", 0))
+        if kind != 3:
+            lines += _lines(raw, message.DESCRIPTOR, 0)
+    return "\n".join(lines) + "\n"
 
 
 def blocks() -> Iterator[str]:
@@ -169,6 +188,8 @@ def _content(field: FieldDescriptor, content: bytes) -> str:
     if field.type == FieldDescriptor.TYPE_STRING:
         return f'"{content.decode()}"'
     if field.type == FieldDescriptor.TYPE_BYTES:
+        if field.name == "magic":
+            return f'"{content.decode()}"'
         if field.name == "data":
             return "weight {:.7g} {:.7g}, steps {}".format(*struct.unpack("<2fq", content))
         return f"{len(content)} bytes"
@@ -198,4 +219,4 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    print("\n".join(f"```text\n{block}```\n" for block in blocks()))
+    print("\n".join(f"```text\n{block}```\n" for block in (*blocks(), lane_block())))

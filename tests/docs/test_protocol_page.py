@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,11 +19,12 @@ from gem_conformance import SCENARIOS, Limits
 from gem_conformance.faults import FaultName, Place
 from gem_conformance.task import wire_name
 from gem_server.errors import Reason
-from gem_server.service import commit_stream, listener, membership
+from gem_server.service import commit_stream, lane_connection, lane_port, listener, membership
 from gem_server.service import messages as server_messages
 from gem_server.service.status_codes import _CODES
 from gem_server.settings import ServerSettings
 from gem_server.state.sessions import SESSIONS_RETRY_SECONDS
+from gemps import lane
 from gemps.v1 import (
     commit_pb2,
     errors_pb2,
@@ -60,6 +63,7 @@ HEADINGS = [
     "Refusals",
     "The end of a run",
     "A byte-exact example",
+    "The lane",
     "Generating code",
     "Conformance",
     "What may change in v1",
@@ -376,7 +380,9 @@ def server() -> Iterator[RealServer]:
     started = RealServer(rule="gem")
     try:
         central = started.server.central
+        port = started.server._lane_port
         started.in_loop(lambda: setattr(central, "incarnation", protocol_example.INCARNATION))
+        started.in_loop(lambda: setattr(port, "_incarnation", protocol_example.INCARNATION))
         with grpc.insecure_channel(started.address) as channel:
             other = session_pb2.JoinRequest()
             other.CopyFrom(protocol_example.JOIN)
@@ -412,6 +418,58 @@ def test_the_real_server_takes_the_printed_bytes_and_answers_with_the_printed_by
         assert in_order(parameters_pb2.PullResponse.FromString(b"".join(pulls))) == pulled
         commits = channel.stream_stream(f"{SERVICE}Commit")(iter([commit]), timeout=30)
         assert in_order(commit_pb2.CommitResponse.FromString(b"".join(commits))) == committed
+
+
+def test_the_lanes_kinds_and_states_are_those_of_the_code() -> None:
+    sizes: dict[str, set[tuple[int, int]]] = {}
+    states = {}
+    for state in lane.State:
+        tables = [table[state] for table in (lane.FROM_WORKER, lane.FROM_SERVER)]
+        states[state.name] = [", ".join(lane.Kind(kind).name for kind in table) for table in tables]
+        for kind, rule in (one for table in tables for one in table.items()):
+            sizes.setdefault(lane.Kind(kind).name, set()).add((rule.least, rule.most))
+    sizes["MESSAGE"].discard((1, lane.FIRST_MESSAGE_BYTES))
+    for name, row in named(rows("The lane", "kind")).items():
+        bounds = [int(number) for number in row[2].replace(" ", "").split("to")]
+        assert (int(row[0]), {(bounds[0], bounds[-1])}) == (lane.Kind[name], sizes[name])
+    assert {name: row[1:] for name, row in named(rows("The lane", "state")).items()} == states
+
+
+def test_the_lanes_limits_are_those_of_the_code() -> None:
+    text = " ".join(section("The lane").split())
+    for told in (
+        f"within {lane_connection.HELLO_SECONDS:g} s of the connection",
+        f"keeps {lane_port.MAX_STRANGERS} connections",
+        f"has at most {lane.FIRST_MESSAGE_BYTES:,} bytes",
+        f"larger MESSAGE than {lane.BUFFERED_BYTES:,} bytes",
+        f"at most {lane.HEAD_BYTES:,} bytes before the chunk's data",
+        f"at least {lane_connection.PING_SECONDS:g} s apart",
+        f"a reply for {lane_connection.WRITE_SECONDS:g} s",
+    ):
+        assert told.replace(",", " ") in text
+
+
+def test_the_real_server_takes_the_printed_bytes_on_its_lane(server: RealServer) -> None:
+    (block,) = (one.text for one in blocks_of(PAGE) if one.section == "The lane")
+    assert block == protocol_example.lane_block()
+    hello, welcome, commit_head, answer_head = (bytes_of(part) for part in re.split(r"^(?=W)", block, flags=re.M)[1:])
+    join, _, pull, _, commit, committed = map(bytes_of, printed())
+    with grpc.insecure_channel(server.address) as channel:
+        joined = session_pb2.JoinResponse.FromString(call(channel, "Join", join))
+        list(channel.unary_stream(f"{SERVICE}Pull")(pull, timeout=30))
+        with socket.create_connection(("127.0.0.1", joined.lane_port), 30) as connection:
+            connection.sendall(hello)
+            assert exactly(connection, len(welcome)) == welcome
+            connection.sendall(commit_head + commit)
+            assert exactly(connection, len(answer_head)) == answer_head
+            answer = commit_pb2.CommitResponse.FromString(exactly(connection, len(committed)))
+            assert in_order(answer) == committed
+            connection.sendall(struct.pack("<IB", 0, lane.Kind.CANCEL))
+            assert connection.recv(1) == b""
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    return connection.recv(size, socket.MSG_WAITALL)
 
 
 def in_order(message: Message) -> bytes:

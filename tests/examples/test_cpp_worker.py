@@ -68,15 +68,12 @@ def test_two_of_them_learn_the_digits(
         assert accuracy_in(log) >= 0.95, log
 
 
-def test_a_model_of_many_chunks_commits_at_either_port_of_the_server(cpp_worker: list[str], tmp_path: Path) -> None:
-    for port in ("0", "-1"):
-        folder = tmp_path / port
-        folder.mkdir()
-        with serving(folder, "--steps", "5", "--exit-when-finished", "--commit-port", port) as (address, server):
-            with working(cpp_worker, "a", address, folder, "--parameters", "1000001") as process:
-                assert ended(process, folder, "a") == 0
-            assert server.wait(120) == 0
-        assert "the run is finished: 5 commits (" in log_of(folder, "a")
+def test_a_model_of_many_chunks_commits(cpp_worker: list[str], tmp_path: Path) -> None:
+    with serving(tmp_path, "--steps", "5", "--exit-when-finished") as (address, server):
+        with working(cpp_worker, "a", address, tmp_path, "--parameters", "1000001") as process:
+            assert ended(process, tmp_path, "a") == 0
+        assert server.wait(120) == 0
+    assert "the run is finished: 5 commits (" in log_of(tmp_path, "a")
 
 
 def test_wrong_usage_is_one_line_with_the_fix(cpp_worker: list[str], digits: Path, tmp_path: Path) -> None:

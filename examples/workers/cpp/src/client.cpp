@@ -110,7 +110,6 @@ void Client::join_until_answered() {
   last_applied_ = joined_.last_applied_sequence();
   next_eta_ = joined_.next_eta();
   run_state_ = joined_.run_state();
-  may_use_commit_port_ = joined_.commit_port() != 0;
   if (joined_.session_timeout_seconds() > 0) {
     patience_.heartbeat_interval =
         std::min(patience_.heartbeat_interval, Seconds(joined_.session_timeout_seconds() / 3));

@@ -89,7 +89,6 @@ class Client {
   void bring_anew(Tensors& into);
 
   Outcome settle(Outgoing& outgoing, Tensors& into);
-  void open_commit_stream();
   void exchange(Outgoing& outgoing, Reply& reply, bool header_only);
   Outcome applied(Reply& reply, bool is_torn);
   void recover(const Refused& refusal);
@@ -118,8 +117,6 @@ class Client {
   std::optional<PayloadFormat> full_format_;
 
   std::unique_ptr<Stream> stream_;
-  // Whether to try the port that the server has for commits alone.
-  bool may_use_commit_port_ = false;
   // The watch over the commit on the stream: what awaits its verdict, and whether a Heartbeat said it is applied.
   std::uint64_t awaited_ = 0;
   bool said_applied_ = false;

@@ -19,8 +19,6 @@ using Clock = std::chrono::system_clock;  // what gRPC's deadlines are made of
 constexpr int kMiB = 1 << 20;
 // How soon a signal is noticed while something is waited for.
 constexpr std::chrono::milliseconds kPollInterval{200};
-// Within which another port has to accept a call: a firewall may drop without a word what goes there.
-constexpr std::chrono::seconds kAcceptance{2};
 
 Clock::duration whole(Seconds seconds) { return std::chrono::duration_cast<Clock::duration>(seconds); }
 
@@ -96,12 +94,6 @@ void Connection::renew() {
   stub_ = v1::ParameterServerService::NewStub(channel_);
 }
 
-std::shared_ptr<grpc::Channel> Connection::open_other(std::uint32_t port, std::uint32_t ordinary_port) const {
-  const auto colon = address_.rfind(':');
-  if (address_.starts_with("unix:") || address_.substr(colon + 1) != std::to_string(ordinary_port)) return nullptr;
-  return open_channel(address_.substr(0, colon + 1) + std::to_string(port));
-}
-
 v1::JoinResponse Connection::join(const v1::JoinRequest& request, Seconds timeout) {
   return call_once(*stub_, &v1::ParameterServerService::Stub::AsyncJoin, request, timeout, true);
 }
@@ -114,27 +106,11 @@ v1::LeaveResponse Connection::leave(const v1::LeaveRequest& request, Seconds tim
   return call_once(*stub_, &v1::ParameterServerService::Stub::AsyncLeave, request, timeout, false);
 }
 
-Stream::Stream(std::shared_ptr<grpc::Channel> channel, const char* method, const Patience& patience, Examine examine,
-               const Metadata& metadata)
+Stream::Stream(std::shared_ptr<grpc::Channel> channel, const char* method, const Patience& patience, Examine examine)
     : patience_(patience), examine_(std::move(examine)), stub_(std::move(channel)) {
-  for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
   call_ = stub_.PrepareCall(&context_, method, &queue_);
   call_->StartCall(reinterpret_cast<void*>(Event::kStarted));
   ++outstanding_;
-}
-
-bool Stream::is_accepted_with(const std::string& key, const std::string& value) {
-  const auto deadline = Clock::now() + kAcceptance;
-  while (starting_ && pump(deadline)) {
-  }
-  if (starting_ || !may_read_) return false;
-  ++outstanding_;
-  call_->ReadInitialMetadata(reinterpret_cast<void*>(Event::kAccepted));
-  while (!accepted_ && pump(deadline)) {
-  }
-  if (!accepted_ || !may_read_) return false;
-  const auto found = context_.GetServerInitialMetadata().find(key);
-  return found != context_.GetServerInitialMetadata().end() && found->second == value;
 }
 
 Stream::~Stream() {
@@ -203,10 +179,6 @@ bool Stream::pump(Clock::time_point until) {
     case Event::kStarted:
       starting_ = false;
       if (!ok) may_write_ = may_read_ = false;
-      break;
-    case Event::kAccepted:
-      accepted_ = true;
-      may_read_ = ok;
       break;
     case Event::kRead:
       reading_ = false;

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,9 +33,6 @@ class Connection {
   explicit Connection(std::string address);
 
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const noexcept { return channel_; }
-  // A new channel to another port of the server's host. Nothing: the address has no port, or another one than
-  // `ordinary_port`, by which the server knows itself: then something forwards, and the other port is anybody's.
-  [[nodiscard]] std::shared_ptr<grpc::Channel> open_other(std::uint32_t port, std::uint32_t ordinary_port) const;
 
   // Give the connection up: the next call makes another, and asks DNS again.
   void renew();
@@ -64,16 +60,11 @@ class Stream {
  public:
   // `examine` is asked after a silence while the server has the next word: why it cannot be counted on, or nothing.
   using Examine = std::function<std::optional<std::string>()>;
-  using Metadata = std::map<std::string, std::string>;
 
-  Stream(std::shared_ptr<grpc::Channel> channel, const char* method, const Patience& patience, Examine examine,
-         const Metadata& metadata = {});
+  Stream(std::shared_ptr<grpc::Channel> channel, const char* method, const Patience& patience, Examine examine);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-
-  // Whether somebody accepts the call soon, who says this value of this metadata.
-  [[nodiscard]] bool is_accepted_with(const std::string& key, const std::string& value);
 
   // Hand a message to gRPC, which takes it as the server's flow control allows. False: the call has ended, read() and
   // finish() tell how.
@@ -89,7 +80,7 @@ class Stream {
   [[nodiscard]] bool is_open();
 
  private:
-  enum class Event : std::intptr_t { kStarted = 1, kAccepted, kRead, kWritten, kFinished };
+  enum class Event : std::intptr_t { kStarted = 1, kRead, kWritten, kFinished };
 
   void begin_read();
   // Wait for one event until the time is up; false: none came.
@@ -107,7 +98,6 @@ class Stream {
   grpc::ByteBuffer incoming_;
   int outstanding_ = 0;
   bool starting_ = true;
-  bool accepted_ = false;
   bool reading_ = false;
   bool has_message_ = false;
   bool writing_ = false;

@@ -24,7 +24,6 @@ namespace {
 constexpr auto kInitialize = "/gemps.v1.ParameterServerService/Initialize";
 constexpr auto kPull = "/gemps.v1.ParameterServerService/Pull";
 constexpr auto kCommit = "/gemps.v1.ParameterServerService/Commit";
-constexpr auto kIncarnationKey = "gemps-incarnation";
 
 // commit.proto: payloads up to this travel whole, in the header's message, without waiting for proceed.
 constexpr std::uint64_t kWholeLimit = 64U << 10;
@@ -370,26 +369,13 @@ Outcome Client::settle(Outgoing& outgoing, Tensors& into) {
   }
 }
 
-// At the port that the server has for commits alone, which costs it less (session.proto): if it can be reached, and is
-// this server's. Else at the ordinary one.
-void Client::open_commit_stream() {
-  const auto ask = [this] { return examine(awaited_); };
-  if (may_use_commit_port_) {
-    if (auto channel = connection_.open_other(joined_.commit_port(), joined_.port())) {
-      const std::string incarnation = std::to_string(joined_.incarnation());
-      stream_ = std::make_unique<Stream>(std::move(channel), kCommit, patience_, ask,
-                                         Stream::Metadata{{kIncarnationKey, incarnation}});
-      if (stream_->is_accepted_with(kIncarnationKey, incarnation)) return;
-    }
-    may_use_commit_port_ = false;  // until the next Join
-  }
-  stream_ = std::make_unique<Stream>(connection_.channel(), kCommit, patience_, ask);
-}
-
 void Client::exchange(Outgoing& outgoing, Reply& reply, bool header_only) {
   // A stream that broke while this worker computed took nothing with it.
   if (stream_ && !stream_->is_open()) stream_.reset();
-  if (!stream_) open_commit_stream();
+  if (!stream_) {
+    const auto ask = [this] { return examine(awaited_); };
+    stream_ = std::make_unique<Stream>(connection_.channel(), kCommit, patience_, ask);
+  }
   bool may_proceed = !header_only && !outgoing.is_whole();
   awaited_ = may_proceed ? 0 : outgoing.sequence();
   said_applied_ = false;
