@@ -4,8 +4,8 @@
                        stage: wait for a buffer -> chunks into its sink -> complete(footer)  -> applied; or
                        stage: wait for a buffer -> complete_shared(): out of shared memory   -> applied
 
-`admit` decides after the last wait: then the commit enters the queue, and is always applied. A worker that asks to send
-its delta in chunks is also refused by it before it sends them.
+`admit` decides after the last wait: then the commit enters the queue, and is always applied. Before a commit waits for
+a buffer, or sends its chunks, it is also asked, to refuse early.
 """
 
 import asyncio
@@ -119,9 +119,10 @@ class Committing:
             await self._log.make_room()
         hold = self._staging.take(session, call, Purpose.COMMIT)
         if hold is None:
+            self.admit(session, header)  # a commit that cannot be next waits for nothing
             hold = await self._staging.reserve(session, call, Purpose.COMMIT)
             try:
-                self.admit(session, header)  # others committed while it waited: better refused before its upload
+                self.admit(session, header)  # others committed meanwhile: better refused before its upload
             except BaseException:
                 self._staging.release(hold)
                 raise

@@ -155,10 +155,10 @@ class Calls:
         except BaseException as error:
             if call is not None:
                 call.close()
-            if isinstance(error, OSError):
-                self._lane = None  # it cannot be reached: until the next Join
-            elif not isinstance(error, grpc.RpcError):  # a refusal: over gRPC it comes with all particulars
+            if not isinstance(error, OSError | grpc.RpcError):
                 raise
+            if call is None or not call.was_refused:  # a refusal comes again, over gRPC
+                self._lane = None  # it cannot be reached: until the next Join
             return None
         return call
 

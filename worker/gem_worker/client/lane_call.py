@@ -97,6 +97,11 @@ class LaneCall:
         self._heard_at = self._sent_at = 0.0
         self._pinged_at: float | None = None
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the server ended the call with a status."""
+        return self._end is not None and bool(self._end.trailing_metadata())
+
     def connect(self) -> None:
         """Connect, and wait for WELCOME. Raises OSError or grpc.RpcError when the lane cannot be used."""
         address = (self._route.host, self._route.port)
