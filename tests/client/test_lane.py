@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from gem_server.service.lane_port import LanePort
-from gem_worker.client import Client, EventKind, lane_call
+from gem_worker.client import Client, EventKind, channel, lane_call
 from gem_worker.client.commit_call import GrpcCall
 from gem_worker.client.lane_call import LaneCall
 from gemps.v1 import lane_pb2
@@ -37,11 +37,15 @@ def tell(server: RealServer, port: int) -> None:
     server.in_loop(lambda: setattr(server.server._ports, "lane", port))
 
 
-def is_on_lane(client: Client) -> bool:
-    stream = client._session._stream
+def call_of(client: Client) -> LaneCall | GrpcCall:
+    stream = client._committer._stream
     assert stream is not None
     assert isinstance(stream._call, LaneCall | GrpcCall)
-    return isinstance(stream._call, LaneCall)
+    return stream._call
+
+
+def is_on_lane(client: Client) -> bool:
+    return isinstance(call_of(client), LaneCall)
 
 
 def trains(client: Client, into: memoryview, layout: Layout = SMALL, *, from_: float = 0.0, steps: int = 3) -> None:
@@ -50,46 +54,74 @@ def trains(client: Client, into: memoryview, layout: Layout = SMALL, *, from_: f
         assert (parameters_in(layout, into) == from_ + 0.5 * step).all()
 
 
-def direct_call_of(client: Client) -> DirectCall:
-    call = client._session._calls._direct
-    assert call is not None
-    return call
-
-
 def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def test_commits_go_to_the_port_that_the_server_tells(serve: Serve, connect: Connect) -> None:
+def test_commits_go_over_the_lane_that_the_server_tells(serve: Serve, connect: Connect) -> None:
     server = serve()
     client = connect(server.address, LARGE).client
     into = begin(client, LARGE)
     assert calls(server) == 0
     trains(client, into, LARGE)
     assert calls(server) == 1
-    assert direct_call_of(client).missed is None
+    assert is_on_lane(client)
     client.close()
-    server.until(lambda: not commit_port_of(server)._connections)
+    server.until(lambda: not lane_of(server)._connections)
 
 
-def test_with_a_token_too(serve: Serve, connect: Connect, tmp_path: Path) -> None:
-    server = serve(tokens=replace(tmp_path / "tokens", f"worker {'x' * 24}\n"))
-    client = connect(server.address, SMALL, token="x" * 24).client
-    trains(client, begin(client, SMALL))
-    assert calls(server) == 1
+def test_over_tls_too(serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    of_server, of_client = tls
+    server = serve(**of_server)
+    client = connect(server.address, LARGE, **of_client).client
+    trains(client, begin(client, LARGE), LARGE)
+    assert is_on_lane(client)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of a server, and of its clients."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.pair("server").write(tmp_path, "server")
+    return {"tls_cert": certificate, "tls_key": key}, {"tls_ca": str(authority.file)}
+
+
+def test_with_a_token_too_that_is_read_again_for_each_connection(
+    serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    first, second = "x" * 24, "y" * 24
+    tokens, own = replace(tmp_path / "tokens", f"worker {first}\nworker {second}\n"), tmp_path / "token"
+    replace(own, first)
+    server = serve(tokens=tokens)
+    client = connect(server.address, SMALL, token_file=str(own)).client
+    into = begin(client, SMALL)
+    trains(client, into)
+    assert is_on_lane(client)
+    (before,) = authorizations(server)
+    assert before == f"Bearer {first}"
+    replace(own, second)
+    call_of(client).cancel()  # the connection breaks
+    trains(client, into, from_=1.5)
+    assert is_on_lane(client)
+    server.until(lambda: [one._authorization for one in lane_of(server)._connections] == [f"Bearer {second}"])
+
+
+def authorizations(server: RealServer) -> list[str]:
+    return server.in_loop(lambda: [one._authorization for one in lane_of(server)._connections])
 
 
 def test_both_ways_give_the_same(serve: Serve, connect: Connect) -> None:
-    """Workers at either port, in turns."""
+    """Workers over the lane and over gRPC, in turns."""
     server = serve()
     one = connect(server.address, LARGE, name="one").client
-    other = connect(server.address, LARGE, name="other", direct=False).client
+    other = connect(server.address, LARGE, name="other", lane=False).client
     held = [begin(client, LARGE) for client in (one, other)]
     for step in range(6):
         client, into = (one, other)[step % 2], held[step % 2]
         assert client.commit(payload(LARGE, 0.5), into).applied
         assert (parameters_in(LARGE, into) == 0.5 * (step + 1)).all()
     assert calls(server) == 1
+    assert (is_on_lane(one), is_on_lane(other)) == (True, False)
 
 
 # -- where it leads nowhere --------------------------------------------------------------------------------------------
@@ -134,64 +166,38 @@ def speaks_http1(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
-def pings_for_ever(connection: socket.socket) -> None:
-    """Each a sign of life, and none of them an answer."""
-    while True:
-        connection.sendall(frame(PING, 0, 0, bytes(8)))
-        if not connection.recv(1 << 16):
-            return
-
-
-def speaks_huffman(connection: socket.socket) -> None:
-    connection.sendall(frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, b"\x88\x40\x01a\x81\xff"))
-
-
-def accepts_everything(connection: socket.socket) -> None:
-    """As a server of gRPC's that begins each call's answer at once."""
-    block = write_headers(((":status", "200"), ("content-type", "application/grpc")))
-    connection.sendall(frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, block))
+def begins_a_giant_frame(connection: socket.socket) -> None:
+    connection.sendall(b"\xff\xff\xff\xff\x02")
 
 
 def is_another_server(connection: socket.socket) -> None:
-    block = write_headers(((":status", "200"), ("content-type", "application/grpc"), ("gemps-incarnation", "1")))
-    connection.sendall(frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, block))
+    welcome = lane_pb2.LaneWelcome(incarnation=1).SerializeToString()
+    connection.sendall(struct.pack("<IB", len(welcome), 2) + welcome)
+
+
+def is_no_server(connection: socket.socket) -> None:
+    connection.sendall(struct.pack("<IB", 3, 2) + b"\xff\xff\xff")
 
 
 def falls_back(connected: Connected, server: RealServer) -> None:
-    """The ordinary port is taken within the first commit, and by those that follow; nobody has to be told."""
+    """Commits go over gRPC within the first one; nobody has to be told."""
     client = connected.client
     into = begin(client, SMALL)
     trains(client, into)
-    call = direct_call_of(client)
-    assert call.missed is not None
+    assert not is_on_lane(client)
     assert calls(server) == 0
     assert connected.kinds() == []
     assert server.clock() == 4
-    # The call after that does not try it again.
-    call.close()
-    trains(client, into, from_=1.5)
-    assert direct_call_of(client) is not call
-    assert direct_call_of(client).missed is None
-    assert calls(server) == 0
 
 
 @pytest.mark.parametrize(
-    "says",
-    [
-        silent,
-        hangs_up,
-        speaks_http1,
-        pings_for_ever,
-        speaks_huffman,
-        accepts_everything,
-        is_another_server,
-    ],
+    "says", [silent, hangs_up, speaks_http1, begins_a_giant_frame, is_another_server, is_no_server]
 )
 def test_what_does_not_answer_as_this_server_is_done_without(
     says: Listen, serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if says in (silent, pings_for_ever):
-        monkeypatch.setattr(direct_call, "_SHORTCUT_ANSWER", 0.2)
+    if says is silent:
+        monkeypatch.setattr(lane_call, "WELCOME_SECONDS", 0.2)
     server = serve()
     with somebody(says) as port:
         tell(server, port)
@@ -206,10 +212,10 @@ def test_a_closed_port_is_done_without(serve: Serve, connect: Connect) -> None:
     falls_back(connect(server.address, SMALL), server)
 
 
-@pytest.mark.parametrize("which", ["commit port", "ordinary port"])
+@pytest.mark.parametrize("which", ["lane", "ordinary port"])
 def test_another_servers_port_is_done_without(which: str, serve: Serve, connect: Connect) -> None:
     server, other = serve(), serve()
-    tell(server, commit_port_of(other).port if which == "commit port" else other.port)
+    tell(server, lane_of(other).port if which == "lane" else other.port)
     falls_back(connect(server.address, SMALL), server)
     assert other.clock() == 0
 
@@ -223,12 +229,12 @@ def test_behind_a_forwarded_port_it_is_not_tried(serve: Serve, connect: Connect,
         client = connect(proxied(server).address, SMALL).client
         trains(client, begin(client, SMALL))
     assert not reached.is_set()
-    assert direct_call_of(client).missed is None
+    assert not is_on_lane(client)
 
 
 @pytest.mark.parametrize(
     ("of_server", "of_client"),
-    [({"commit_port": -1}, {}), ({}, {"direct": False})],
+    [({"lane_port": -1}, {}), ({}, {"lane": False})],
     ids=["the server has none", "the worker must not"],
 )
 def test_where_it_is_not_wanted_it_is_not_used(
@@ -238,15 +244,41 @@ def test_where_it_is_not_wanted_it_is_not_used(
     connected = connect(server.address, LARGE, **of_client)
     trains(connected.client, begin(connected.client, LARGE), LARGE)
     assert calls(server) == 0
-    assert bool(commit_port_of(server).port) == (not of_server)
+    assert bool(lane_of(server).port) == (not of_server)
     assert connected.kinds() == []
+
+
+def test_the_environment_can_forbid_it(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_CLIENT_LANE", "false")
+    server = serve()
+    client = connect(server.address, SMALL).client
+    trains(client, begin(client, SMALL))
+    assert not is_on_lane(client)
+
+
+def test_a_proxy_for_http_is_no_way_for_it(
+    serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loopback needs none, and gRPC takes none there; elsewhere the port may not be reachable at all."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    server = serve()
+    client = connect(server.address, SMALL).client
+    trains(client, begin(client, SMALL))
+    assert is_on_lane(client)
+    assert not channel._may_use_lane("parameters.example:50051", client._session._calls._credentials)
+    monkeypatch.delenv("https_proxy")
+    for name in channel._PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert channel._may_use_lane("parameters.example:50051", client._session._calls._credentials)
+    assert not channel._may_use_lane("unix:/run/gemps", client._session._calls._credentials)
 
 
 # -- where it comes and goes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missed", [False, True], ids=["after one that was used", "after one that led nowhere"])
-def test_the_next_servers_port_is_found(missed: bool, serve: Serve, connect: Connect, tmp_path: Path) -> None:
+def test_the_next_servers_lane_is_found(missed: bool, serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    """With its Join."""
     server = serve(data_dir=tmp_path)
     if missed:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -255,7 +287,6 @@ def test_the_next_servers_port_is_found(missed: bool, serve: Serve, connect: Con
     into = begin(client, SMALL)
     trains(client, into)
     assert calls(server) == (0 if missed else 1)
-    direct_call_of(client).close()  # gRPC's server waits some seconds for a caller who does not read to say good-bye
     following = server.again(resume=True)
     try:
         outcome = client.commit(payload(SMALL, 0.5), into)  # dropped, or applied: it joins anew
@@ -268,29 +299,43 @@ def test_the_next_servers_port_is_found(missed: bool, serve: Serve, connect: Con
 
 
 class Torn:
-    """A worker whose commits go through a proxy to the commit port, and all else straight to the server."""
+    """A worker whose commits go through a proxy to the lane, and all else straight to the server."""
 
     def __init__(self, server: RealServer, connected: Connected, proxy: CuttingProxy, layout: Layout) -> None:
         self.server, self.connected, self.proxy, self.layout = server, connected, proxy, layout
         tell(server, port_of(proxy.address))
         self.into = begin(connected.client, layout)
+        self.number = 0
 
-    def commits(self, number: int) -> None:
-        """The so-many-th commit counts once."""
+    def commits(self) -> None:
+        """The next commit counts once."""
+        self.number += 1
         outcome = self.connected.client.commit(payload(self.layout, 0.5), self.into)
         assert outcome.applied
-        assert self.server.clock() == outcome.version.clock == number + 1
-        assert (parameters_in(self.layout, self.into) == 0.5 * number).all()
+        assert self.server.clock() == outcome.version.clock == self.number + 1
+        assert (parameters_in(self.layout, self.into) == 0.5 * self.number).all()
+
+    def opens_lane(self) -> None:
+        """The lane is found again, with the next Join; else a stream over gRPC would stay."""
+        client = self.connected.client
+        if not self.number or not client._committer.has_open_stream() or not is_on_lane(client):
+            client._committer.drop_stream()
+            client.join()
+            self.commits()
+        assert is_on_lane(client)
 
 
-@pytest.fixture
-def torn(serve: Serve, connect: Connect) -> Iterator[Callable[[Layout], Torn]]:
+@pytest.fixture(params=["plain", "TLS"])
+def torn(
+    request: pytest.FixtureRequest, serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]]
+) -> Iterator[Callable[[Layout], Torn]]:
     proxies: list[CuttingProxy] = []
+    of_server, of_client = tls if request.param == "TLS" else ({}, {})
 
     def make(layout: Layout) -> Torn:
-        server = serve()
-        proxies.append(CuttingProxy(commit_port_of(server).port))
-        return Torn(server, connect(server.address, layout), proxies[-1], layout)
+        server = serve(**of_server)
+        proxies.append(CuttingProxy(lane_of(server).port))
+        return Torn(server, connect(server.address, layout, **of_client), proxies[-1], layout)
 
     yield make
     for proxy in proxies:
@@ -300,38 +345,54 @@ def torn(serve: Serve, connect: Connect) -> Iterator[Callable[[Layout], Torn]]:
 @pytest.mark.parametrize(
     ("layout", "direction", "cuts"),
     [
-        # HTTP/2 headers, the commit's header, its payload, the end; replies likewise.
-        pytest.param(SMALL, "to_server", range(0, 160, 8), id="small-to-server"),
-        pytest.param(SMALL, "to_client", range(0, 240, 8), id="small-to-client"),
+        # Header, payload, end; replies likewise. With TLS some more bytes.
+        pytest.param(SMALL, "to_server", range(0, 200, 8), id="small-to-server"),
+        pytest.param(SMALL, "to_client", range(0, 300, 8), id="small-to-client"),
         pytest.param(LARGE, "to_server", range(0, 101_000, 7_282), id="large-to-server"),
         pytest.param(LARGE, "to_client", range(0, 101_000, 7_282), id="large-to-client"),
     ],
 )
-def test_a_commit_port_that_dies_at_any_byte_of_a_commit_loses_and_doubles_nothing(
+def test_a_lane_that_is_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
     layout: Layout, direction: Direction, cuts: range, torn: Callable[[Layout], Torn]
 ) -> None:
     one = torn(layout)
-    for number, cut in enumerate(cuts, 1):
+    for cut in cuts:
+        one.opens_lane()
         one.proxy.cut_after(direction, cut)
-        one.commits(number)
+        one.commits()
         one.proxy.disarm()
-        call = direct_call_of(one.connected.client)
-        if call.missed is not None:  # it was cut before the call was accepted: as if the server told it anew
-            call.missed = None
-            call.close()
     assert one.proxy.cuts >= 10
     assert one.proxy.connections >= 10
     assert EventKind.DELTA_DROPPED not in one.connected.kinds()
 
 
-def test_a_commit_port_that_goes_for_good_is_done_without(torn: Callable[[Layout], Torn]) -> None:
+@pytest.mark.parametrize("direction", ["to_server", "to_client"])
+def test_a_lane_that_is_cut_while_it_is_opened_is_done_without(
+    direction: Direction, torn: Callable[[Layout], Torn]
+) -> None:
+    """In the TLS handshake, in HELLO, in WELCOME."""
+    one = torn(SMALL)
+    one.commits()
+    for cut in (0, 1, 4, 5, 6, 12):
+        one.connected.client._committer.drop_stream()
+        one.connected.client.join()
+        one.proxy.cut_after(direction, cut)
+        one.commits()
+        one.proxy.disarm()
+        assert not is_on_lane(one.connected.client)
+    assert one.proxy.cuts == 6
+    one.opens_lane()
+    assert one.connected.kinds() == []
+
+
+def test_a_lane_that_goes_for_good_is_done_without(torn: Callable[[Layout], Torn]) -> None:
     one = torn(LARGE)
-    one.commits(1)
+    one.commits()
     assert calls(one.server) == 1
     one.proxy.cut_after("to_server", 50_000)
     one.proxy._listener.shutdown(socket.SHUT_RDWR)
-    one.commits(2)
-    one.commits(3)
+    one.commits()
+    one.commits()
     assert one.proxy.cuts == 1
     assert calls(one.server) == 0
-    assert direct_call_of(one.connected.client).missed is not None
+    assert not is_on_lane(one.connected.client)
