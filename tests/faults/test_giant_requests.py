@@ -111,11 +111,11 @@ async def test_request_of_giants_is_refused_and_nothing_of_it_is_kept(tmp_path: 
         await worker.pull()
         before = await server.central(SMALL)
         found |= {name: await kept(server, request) for name, request in giants(worker).items()}
-        worker.at_commit_port = True
-        at_port = SimpleNamespace(Commit=worker.commit_call)
+        worker.uses_lane = True
+        on_lane = SimpleNamespace(Commit=worker.commit_call)
         for name, request in giants(worker).items():
             if request[0] == "Commit":
-                found[f"{name}, at the commit port"] = await kept(server, request, at_port)
+                found[f"{name}, on the lane"] = await kept(server, request, on_lane)
         assert await server.central(SMALL) == before
         assert [one.name for one in (await server.status()).workers] == [worker.name]
         await server.next_commit_works(worker)

@@ -47,8 +47,10 @@ async def killed_at_every_message(
     clock = (await server.status()).version.clock
     torn = [messages[:sent] for sent, messages in enumerate(transfers, 1)]
     # One process of all of them, or one each.
-    for streams in [[one] for one in torn] if FULL else [torn]:
-        async with doomed_process(server.address, folder, method, streams) as process:
+    # As each message names its session, one call of gRPC's may be anybody's; a connection of the lane is its worker's.
+    on_lane = method == "Commit" and RawWorker.uses_lane
+    for number, streams in enumerate([[one] for one in torn] if FULL or on_lane else [torn]):
+        async with doomed_process(workers[number % len(workers)], folder, method, streams) as process:
             await server.until_staged(len(streams))
             process.kill()
         await until_torn_away(server, clock)

@@ -364,14 +364,18 @@ async def test_calls_are_cancelled_after_the_grace_of_a_drain(grace: float | Non
         await stage.port.close(grace)  # harmless
 
 
-async def test_a_peer_that_has_gone_before_it_is_accepted_harms_nobody() -> None:
-    """It has no address any more."""
-    async with on_stage() as stage:
-        for _ in range(20):
+@pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "TLS"])
+async def test_a_peer_that_has_gone_before_it_is_accepted_harms_nobody(
+    is_secured: bool, authority: Authority, certificates: Reloading[Certificates]
+) -> None:
+    """It has no address any more, and no TLS can begin."""
+    async with on_stage(certificates=certificates if is_secured else None) as stage:
+        for sent in (b"", b"x") * 10:
             plain = socket.create_connection(("127.0.0.1", stage.number))
+            plain.sendall(sent)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             plain.close()
-        await stage.welcomed()
+        await stage.welcomed(trust(authority) if is_secured else None)
 
 
 # -- where it is -------------------------------------------------------------------------------------------------------

@@ -96,14 +96,18 @@ class LanePort:
         if len(self._strangers) >= MAX_STRANGERS:
             next(iter(self._strangers)).close()
         tls = self._certificates.current().context if self._certificates is not None else None
-        connection = LaneConnection(
-            accepted,
-            tls,
-            check_hello=self._check_hello,
-            serve=self._welcome,
-            on_illegal=self._on_illegal,
-            on_end=self._forget,
-        )
+        try:
+            connection = LaneConnection(
+                accepted,
+                tls,
+                check_hello=self._check_hello,
+                serve=self._welcome,
+                on_illegal=self._on_illegal,
+                on_end=self._forget,
+            )
+        except OSError:  # reset by its peer before TLS could begin
+            accepted.close()
+            return
         self._connections[connection] = self._strangers[connection] = None
         connection.start()
 

@@ -116,7 +116,10 @@ class LaneCall:
             self._socket = self._tls.wrap_socket(plain, server_hostname=self._server_name)
         hello = self._route.hello.SerializeToString()
         self._write(self._lane.header(Kind.HELLO, len(hello)) + hello)
-        welcome = lane_pb2.LaneWelcome.FromString(bytes(self._next_frame().body))
+        try:
+            welcome = lane_pb2.LaneWelcome.FromString(bytes(self._next_frame().body))
+        except DecodeError:
+            self._fail(grpc.StatusCode.INTERNAL, "what answers does not speak the lane: no LaneWelcome")
         if welcome.incarnation != self._route.hello.incarnation:
             raise CallEnded(grpc.StatusCode.UNAVAILABLE, "another server accepted the call")
         self._socket.settimeout(None)

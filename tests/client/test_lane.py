@@ -1,0 +1,398 @@
+"""The lane at the worker's end: taken where it is this server's, else done without, at once; cut anywhere."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gem_server.service.lane_port import LanePort
+from gem_worker.client import Client, EventKind, channel, lane_call
+from gem_worker.client.commit_call import GrpcCall
+from gem_worker.client.lane_call import LaneCall
+from gemps.v1 import lane_pb2
+
+from gem_core.layout import Layout
+from tests.client.conftest import Connect, Connected, Proxied, Serve
+from tests.client.cutting_proxy import CuttingProxy, Direction
+from tests.client.models import LARGE, SMALL, parameters_in, payload
+from tests.client.real_server import RealServer, begin
+from tests.security.authority import Authority, replace
+
+
+def lane_of(server: RealServer) -> LanePort:
+    return server.server._lane_port
+
+
+def calls(server: RealServer) -> int:
+    """Those that run on the lane."""
+    return server.in_loop(lambda: sum(one.task is not None for one in lane_of(server)._connections))
+
+
+def tell(server: RealServer, port: int) -> None:
+    """From now on the server names this one as its lane's."""
+    server.in_loop(lambda: setattr(server.server._ports, "lane", port))
+
+
+def call_of(client: Client) -> LaneCall | GrpcCall:
+    stream = client._committer._stream
+    assert stream is not None
+    assert isinstance(stream._call, LaneCall | GrpcCall)
+    return stream._call
+
+
+def is_on_lane(client: Client) -> bool:
+    return isinstance(call_of(client), LaneCall)
+
+
+def trains(client: Client, into: memoryview, layout: Layout = SMALL, *, from_: float = 0.0, steps: int = 3) -> None:
+    for step in range(1, steps + 1):
+        assert client.commit(payload(layout, 0.5), into).applied
+        assert (parameters_in(layout, into) == from_ + 0.5 * step).all()
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def test_commits_go_over_the_lane_that_the_server_tells(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server.address, LARGE).client
+    into = begin(client, LARGE)
+    assert calls(server) == 0
+    trains(client, into, LARGE)
+    assert calls(server) == 1
+    assert is_on_lane(client)
+    client.close()
+    server.until(lambda: not lane_of(server)._connections)
+
+
+def test_over_tls_too(serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    of_server, of_client = tls
+    server = serve(**of_server)
+    client = connect(server.address, LARGE, **of_client).client
+    trains(client, begin(client, LARGE), LARGE)
+    assert is_on_lane(client)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of a server, and of its clients."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.pair("server").write(tmp_path, "server")
+    return {"tls_cert": certificate, "tls_key": key}, {"tls_ca": str(authority.file)}
+
+
+def test_with_a_token_too_that_is_read_again_for_each_connection(
+    serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    first, second = "x" * 24, "y" * 24
+    tokens, own = replace(tmp_path / "tokens", f"worker {first}\nworker {second}\n"), tmp_path / "token"
+    replace(own, first)
+    server = serve(tokens=tokens)
+    client = connect(server.address, SMALL, token_file=str(own)).client
+    into = begin(client, SMALL)
+    trains(client, into)
+    assert is_on_lane(client)
+    (before,) = authorizations(server)
+    assert before == f"Bearer {first}"
+    replace(own, second)
+    call_of(client).cancel()  # the connection breaks
+    trains(client, into, from_=1.5)
+    assert is_on_lane(client)
+    server.until(lambda: [one._authorization for one in lane_of(server)._connections] == [f"Bearer {second}"])
+
+
+def authorizations(server: RealServer) -> list[str]:
+    return server.in_loop(lambda: [one._authorization for one in lane_of(server)._connections])
+
+
+def test_both_ways_give_the_same(serve: Serve, connect: Connect) -> None:
+    """Workers over the lane and over gRPC, in turns."""
+    server = serve()
+    one = connect(server.address, LARGE, name="one").client
+    other = connect(server.address, LARGE, name="other", lane=False).client
+    held = [begin(client, LARGE) for client in (one, other)]
+    for step in range(6):
+        client, into = (one, other)[step % 2], held[step % 2]
+        assert client.commit(payload(LARGE, 0.5), into).applied
+        assert (parameters_in(LARGE, into) == 0.5 * (step + 1)).all()
+    assert calls(server) == 1
+    assert (is_on_lane(one), is_on_lane(other)) == (True, False)
+
+
+# -- where it leads nowhere --------------------------------------------------------------------------------------------
+
+Listen = Callable[[socket.socket], None]
+
+
+@contextmanager
+def somebody(says: Listen) -> Iterator[int]:
+    """A port where each connection gets this answer; it stays open until the end."""
+    taken: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            taken.append(connection)
+            with suppress(OSError):
+                says(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    for connection in taken:
+        connection.close()
+
+
+def silent(_: socket.socket) -> None:
+    """Not a word."""
+
+
+def hangs_up(connection: socket.socket) -> None:
+    connection.close()
+
+
+def speaks_http1(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+def begins_a_giant_frame(connection: socket.socket) -> None:
+    connection.sendall(b"\xff\xff\xff\xff\x02")
+
+
+def is_another_server(connection: socket.socket) -> None:
+    welcome = lane_pb2.LaneWelcome(incarnation=1).SerializeToString()
+    connection.sendall(struct.pack("<IB", len(welcome), 2) + welcome)
+
+
+def is_no_server(connection: socket.socket) -> None:
+    connection.sendall(struct.pack("<IB", 3, 2) + b"\xff\xff\xff")
+
+
+def falls_back(connected: Connected, server: RealServer) -> None:
+    """Commits go over gRPC within the first one; nobody has to be told."""
+    client = connected.client
+    into = begin(client, SMALL)
+    trains(client, into)
+    assert not is_on_lane(client)
+    assert calls(server) == 0
+    assert connected.kinds() == []
+    assert server.clock() == 4
+
+
+@pytest.mark.parametrize(
+    "says", [silent, hangs_up, speaks_http1, begins_a_giant_frame, is_another_server, is_no_server]
+)
+def test_what_does_not_answer_as_this_server_is_done_without(
+    says: Listen, serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if says is silent:
+        monkeypatch.setattr(lane_call, "WELCOME_SECONDS", 0.2)
+    server = serve()
+    with somebody(says) as port:
+        tell(server, port)
+        falls_back(connect(server.address, SMALL), server)
+
+
+def test_a_closed_port_is_done_without(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    tell(server, port)
+    falls_back(connect(server.address, SMALL), server)
+
+
+@pytest.mark.parametrize("which", ["lane", "ordinary port"])
+def test_another_servers_port_is_done_without(which: str, serve: Serve, connect: Connect) -> None:
+    server, other = serve(), serve()
+    tell(server, lane_of(other).port if which == "lane" else other.port)
+    falls_back(connect(server.address, SMALL), server)
+    assert other.clock() == 0
+
+
+def test_behind_a_forwarded_port_it_is_not_tried(serve: Serve, connect: Connect, proxied: Proxied) -> None:
+    """Whatever listens at that number there is none of the server's."""
+    server = serve()
+    reached = threading.Event()
+    with somebody(lambda _: reached.set()) as port:
+        tell(server, port)
+        client = connect(proxied(server).address, SMALL).client
+        trains(client, begin(client, SMALL))
+    assert not reached.is_set()
+    assert not is_on_lane(client)
+
+
+@pytest.mark.parametrize(
+    ("of_server", "of_client"),
+    [({"lane_port": -1}, {}), ({}, {"lane": False})],
+    ids=["the server has none", "the worker must not"],
+)
+def test_where_it_is_not_wanted_it_is_not_used(
+    of_server: dict[str, int], of_client: dict[str, bool], serve: Serve, connect: Connect
+) -> None:
+    server = serve(**of_server)
+    connected = connect(server.address, LARGE, **of_client)
+    trains(connected.client, begin(connected.client, LARGE), LARGE)
+    assert calls(server) == 0
+    assert bool(lane_of(server).port) == (not of_server)
+    assert connected.kinds() == []
+
+
+def test_the_environment_can_forbid_it(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_CLIENT_LANE", "false")
+    server = serve()
+    client = connect(server.address, SMALL).client
+    trains(client, begin(client, SMALL))
+    assert not is_on_lane(client)
+
+
+def test_a_proxy_for_http_is_no_way_for_it(
+    serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loopback needs none, and gRPC takes none there; elsewhere the port may not be reachable at all."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    server = serve()
+    client = connect(server.address, SMALL).client
+    trains(client, begin(client, SMALL))
+    assert is_on_lane(client)
+    assert not channel._may_use_lane("parameters.example:50051", client._session._calls._credentials)
+    monkeypatch.delenv("https_proxy")
+    for name in channel._PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert channel._may_use_lane("parameters.example:50051", client._session._calls._credentials)
+    assert not channel._may_use_lane("unix:/run/gemps", client._session._calls._credentials)
+
+
+# -- where it comes and goes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missed", [False, True], ids=["after one that was used", "after one that led nowhere"])
+def test_the_next_servers_lane_is_found(missed: bool, serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    """With its Join."""
+    server = serve(data_dir=tmp_path)
+    if missed:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            tell(server, listener.getsockname()[1])
+    client = connect(server.address, SMALL).client
+    into = begin(client, SMALL)
+    trains(client, into)
+    assert calls(server) == (0 if missed else 1)
+    following = server.again(resume=True)
+    try:
+        outcome = client.commit(payload(SMALL, 0.5), into)  # dropped, or applied: it joins anew
+        assert outcome.version.clock >= 4
+        before = parameters_in(SMALL, into)[0]
+        trains(client, into, from_=before)
+        assert calls(following) == 1
+    finally:
+        following.stop()
+
+
+class Torn:
+    """A worker whose commits go through a proxy to the lane, and all else straight to the server."""
+
+    def __init__(self, server: RealServer, connected: Connected, proxy: CuttingProxy, layout: Layout) -> None:
+        self.server, self.connected, self.proxy, self.layout = server, connected, proxy, layout
+        tell(server, port_of(proxy.address))
+        self.into = begin(connected.client, layout)
+        self.number = 0
+
+    def commits(self) -> None:
+        """The next commit counts once."""
+        self.number += 1
+        outcome = self.connected.client.commit(payload(self.layout, 0.5), self.into)
+        assert outcome.applied
+        assert self.server.clock() == outcome.version.clock == self.number + 1
+        assert (parameters_in(self.layout, self.into) == 0.5 * self.number).all()
+
+    def opens_lane(self) -> None:
+        """The lane is found again, with the next Join; else a stream over gRPC would stay."""
+        client = self.connected.client
+        if not self.number or not client._committer.has_open_stream() or not is_on_lane(client):
+            client._committer.drop_stream()
+            client.join()
+            self.commits()
+        assert is_on_lane(client)
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def torn(
+    request: pytest.FixtureRequest, serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]]
+) -> Iterator[Callable[[Layout], Torn]]:
+    proxies: list[CuttingProxy] = []
+    of_server, of_client = tls if request.param == "TLS" else ({}, {})
+
+    def make(layout: Layout) -> Torn:
+        server = serve(**of_server)
+        proxies.append(CuttingProxy(lane_of(server).port))
+        return Torn(server, connect(server.address, layout, **of_client), proxies[-1], layout)
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("layout", "direction", "cuts"),
+    [
+        # Header, payload, end; replies likewise. With TLS some more bytes.
+        pytest.param(SMALL, "to_server", range(0, 200, 8), id="small-to-server"),
+        pytest.param(SMALL, "to_client", range(0, 300, 8), id="small-to-client"),
+        pytest.param(LARGE, "to_server", range(0, 101_000, 7_282), id="large-to-server"),
+        pytest.param(LARGE, "to_client", range(0, 101_000, 7_282), id="large-to-client"),
+    ],
+)
+def test_a_lane_that_is_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
+    layout: Layout, direction: Direction, cuts: range, torn: Callable[[Layout], Torn]
+) -> None:
+    one = torn(layout)
+    for cut in cuts:
+        one.opens_lane()
+        one.proxy.cut_after(direction, cut)
+        one.commits()
+        one.proxy.disarm()
+    assert one.proxy.cuts >= 10
+    assert one.proxy.connections >= 10
+    assert EventKind.DELTA_DROPPED not in one.connected.kinds()
+
+
+@pytest.mark.parametrize("direction", ["to_server", "to_client"])
+def test_a_lane_that_is_cut_while_it_is_opened_is_done_without(
+    direction: Direction, torn: Callable[[Layout], Torn]
+) -> None:
+    """In the TLS handshake, in HELLO, in WELCOME."""
+    one = torn(SMALL)
+    one.commits()
+    for cut in (0, 1, 4, 5, 6, 12):
+        one.connected.client._committer.drop_stream()
+        one.connected.client.join()
+        one.proxy.cut_after(direction, cut)
+        one.commits()
+        one.proxy.disarm()
+        assert not is_on_lane(one.connected.client)
+    assert one.proxy.cuts == 6
+    one.opens_lane()
+    assert one.connected.kinds() == []
+
+
+def test_a_lane_that_goes_for_good_is_done_without(torn: Callable[[Layout], Torn]) -> None:
+    one = torn(LARGE)
+    one.commits()
+    assert calls(one.server) == 1
+    one.proxy.cut_after("to_server", 50_000)
+    one.proxy._listener.shutdown(socket.SHUT_RDWR)
+    one.commits()
+    one.commits()
+    assert one.proxy.cuts == 1
+    assert calls(one.server) == 0
+    assert not is_on_lane(one.connected.client)
