@@ -255,7 +255,7 @@ def hold(
 
     `drip`: bytes that follow, one every `drip_seconds`, again and again. `closed_after`: seconds after which the server
     must have closed every one of them, if the attack lasts as long. Facts: `connections`, `refused`, `closed`, `open`
-    in the end, and the longest life of one that was closed, in milliseconds.
+    in the end, `most_open` at once, and the longest life of one that was closed, in milliseconds.
     """
     selector = selectors.DefaultSelector()
     drops = itertools.cycle(drip)
@@ -294,6 +294,7 @@ def hold(
             continue
         selector.register(connection, selectors.EVENT_READ, time.monotonic())
         scene.facts["connections"] += 1
+        scene.facts["most_open"] = max(scene.facts["most_open"], len(selector.get_map()))
         read(0)
     while scene.running:
         read(min(scene.left, 0.1))

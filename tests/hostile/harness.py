@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import grpc
 import pytest
@@ -25,7 +25,6 @@ from tests.hostile import attacks, health_probe, honest_worker
 from tests.hostile.attacks import Attack, Target
 from tests.hostile.recorder import Record, Window
 from tests.security.authority import Authority
-from tests.wire import serve_process
 from tests.wire.model import Model, Tensor
 from tests.wire.processes import START_PATIENCE
 
@@ -229,14 +228,13 @@ class Arena:
         settings = {
             "bind": "127.0.0.1:0",
             "ready_file": str(ready),
-            "threads": 1,
-            "log_format": "json",
+            "threads": "1",
             **self._settings(),
         }
-        # As the command has it.
-        environment = {"GRPC_VERBOSITY": "NONE"}
+        # A command's flags are its settings' names.
+        flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
         self.log = self.folder / "server.log"
-        self.server = self._process(serve_process.__file__, json.dumps(settings), environment=environment)
+        self.server = self._process("-c", "from gem_cli.main import main; main()", "serve", *flags)
         deadline = time.monotonic() + START_PATIENCE
         while not ready.exists():
             assert self.server.runs, self.log.read_text()
@@ -245,8 +243,8 @@ class Arena:
         told = json.loads(ready.read_text())
         self.address, self.dashboard = told["address"], told.get("dashboard", "")
 
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
+    def _settings(self) -> dict[str, str]:
+        settings: dict[str, str] = {}
         self.ca_file = self.token = self.socket = ""
         if "tls" in self.needs:
             authority = Authority(self.folder)

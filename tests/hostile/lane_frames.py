@@ -47,7 +47,7 @@ def legal() -> Mapping[str, set[str]]:
         lane = importlib.import_module("gemps.lane")
     except ImportError:
         return SPECIFIED
-    return {state.name: {kind.name for kind in kinds} for state, kinds in lane.LEGAL.items()}
+    return {state.name: {kind.name for kind in kinds} for state, kinds in lane.FROM_WORKER.items()}
 
 
 def frame(kind: int, payload: bytes = b"", *, length: int | None = None) -> bytes:

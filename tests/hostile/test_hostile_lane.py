@@ -31,11 +31,12 @@ def test_stranger_without_a_hello_costs_little_memory_and_is_closed_after_five_s
 ) -> None:
     measured = attacked(ATTACKS.by_name[PARTIAL], measure)
     facts = measured.facts
-    each = max(measured.peak_mib, 0) * 1024 / STRANGERS
+    # The server may close old connections to make room for new ones: then fewer cost as much.
+    each = max(measured.peak_mib, 0) * 1024 / facts["most_open"]
     figures(
         f"{STRANGERS} connections at the lane, each with a part of a first frame",
-        f"{each:.1f} KiB of the server's memory each; {facts['closed']} closed, the last one after "
-        f"{facts['longest_ms'] / 1000:.1f} s",
+        f"at most {facts['most_open']} open at once, {each:.1f} KiB of the server's memory each; {facts['closed']} "
+        f"closed, the last one after {facts['longest_ms'] / 1000:.1f} s",
     )
     assert facts["connections"] == facts["closed"] == STRANGERS
     assert facts["longest_ms"] <= (HELLO_SECONDS + LATE) * 1000
