@@ -10,7 +10,7 @@ import pytest
 from tests.hostile.attacks import Attack
 from tests.hostile.harness import FULL, HEAD, Arena, Measure, Measured, row
 
-ROWS: list[str] = []
+MEASURED: list[Measured] = []
 # A file that the table is written to, for the documentation.
 TABLE = os.environ.get("GEMPS_TEST_HOSTILE_TABLE", "")
 
@@ -28,7 +28,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
             if FULL:
                 with Arena(folder(), attack.needs) as arena:
                     measured = arena.measure(attack)
-                ROWS.append(row(measured))
+                MEASURED.append(measured)
                 return measured
             if attack.needs not in shared or not shared[attack.needs].alive():
                 shared[attack.needs] = stack.enter_context(Arena(folder(), attack.needs))
@@ -38,9 +38,13 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if ROWS:
-        table = "\n".join([HEAD, *ROWS])
+    if MEASURED:
+        table = "\n".join([HEAD, *map(row, MEASURED)])
         terminalreporter.section("strangers and broken peers")
         terminalreporter.write_line(table)
+        terminalreporter.section("what the attackers did, and the honest worker's transport")
+        for one in MEASURED:
+            did = ", ".join(f"{value} {name}" for name, value in one.facts.items())
+            terminalreporter.write_line(f"{one.attack.target}: {one.attack.name}: {did}; {one.transport}")
         if TABLE:
             Path(TABLE).write_text(f"{table}\n")

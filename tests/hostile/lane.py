@@ -221,6 +221,32 @@ def replayed_hellos(scene: Scene) -> None:
         lane.socket.close()
 
 
+@ATTACKS.add("storm of one session's HELLOs", processes=4, seconds=10.0, least_ratio=0.2, peak_mib=32)
+def own_hello_storm(scene: Scene) -> None:
+    """Each one replaces the connection before, which the attacker has reset by then."""
+    (session,) = join(scene)
+    first = hello(session.session_id, scene.target.incarnation, scene.target.token)
+    scene.begin()
+    storm(scene, connect_plain, first)
+
+
+@ATTACKS.add("frames that do not wait for WELCOME", least_ratio=0.2, peak_mib=32)
+def early_frames(scene: Scene) -> None:
+    """HELLO and another frame in one segment: none is legal before WELCOME."""
+    (session,) = join(scene)
+    first = hello(session.session_id, scene.target.incarnation, scene.target.token)
+    scene.begin()
+    for kind in itertools.cycle(Kind):
+        if not scene.running:
+            return
+        early = first if kind is Kind.HELLO else frame(kind, payload_of(kind, session))
+        with Lane(scene, session) as lane:
+            lane.send(first + early)
+            if not lane.is_closed(AT_ONCE):
+                scene.complain(f"{kind.name} together with HELLO: not closed")
+            scene.facts["frames"] += 1
+
+
 def payload_of(kind: Kind, session: Session) -> bytes:
     """What a frame of this kind has where it is legal."""
     contents = {
