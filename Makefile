@@ -122,7 +122,7 @@ test-faults: $(INSTALLED)
 	GEMPS_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults $(ARGS)
 
 # What strangers and broken peers at every port do to an honest worker's commits/s and latency, to health checks, and to
-# the server's memory and log: one table, a quarter of an hour. GEMPS_TEST_HOSTILE_TABLE=FILE also writes it to a file.
+# the server's memory and log: one table, half an hour. GEMPS_TEST_HOSTILE_TABLE=FILE also writes it to a file.
 test-hostile: $(INSTALLED)
 	GEMPS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/hostile $(ARGS)
 

@@ -100,9 +100,10 @@ class Attack:
     needs: what the server must be started with: "tokens", "tls", "shared memory", "dashboard".
     processes: that attack side by side.
     seconds, short_seconds: how long it takes in the full form and in the short one.
+    quick: whether it belongs to the short form; not when it differs little from another one that does.
     least_ratio: of the honest worker's commits/s, what must remain; less than half where one stranger's processor time
         alone decides.
-    peak_mib: memory that it may take while it lasts (0: not judged, since those who attack are entitled to it).
+    peak_mib: memory that it may take while it lasts.
     """
 
     name: str
@@ -111,9 +112,10 @@ class Attack:
     needs: frozenset[str] = frozenset()
     processes: int = 1
     seconds: float = 8.0
-    short_seconds: float = 1.0
+    short_seconds: float = 0.5
+    quick: bool = True
     least_ratio: float = 0.5
-    peak_mib: float = 0.0
+    peak_mib: float = 512.0
 
 
 @dataclass
@@ -326,6 +328,11 @@ def storm(scene: Scene, connect: Connect, first: bytes = b"") -> None:
                     connection.send(first)
         except OSError:
             scene.facts["refused"] += 1
+
+
+def cases(attacks: Attacks, full: bool) -> list[Attack]:
+    """Those of the full form, or of the short one."""
+    return [one for one in attacks.by_name.values() if one.quick or full]
 
 
 def all_attacks() -> Mapping[str, Attacks]:

@@ -18,7 +18,7 @@ def request(scene: Scene, path: str = "/", method: str = "GET", *headers: str) -
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 
-@ATTACKS.add("1200 connections that say nothing", peak_mib=64)
+@ATTACKS.add("1200 connections that say nothing", peak_mib=64, quick=False)
 def silent(scene: Scene) -> None:
     scene.begin()
     hold(scene, PORT, b"", 1200)
@@ -38,7 +38,7 @@ def unread_events(scene: Scene) -> None:
     flood(scene, NARROW_PORT, lambda: iter([content, b""]), reads=False, connections=400)
 
 
-@ATTACKS.add("viewers that come and go", least_ratio=0.2, peak_mib=64)
+@ATTACKS.add("viewers that come and go", least_ratio=0.2, peak_mib=64, quick=False)
 def restless_viewers(scene: Scene) -> None:
     scene.begin()
     storm(scene, PORT, request(scene, "/events") + b"\r\n")
@@ -52,7 +52,7 @@ def unread_answers(scene: Scene) -> None:
 
 
 for _path in ("/", "/metrics", "/nothing"):
-    ATTACKS.add(f"flood of requests for {_path}", least_ratio=0.2, peak_mib=64)(
+    ATTACKS.add(f"flood of requests for {_path}", least_ratio=0.2, peak_mib=64, quick=_path == "/metrics")(
         partial(
             lambda scene, path: (
                 scene.begin(),
@@ -90,7 +90,9 @@ def giant_body(*headers: str) -> Callable[[Scene], None]:
 
 
 ATTACKS.add("giant bodies", least_ratio=0.2, peak_mib=64)(giant_body("Content-Length: 1000000000000"))
-ATTACKS.add("bodies without an end", least_ratio=0.2, peak_mib=64)(giant_body("Transfer-Encoding: chunked"))
+ATTACKS.add("bodies without an end", least_ratio=0.2, peak_mib=64, quick=False)(
+    giant_body("Transfer-Encoding: chunked")
+)
 
 
 @ATTACKS.add("requests under another name", least_ratio=0.2, peak_mib=64)

@@ -59,7 +59,7 @@ def partial_first_frames(scene: Scene) -> None:
     )
 
 
-@ATTACKS.add("1200 connections that say nothing", peak_mib=STRANGERS_MIB)
+@ATTACKS.add("1200 connections that say nothing", quick=False, peak_mib=STRANGERS_MIB)
 def silent(scene: Scene) -> None:
     scene.begin()
     hold(scene, connect_plain, b"", STRANGERS, closed_after=HELLO_SECONDS + LATE)
@@ -78,7 +78,9 @@ def connection_storm(scene: Scene) -> None:
     storm(scene, connect_plain)
 
 
-@ATTACKS.add("storm of HELLOs of unknown sessions", processes=4, seconds=10.0, least_ratio=0.2, peak_mib=32)
+@ATTACKS.add(
+    "storm of HELLOs of unknown sessions", quick=False, processes=4, seconds=10.0, least_ratio=0.2, peak_mib=32
+)
 def hello_storm(scene: Scene) -> None:
     first = strangers_hello(scene)
     scene.begin()
@@ -326,7 +328,9 @@ for _reads, _name in ((True, ""), (False, ", answers not read")):
     ATTACKS.add(f"flood of PING{_name}", least_ratio=0.2, peak_mib=32)(
         flood_after_hello(frame(Kind.PING, b"12345678"), reads=_reads)
     )
-ATTACKS.add("flood of CANCEL", least_ratio=0.2, peak_mib=32)(flood_after_hello(frame(Kind.CANCEL), reads=True))
+ATTACKS.add("flood of CANCEL", quick=False, least_ratio=0.2, peak_mib=32)(
+    flood_after_hello(frame(Kind.CANCEL), reads=True)
+)
 
 
 @ATTACKS.add("300 sessions that begin a first message and stop", peak_mib=64)
@@ -386,7 +390,9 @@ def stop_within_commits(scene: Scene, count: int) -> None:
 
 
 # 128 staging buffers of this model are there: without and with a queue before them.
-ATTACKS.add("100 sessions that begin a chunk and stop", peak_mib=64)(lambda scene: stop_within_commits(scene, 100))
+ATTACKS.add("100 sessions that begin a chunk and stop", quick=False, peak_mib=64)(
+    lambda scene: stop_within_commits(scene, 100)
+)
 ATTACKS.add("300 sessions that begin a chunk and stop", seconds=14.0, peak_mib=64)(
     lambda scene: stop_within_commits(scene, 300)
 )

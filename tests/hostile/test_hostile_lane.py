@@ -3,7 +3,7 @@
 import pytest
 
 from tests.figures import Figures
-from tests.hostile.attacks import Attack
+from tests.hostile.attacks import Attack, cases
 from tests.hostile.harness import FULL, Measure, Measured, judge
 from tests.hostile.lane import ATTACKS, HELLO_SECONDS, LATE, MUTATED_FRAMES, STRANGER_KIB, STRANGERS
 from tests.hostile.lane_frames import SPECIFIED, legal
@@ -18,7 +18,7 @@ def attacked(attack: Attack, measure: Measure) -> Measured:
 
 
 @pytest.mark.parametrize(
-    "attack", [one for name, one in ATTACKS.by_name.items() if name != PARTIAL], ids=lambda attack: attack.name
+    "attack", [one for one in cases(ATTACKS, FULL) if one.name != PARTIAL], ids=lambda attack: attack.name
 )
 def test_attack_at_the_lane_leaves_the_honest_worker_its_share(attack: Attack, measure: Measure) -> None:
     measured = attacked(attack, measure)

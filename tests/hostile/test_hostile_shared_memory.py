@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.hostile.attacks import Attack
-from tests.hostile.harness import Measure, judge
+from tests.hostile.attacks import Attack, cases
+from tests.hostile.harness import FULL, Measure, judge
 from tests.hostile.shared_memory import ATTACKS
 
 
-@pytest.mark.parametrize("attack", ATTACKS.by_name.values(), ids=ATTACKS.by_name)
+@pytest.mark.parametrize("attack", cases(ATTACKS, FULL), ids=lambda attack: attack.name)
 def test_attack_at_the_shared_memory_leaves_the_honest_worker_its_share(attack: Attack, measure: Measure) -> None:
     judge(measure(attack))
