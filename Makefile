@@ -15,7 +15,7 @@ PEERS = $(VENV)/peers
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install
+.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install test-hostile
 
 train: $(INSTALLED)
 	$(BIN)/gemps train --workers 4 $(ARGS)
@@ -124,6 +124,11 @@ test-browser: $(INSTALLED)
 # docs/reliability.md says. With GEMPS_NETLAB set the partition too.
 test-faults: $(INSTALLED)
 	GEMPS_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults $(ARGS)
+
+# What strangers and broken peers at every port do to an honest worker's commits/s and latency, to health checks, and to
+# the server's memory and log: one table, half an hour. GEMPS_TEST_HOSTILE_TABLE=FILE also writes it to a file.
+test-hostile: $(INSTALLED)
+	GEMPS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/hostile $(ARGS)
 
 # Workers that are killed every 30 s while they train digits, MINUTES for each of three seeds.
 test-kills: $(INSTALLED)

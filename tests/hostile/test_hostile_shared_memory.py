@@ -1,0 +1,12 @@
+"""What strangers at the socket of shared memory do to an honest worker."""
+
+import pytest
+
+from tests.hostile.attacks import Attack, cases
+from tests.hostile.harness import FULL, Measure, judge
+from tests.hostile.shared_memory import ATTACKS
+
+
+@pytest.mark.parametrize("attack", cases(ATTACKS, FULL), ids=lambda attack: attack.name)
+def test_attack_at_the_shared_memory_leaves_the_honest_worker_its_share(attack: Attack, measure: Measure) -> None:
+    judge(measure(attack))
