@@ -115,8 +115,9 @@ class SharedMemorySocket:
             shared: list[Region] = [delta, *regions.snapshots]
             try:
                 socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
-                name = session.worker.name
-                logger.info("worker %s shares memory", name, extra={"event": "shares-memory", "worker": name})
+                if delta.number == len(regions.snapshots) + 1:  # it asks for the first time
+                    name = session.worker.name
+                    logger.info("worker %s shares memory", name, extra={"event": "shares-memory", "worker": name})
                 await loop.sock_recv(connection, 1)  # its end; whatever is said here ends it, too
             except OSError:
                 pass  # the worker has gone

@@ -1,9 +1,11 @@
 """The HTTP listeners, with what every answer of theirs must have."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gem_server.errors import StartupError
 from gem_server.web.hosts import Hosts
@@ -24,6 +26,10 @@ MAX_CONNECTIONS = 128
 SILENT_SECONDS = 15.0
 # How long streams of events may take to end when the server stops.
 CLOSE_SECONDS = 1.0
+
+# What a client sends that is not HTTP gets status 400, and no line in the log.
+_requests = logging.getLogger(f"{__name__}.requests")
+_requests.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,6 +68,7 @@ class WebServer:
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_requests,
             handle_signals=False,
             shutdown_timeout=CLOSE_SECONDS,
             keepalive_timeout=SILENT_SECONDS,
