@@ -284,6 +284,8 @@ class LaneConnection:
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.MESSAGE and self._sink is not None:
             self._upload_goes_on(self._sink, frame)
+        elif frame.kind == Kind.MESSAGE and self._lane.state is State.COMMITTING:
+            self._to_drop = _LINGER_BYTES  # the handler has given the upload up, and is about to end the call
         elif frame.kind == Kind.MESSAGE:
             self._commit_begins(frame)
         elif frame.kind == Kind.HELLO:
