@@ -37,7 +37,7 @@ DIGEST = bytes.fromhex(
     )
 )
 # Of JoinResponse the page leaves these out: they differ with settings, versions and ports.
-LEFT_OUT = ("settings", "shared_memory_socket", "server_version", "commit_port", "port")
+LEFT_OUT = ("settings", "shared_memory_socket", "server_version", "lane_port", "port")
 THETA = struct.pack("<2fq", 1.0, -2.0, 0)
 # -0.05 * (1, -2) in float32, and the counter after one step.
 DELTA = struct.pack("<2fq", -0.05, 0.1, 1)

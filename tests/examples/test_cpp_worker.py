@@ -72,7 +72,7 @@ def test_a_model_of_many_chunks_commits_at_either_port_of_the_server(cpp_worker:
     for port in ("0", "-1"):
         folder = tmp_path / port
         folder.mkdir()
-        with serving(folder, "--steps", "5", "--exit-when-finished", "--commit-port", port) as (address, server):
+        with serving(folder, "--steps", "5", "--exit-when-finished", "--lane-port", port) as (address, server):
             with working(cpp_worker, "a", address, folder, "--parameters", "1000001") as process:
                 assert ended(process, folder, "a") == 0
             assert server.wait(120) == 0

@@ -23,7 +23,7 @@ def script(heading: str, on: str) -> str:
 
 
 def test_the_firewalls_rules_let_workers_in_and_nobody_else(hosts: Cluster) -> None:
-    serve = ("gemps", "serve", "--bind", "0.0.0.0:50051", "--commit-port", "50052", "--insecure", "--commits", "50")
+    serve = ("gemps", "serve", "--bind", "0.0.0.0:50051", "--lane-port", "50052", "--insecure", "--commits", "50")
     server = hosts.start("s", *serve)
     server.wait_for("serving on")
     hosts.run("s", "bash", "-ec", script("Firewall", "server"))
