@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.wire import serve_process
+from tests.wire.calls import Trust
 from tests.wire.model import LARGE, SMALL
 from tests.wire.processes import START_PATIENCE, ServerProcess
 from tests.wire.sharing import needs_shared_memory
@@ -23,13 +24,21 @@ MODELS_AND_TRANSPORTS = [
     pytest.param(LARGE, True, id="large-shared", marks=needs_shared_memory),
 ]
 
+TRANSPORTS = ("gRPC", "lane", "lane with TLS")
 # The full suite (make test-faults) tries everything, often; the quick one goes with the other tests.
 FULL = bool(os.environ.get("GEMPS_TEST_FAULTS"))
 
+# The full suite tries each of these over all transports, the quick one each over one.
+EACH_OVER_TRANSPORTS = [
+    pytest.param(*one.values, transport, id=f"{one.id}-{transport}", marks=one.marks)
+    for number, one in enumerate(MODELS_AND_TRANSPORTS)
+    for transport in (TRANSPORTS if FULL else TRANSPORTS[number : number + 1])
+]
 
-def over(shares: bool) -> str:
+
+def over(shares: bool, transport: str = "") -> str:
     """For the figures."""
-    return ", shared memory" if shares else ""
+    return ", shared memory" * shares + f", {transport}" * bool(transport)
 
 
 def count(few: int, full: int) -> int:
@@ -48,12 +57,13 @@ async def start(
     assert program.__file__ is not None
     ready = directory.parent / f"{directory.name}-ready.json"
     ready.unlink(missing_ok=True)
-    told = {
+    told: dict[str, Any] = {
         "bind": "127.0.0.1:0",
         "ready_file": str(ready),
         "data_dir": str(directory),
         "resume": True,
-    } | settings
+    }
+    told |= dict(Trust.of_servers) | settings
     # A file: a pipe that nobody reads blocks the server when it is full.
     with log_of(directory).open("ab") as log:
         process = await asyncio.create_subprocess_exec(

@@ -9,9 +9,11 @@ import os
 import random
 import re
 import socket
+import struct
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +22,7 @@ import grpc
 import pytest
 from gemps.v1 import commit_pb2, parameters_pb2, session_pb2, status_pb2
 from google.protobuf.message import Message
+from google.rpc import status_pb2 as rpc_status_pb2
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -27,6 +30,7 @@ from tests.faults.almost_right import MODEL, Request, requests, templates
 from tests.faults.processes import count, kill, log_of, start
 from tests.figures import Figures
 from tests.wire.calls import SERVICE
+from tests.wire.lane import CANCEL, END, HELLO, MESSAGE, WELCOME, frame, hello
 from tests.wire.processes import START_PATIENCE, ServerProcess
 from tests.wire.refusals import PATIENCE, read_refusal
 from tests.wire.transfer import crc32c
@@ -62,12 +66,10 @@ class Fuzzer:
         self._others = others
         self._guests: set[bytes] = set()
         self._channel = grpc.insecure_channel(address)
-        self._at_commit_port = grpc.insecure_channel(commit_address(own))
         self._before = self._state()
 
     def close(self) -> None:
         self._channel.close()
-        self._at_commit_port.close()
 
     def send_all(self, batch: list[Request]) -> None:
         """Each of them is answered by the contract, and they change nothing."""
@@ -103,10 +105,10 @@ class Fuzzer:
     def call(self, method: str, *messages: bytes) -> list[bytes]:
         """The answers: all of them, but of a stream without an end the first."""
         path, kind = f"/{SERVICE.full_name}/{method}", SERVICE.methods_by_name[method]
-        if kind.client_streaming and kind.server_streaming:  # Commit: at either port in turns
-            channel = self._at_commit_port if self.sent % 2 else self._channel
-            metadata = (("gemps-incarnation", str(self._own.membership.incarnation)),)
-            return list(channel.stream_stream(path)(iter(messages), timeout=PATIENCE, metadata=metadata))
+        if kind.client_streaming and kind.server_streaming:  # Commit: over the lane and over gRPC in turns
+            if self.sent % 2:
+                return commit_on_lane(self._own, messages)
+            return list(self._channel.stream_stream(path)(iter(messages), timeout=PATIENCE))
         if kind.client_streaming:
             return [self._channel.stream_unary(path)(iter(messages), timeout=PATIENCE)]
         if not kind.server_streaming:
@@ -184,17 +186,68 @@ def fuzz(fuzzer: Fuzzer, own: RawWorker, wanted: int) -> None:
         number += 1
 
 
-def commit_address(worker: RawWorker) -> str:
-    return f"{worker.address.rpartition(':')[0]}:{worker.membership.commit_port}"
+def lane_address(worker: RawWorker) -> tuple[str, int]:
+    return worker.address.rpartition(":")[0], worker.membership.lane_port
 
 
-def send_noise(address: str, times: int) -> None:
-    """Bytes that are no gRPC, to a port itself, some behind a proper beginning of HTTP/2."""
+class EndError(grpc.RpcError):
+    """How the lane ended a connection, in gRPC's terms; without a reason where a frame was illegal."""
+
+    def __init__(self, encoded: bytes) -> None:
+        self._encoded = encoded
+        self._status = rpc_status_pb2.Status.FromString(encoded)
+
+    def code(self) -> grpc.StatusCode:
+        return next(code for code in grpc.StatusCode if code.value[0] == self._status.code)
+
+    def details(self) -> str:
+        return self._status.message
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return (("grpc-status-details-bin", self._encoded),)
+
+
+def commit_on_lane(worker: RawWorker, messages: Sequence[bytes]) -> list[bytes]:
+    """The answers to these messages: what follows the first is sent when that is answered, and CANCEL at the end.
+
+    Raises what END says, but for an illegal frame: END has no reason then, and the messages have no answer.
+    """
+    greeting = hello(worker.session_id, worker.membership.incarnation).SerializeToString()
+    found: list[bytes] = []
+    with socket.create_connection(lane_address(worker), timeout=PATIENCE) as one, one.makefile("rb") as answers:
+
+        def receive() -> int | None:
+            try:
+                size, kind = struct.unpack("<IB", answers.read(5))
+                body = answers.read(size)
+            except (OSError, struct.error):
+                return None
+            if kind == END and rpc_status_pb2.Status.FromString(body).details:
+                raise EndError(body)
+            if kind == MESSAGE:
+                found.append(body)
+            return int(kind)
+
+        one.sendall(frame(HELLO, greeting))
+        assert receive() == WELCOME
+        with contextlib.suppress(OSError):
+            for number, message in enumerate(messages):
+                one.sendall(frame(MESSAGE, message))
+                if number == 0 and receive() != MESSAGE:
+                    return found
+            one.sendall(frame(CANCEL))
+        while receive() == MESSAGE:
+            pass
+    return found
+
+
+def send_noise(host: str, port: int, times: int) -> None:
+    """Bytes that are no gRPC, to a port itself, some behind a proper beginning of HTTP/2, or of the lane."""
     draw = random.Random(SEED)
-    host, _, port = address.rpartition(":")
     for _ in range(times):
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as one:
-            preface = draw.choice((b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"))
+        with socket.create_connection((host, port), timeout=PATIENCE) as one:
+            http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+            preface = draw.choice((b"", http2, b"\x20\0\0\0\x01", frame(HELLO, b"\x0a\x0agemps-lane\x10\x01")))
             try:
                 one.sendall(preface + draw.randbytes(draw.randrange(1, 300)))
                 if draw.random() < 0.5:
@@ -214,8 +267,8 @@ async def one_server_is_fuzzed(server: ServerProcess, *, with_parameters: bool, 
     fuzzer = await asyncio.to_thread(Fuzzer, server.address, own, others)
     try:
         await asyncio.to_thread(fuzz, fuzzer, own, wanted)
-        for address in (server.address, commit_address(own)):
-            await asyncio.to_thread(send_noise, address, wanted // 20)
+        for port in (int(server.address.rpartition(":")[2]), own.membership.lane_port):
+            await asyncio.to_thread(send_noise, "127.0.0.1", port, wanted // 20)
         await asyncio.to_thread(fuzzer.send_all, [])
     finally:
         await asyncio.to_thread(fuzzer.close)
@@ -252,8 +305,8 @@ async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) 
     ok = answers.pop("OK")
     figures(
         f"fuzzed requests (seed {SEED})",
-        f"{sent} requests to all methods, Commit's to both ports: {ok} legal, {answers.total()} refused for "
-        f"{len(answers)} reasons; {noise} connections of noise; 0 changes of state, "
+        f"{sent} requests to all methods, Commit's over gRPC and over the lane: {ok} legal, {answers.total()} "
+        f"refused for {len(answers)} reasons; {noise} connections of noise; 0 changes of state, "
         "0 INTERNAL or UNKNOWN, 0 crashes, no traceback",
     )
     # It got far: not only at the decoder did requests fail.

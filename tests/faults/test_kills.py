@@ -10,7 +10,7 @@ import pytest
 from gem_trace import replay
 from tests.faults.history import Deltas
 from tests.faults.load import LoggedWorker, crew, everybody_connects
-from tests.faults.processes import MODELS_AND_TRANSPORTS, count, kill, over, start
+from tests.faults.processes import EACH_OVER_TRANSPORTS, count, kill, over, start
 from tests.figures import Figures
 from tests.wire.model import SMALL, Model, Values
 from tests.wire.processes import ServerProcess
@@ -27,9 +27,11 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
+@pytest.mark.parametrize(
+    ("model", "shares", "each_transport_and_tls"), EACH_OVER_TRANSPORTS, indirect=["each_transport_and_tls"]
+)
 async def test_kill_at_level_commit_loses_no_acknowledged_commit(
-    tmp_path: Path, model: Model, shares: bool, figures: Figures
+    tmp_path: Path, each_transport_and_tls: str, model: Model, shares: bool, figures: Figures
 ) -> None:
     history, workers = crew(model, shares=shares)
     draw = random.Random(1)
@@ -69,7 +71,7 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
         await kill(server)
     duplicates = sum(worker.duplicates for worker in workers)
     figures(
-        f"SIGKILL, commit, {model.parameter_count} parameters{over(shares)}",
+        f"SIGKILL, commit, {model.parameter_count} parameters{over(shares, each_transport_and_tls)}",
         f"{kills} kills, {len(history.commits)} commits, "
         f"{acknowledged_lost} acknowledged lost, {duplicates} survived unacknowledged, parameters bit-equal",
     )

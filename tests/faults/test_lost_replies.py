@@ -17,7 +17,7 @@ from tests.core.slow import word_sum
 from tests.faults.history import Deltas, History
 from tests.faults.library_worker import LibraryWorker
 from tests.faults.load import LoggedWorker
-from tests.faults.processes import MODELS_AND_TRANSPORTS, count, kill, over, start
+from tests.faults.processes import EACH_OVER_TRANSPORTS, MODELS_AND_TRANSPORTS, count, kill, over, start
 from tests.figures import Figures
 from tests.wire.model import SMALL, Model
 from tests.wire.processes import ServerProcess
@@ -163,9 +163,11 @@ class Stubborn(LoggedWorker):
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
+@pytest.mark.parametrize(
+    ("model", "shares", "each_transport_and_tls"), EACH_OVER_TRANSPORTS, indirect=["each_transport_and_tls"]
+)
 async def test_attempts_given_up_anywhere_count_once(
-    tmp_path: Path, model: Model, shares: bool, figures: Figures
+    tmp_path: Path, each_transport_and_tls: str, model: Model, shares: bool, figures: Figures
 ) -> None:
     history, seeds, draw = new_history(model), itertools.count(1), random.Random(5)
     commits = count(15, 300)
@@ -194,7 +196,7 @@ async def test_attempts_given_up_anywhere_count_once(
     attempts = sum(worker.attempts for worker in workers)
     assert duplicates > commits
     figures(
-        f"attempts given up anywhere, {model.parameter_count} parameters{over(shares)}",
+        f"attempts given up anywhere, {model.parameter_count} parameters{over(shares, each_transport_and_tls)}",
         f"{commits * WORKERS} commits, {attempts} attempts given up (up to {MOST_RETRIES} for one), {duplicates} "
         "answered as duplicates: 0 applied twice, 0 lost, parameters bit-equal",
     )

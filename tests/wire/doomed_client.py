@@ -2,7 +2,7 @@
 
     python doomed_client.py ADDRESS METHOD AUTHORITY MESSAGES_FILE ...
 
-METHOD is Commit, Initialize or Lane, AUTHORITY a PEM file or empty: no TLS (only the lane has it here). Each
+METHOD is Commit, Initialize or Lane, AUTHORITY a PEM file or empty: no TLS. Each
 MESSAGES_FILE holds the serialised requests of one stream, each after its length (4 bytes, little-endian), and for the
 lane the HELLO before them; after a commit's first one the server's answer (proceed) is awaited, if there are more.
 """
@@ -100,6 +100,12 @@ class LaneTransfer:
         return data
 
 
+def open_channel(address: str, authority: str) -> grpc.Channel:
+    if not authority:
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(Path(authority).read_bytes()))
+
+
 def main(address: str, method: str, authority: str, *files: str) -> None:
     if method == "Lane":
         lanes = [LaneTransfer(address, authority, read_messages(Path(file))) for file in files]
@@ -107,7 +113,7 @@ def main(address: str, method: str, authority: str, *files: str) -> None:
             lane.wait()
         print("sent", flush=True)
         threading.Event().wait()
-    with grpc.insecure_channel(address) as channel:
+    with open_channel(address, authority) as channel:
         transfers = [Transfer(channel, method, read_messages(Path(file))) for file in files]
         for transfer in transfers:
             transfer.wait()

@@ -80,11 +80,11 @@ async def doomed_process(
 
     Commits go over the lane where the worker's do.
     """
-    address, first, authority = worker.address, list[Message](), ""
+    address, first, authority = worker.address, list[Message](), str(Trust.authority or "")
     if method == "Commit" and worker.uses_lane:
         membership = worker.membership
         method, address = "Lane", f"{address.rpartition(':')[0]}:{membership.lane_port}"
-        first, authority = [hello(worker.session_id, membership.incarnation)], str(Trust.authority or "")
+        first = [hello(worker.session_id, membership.incarnation)]
     files = [folder / f"stream-{number}" for number in range(len(streams))]
     for file, messages in zip(files, streams, strict=True):
         doomed_client.write_messages(file, [message.SerializeToString() for message in (*first, *messages)])
