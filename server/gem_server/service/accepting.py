@@ -12,11 +12,16 @@ _PAUSE_SECONDS = 1.0
 
 
 async def accept_all(
-    listening: socket.socket, has_room: Callable[[], bool], take: Callable[[socket.socket], None], what: str
+    listening: socket.socket,
+    has_room: Callable[[], bool],
+    take: Callable[[socket.socket], None],
+    what: str,
+    pause: float = 0.0,
 ) -> NoReturn:
     """Hand every connection to `take`; while there is no room they are closed. `what`: what they are for, for the log.
 
-    `listening` does not block; neither do the connections.
+    `listening` does not block; neither do the connections. After each connection the event loop has its turn, and
+    `pause` seconds pass: `sock_accept` returns at once while connections are waiting.
     """
     loop = asyncio.get_running_loop()
     refusals = RefusalLog()
@@ -32,3 +37,4 @@ async def accept_all(
             take(connection)
         else:
             connection.close()
+        await asyncio.sleep(pause)

@@ -19,6 +19,8 @@ from gem_server.service.refusal_log import RefusalLog
 
 # Connections that have not shown a session yet. The oldest makes room for a newer one: workers show theirs at once.
 MAX_STRANGERS = 256
+# Between two connections with TLS: a handshake takes up to 4 ms of processor time (RSA), so they get a fifth of a core.
+HANDSHAKE_PAUSE_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,8 @@ class LanePort:
                 "this machine's; stop that process, or choose another --lane-port (0 takes a free one, -1 none)"
             ) from error
         for listening in self._listening:
-            accepting = accept_all(listening, lambda: True, self._accept, "commits")
+            pause = 0.0 if self._certificates is None else HANDSHAKE_PAUSE_SECONDS
+            accepting = accept_all(listening, lambda: True, self._accept, "commits", pause)
             self._accepting.append(asyncio.create_task(accepting))
         return self.port
 

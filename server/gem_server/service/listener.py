@@ -28,7 +28,9 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * MIB),
-    ("grpc.max_concurrent_streams", 4096),
+    # Bounds the headers that one connection can make gRPC keep. A worker has three calls at most; a proxy that needs
+    # more streams opens more connections.
+    ("grpc.max_concurrent_streams", 128),
 )
 
 
