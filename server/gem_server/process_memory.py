@@ -9,8 +9,8 @@ import psutil
 
 DEFAULT_SHARE = 0.8
 # glibc's mallopt (malloc.h). Messages, and what gRPC reads them into, are far smaller than MAPPED_FROM; the vectors of
-# large models are larger, and go back to the system when they are freed. KEPT is what a few gRPC streams have under way,
-# and what a flood of messages leaves behind.
+# large models are larger, and go back to the system when they are freed. KEPT is what some gRPC streams have under
+# way, and what a flood of messages leaves behind.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 MAPPED_FROM, KEPT = 8 << 20, 16 << 20
 
