@@ -312,9 +312,13 @@ class StagedCommit:
             return
         if self._copying is not None and not self._copying.done():
             # The call was ended, but a thread still writes into the buffer: nobody may have it before that is over.
-            self._copying.add_done_callback(lambda _: self._committing.give_back(self.hold))
+            self._copying.add_done_callback(self._copy_ended)
         else:
             self._committing.give_back(self.hold)
+
+    def _copy_ended(self, copying: "asyncio.Future[int]") -> None:
+        copying.exception()  # its caller has gone
+        self._committing.give_back(self.hold)
 
     async def complete(self, footer: Footer) -> Applied:
         """All chunks are in the sink: check the footer, and see the commit through; see `_apply`."""

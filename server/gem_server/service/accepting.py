@@ -1,6 +1,7 @@
 """Taking connections in at a listening socket of the server's own."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import NoReturn
@@ -9,6 +10,8 @@ from gem_server.service.refusal_log import RefusalLog
 
 # When there are no more descriptors: those that are open go on.
 _PAUSE_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 async def accept_all(
@@ -34,7 +37,11 @@ async def accept_all(
             continue
         if has_room():
             connection.setblocking(False)
-            take(connection)
+            try:
+                take(connection)
+            except Exception:
+                connection.close()
+                logger.exception("a connection for %s could not be taken", what)
         else:
             connection.close()
         await asyncio.sleep(pause)

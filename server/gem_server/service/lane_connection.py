@@ -33,7 +33,7 @@ from gem_server.service.grpc_transport import take_chunk
 HELLO_SECONDS = 5.0
 # Seconds for which a peer that takes nothing of its reply may hold its connection.
 WRITE_SECONDS = 60.0
-# A worker pings an idle connection once a minute; pings closer than this are a flood.
+# The contract's distance of pings; as they may arrive closer, half of it is tolerated.
 PING_SECONDS = 10.0
 # As with gRPC: a peer that does not take anything for so many seconds, or is silent so long and then does not answer.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
@@ -156,9 +156,8 @@ class LaneConnection:
 
     def welcome(self, delta_bytes: int) -> None:
         """Let the worker commit; its deltas have so many bytes."""
-        whole = min(delta_bytes + lane.BUFFERED_BYTES, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
-        small = delta_bytes <= lane.FIRST_MESSAGE_BYTES
-        self._lane.grow(whole if small else lane.BUFFERED_BYTES)
+        whole = delta_bytes if delta_bytes <= lane.WHOLE_BYTES else 0
+        self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
         self._limit_time(None)
         self._put(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
 
@@ -291,8 +290,8 @@ class LaneConnection:
         elif frame.kind == Kind.HELLO:
             self._hello(frame)
         elif frame.kind == Kind.PING:
-            if (now := monotonic()) - self._pinged_at < PING_SECONDS:
-                raise IllegalFrameError(f"pings within {PING_SECONDS:g} s")
+            if (now := monotonic()) - self._pinged_at < PING_SECONDS / 2:
+                raise IllegalFrameError(f"pings within {PING_SECONDS / 2:g} s")
             self._pinged_at = now
             self._put(Kind.PONG, bytes(frame.body))
         else:

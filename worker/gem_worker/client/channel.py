@@ -1,9 +1,11 @@
 """The connection: address, channel options, one typed callable for each RPC, and starting over when it breaks."""
 
 import ipaddress
+import logging
 import os
 import re
 import threading
+import time
 
 import grpc
 from gemps import lane
@@ -15,11 +17,15 @@ from gem_worker.client.errors import AddressError, CredentialsError
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.lane_call import LaneCall, LaneRoute
 
+_log = logging.getLogger(__name__)
+
 MIB = 1 << 20
 # Largest message of the contract (parameter_server.proto): a chunk of 2 MiB and 64 KiB for the rest.
 MESSAGE_LIMIT = 2 * MIB + (64 << 10)
 _SERVICE = "/gemps.v1.ParameterServerService/"
 
+# Seconds for which commits go over gRPC when the lane could not be reached.
+LANE_AGAIN_SECONDS = 60.0
 # Where gRPC looks for an HTTP proxy.
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -118,12 +124,13 @@ class Calls:
         self._closed = False
         self._lane: LaneRoute | None = None
         self._lane_call: LaneCall | None = None
+        self._lane_from = 0.0  # monotonic seconds: not before, after an attempt that failed
         self._open()
 
     def use_lane(self, session_id: bytes, response: session_pb2.JoinResponse) -> None:
         """Commit on the server's lane from now on, if it has one that can be reached."""
         host, _, port = self._address.rpartition(":")
-        self._lane = None
+        self._lane, self._lane_from = None, 0.0
         # Behind a forwarded port the other one may belong to another service.
         if response.lane_port and port == str(response.port) and _may_use_lane(self._address, self._credentials):
             hello = lane_pb2.LaneHello(
@@ -133,7 +140,7 @@ class Calls:
 
     def open_commit(self) -> CommitCall:
         """A new Commit call, on the lane if it can be reached; the one before must have been closed."""
-        if self._lane is not None:
+        if self._lane is not None and time.monotonic() >= self._lane_from:
             call = self._connect_lane(self._lane)
             if call is not None:
                 return call
@@ -158,7 +165,8 @@ class Calls:
             if not isinstance(error, OSError | grpc.RpcError):
                 raise
             if call is None or not call.was_refused:  # a refusal comes again, over gRPC
-                self._lane = None  # it cannot be reached: until the next Join
+                self._lane_from = time.monotonic() + LANE_AGAIN_SECONDS
+                _log.info("the lane at port %d cannot be used (%s): committing over gRPC", route.port, error)
             return None
         return call
 

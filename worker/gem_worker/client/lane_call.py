@@ -113,7 +113,11 @@ class LaneCall:
         if sys.platform == "linux":  # as gRPC does: a path that takes nothing for so long is dead
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _PING_TIMEOUT))
         if self._tls is not None:
-            self._socket = self._tls.wrap_socket(plain, server_hostname=self._server_name)
+            secured = self._tls.wrap_socket(plain, do_handshake_on_connect=False, server_hostname=self._server_name)
+            self._socket = secured
+            if self._cancelled:
+                raise ConnectionAbortedError
+            secured.do_handshake()
         hello = self._route.hello.SerializeToString()
         self._write(self._lane.header(Kind.HELLO, len(hello)) + hello)
         try:
@@ -151,9 +155,11 @@ class LaneCall:
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse:
         """See CommitCall; within `exchange`. Raises CallEnded."""
         frame = self._next_frame()
-        if frame.kind == Kind.PONG:
+        while frame.kind == Kind.PONG:
+            if self._pinged_at is None:
+                self._fail(grpc.StatusCode.INTERNAL, "the server answered a ping that was not sent")
             self._pinged_at = None
-            return self.receive(reply)
+            frame = self._next_frame()
         if self._lane.missing:
             rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK)
             message = parse_fields(commit_pb2.CommitResponse, rest)
@@ -185,7 +191,10 @@ class LaneCall:
             # Else somebody reads or writes, and will find out.
             try:
                 with contextlib.suppress(CallEnded):
-                    self._look(self._socket)
+                    try:
+                        self._look(self._socket)
+                    except OSError as error:  # closed by the thread that uses the call
+                        self._broken(error)
             finally:
                 self._lock.release()
         return self._end is None and not self._cancelled
@@ -203,16 +212,17 @@ class LaneCall:
         connection = self._socket
         if connection is None:
             return
-        if (
-            self._end is None
-            and not (self._is_torn or self._cancelled)
-            and Kind.CANCEL in lane.FROM_WORKER[self._lane.state]
-        ):
+        has_lock = self._lock.acquire(timeout=_FRESH)  # the watchdog may have a look just now
+        is_usable = self._end is None and not (self._is_torn or self._cancelled)
+        if is_usable and Kind.CANCEL in lane.FROM_WORKER[self._lane.state]:
             with contextlib.suppress(OSError):
                 connection.settimeout(0)
                 connection.send(self._lane.header(Kind.CANCEL, 0))
+        self._end = self._end or CallEnded(grpc.StatusCode.CANCELLED, "closed")
         self.cancel()
         connection.close()
+        if has_lock:
+            self._lock.release()
 
     def _look(self, connection: socket.socket) -> None:
         now = time.monotonic()

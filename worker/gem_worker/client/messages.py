@@ -37,7 +37,8 @@ _RUN_STATES: dict[int, RunState] = {
 }
 
 
-class Version(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Version:
     """A version of the central variable. Clocks of different incarnations (server processes) cannot be compared."""
 
     incarnation: int
