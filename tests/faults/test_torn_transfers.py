@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.processes import FULL, count, kill, start
+from tests.faults.processes import FULL, TRANSPORTS, count, kill, start
 from tests.figures import Figures
 from tests.wire.model import COPIED_WIRE_TYPES, LARGE
 from tests.wire.processes import ServerProcess, doomed_process
@@ -61,6 +61,7 @@ async def killed_at_every_message(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("each_transport_and_tls", TRANSPORTS if FULL else TRANSPORTS[1:2], indirect=True)
 async def test_client_killed_at_any_message_leaves_nothing(
     tmp_path: Path, each_transport_and_tls: str, figures: Figures
 ) -> None:
@@ -173,6 +174,7 @@ async def refuses_commit(server: ServerProcess, worker: RawWorker, wrong: Wrong)
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("each_transport_and_tls", TRANSPORTS if FULL else TRANSPORTS[2:3], indirect=True)
 async def test_transfer_with_anything_wrong_in_it_leaves_nothing(
     tmp_path: Path, each_transport_and_tls: str, figures: Figures
 ) -> None:
