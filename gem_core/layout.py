@@ -29,7 +29,7 @@ MAX_BYTES = 2**63 - 1
 # What messages show of names, so that what comes after them is read too (an error's details stay under 4 KiB).
 SHOWN_NAME_CHARACTERS = 80
 SHOWN_ALIASES = 3
-# What objects take in memory, with CPython 3.11: a tensor, each dimension, each name beside its characters.
+# What objects take in memory, with CPython 3.11: a tensor, each dimension, each name without its characters.
 _TENSOR_BYTES, _DIMENSION_BYTES, _NAME_BYTES = 180, 40, 56
 
 

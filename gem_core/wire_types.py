@@ -154,7 +154,7 @@ def decode(
 
 
 def judge(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadElement | None:
-    """The first of `values` that is not finite or beyond +-`largest`; None: there is none."""
+    """The first of `values` that is not finite or beyond +-`largest`; None if all are within."""
     if values.size == 0:
         return None
     # Both reductions propagate NaN, with which every comparison is false; that is cheaper than isfinite and abs.

@@ -32,7 +32,7 @@ def configure_logs(log_format: LogFormat, *, level: int = logging.INFO, stream: 
 
 
 class _Bound(logging.Filter):
-    """Lets LINES_A_MINUTE pass, so that nobody fills the disk, and says how many were left out."""
+    """Limits the log to LINES_A_MINUTE, so that a flood does not fill the disk, and counts the lines left out."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
 # Encoded values that are received at once: they are decoded while they are in a core's cache.
 SCRATCH_BYTES = 256 << 10
-# NumPy takes longer to begin than copying so many bytes takes.
+# Up to this size a NumPy call costs more than the copy.
 _SMALL_BYTES = 64 << 10
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

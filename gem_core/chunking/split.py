@@ -81,7 +81,7 @@ class Source(ABC):
 class Splitter(Source):
     """Encodes PARAMETERs chunk by chunk.
 
-    Chunks of FLOAT32 are views into `parameters`; other wire types are encoded into a buffer of their own. Only a chunk
+    Chunks of FLOAT32 are views into `parameters`; other wire types are encoded into a new buffer. Only a chunk
     that holds both PARAMETERs and what follows them is copied together.
 
     Args:

@@ -33,7 +33,7 @@ _MAX_VARINT_BYTES = 10
 MAX_FIELDS = 1000
 # A payload of 64 KiB, which travels whole, and what is said of it.
 SMALL_BYTES = 80 << 10
-# What a message holds beside its chunk is far smaller.
+# The fields without the chunk are far smaller.
 MAX_FIELDS_BYTES = 8192
 
 
@@ -115,7 +115,7 @@ def take_apart(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[Any
 
 
 def parse_fields(kind: type[AnyMessage], fields: bytes) -> AnyMessage:
-    """Parse what a message holds beside its chunk. Raises FramingError."""
+    """Parse the fields of a message without its chunk. Raises FramingError."""
     _check_fields_bytes(kind, len(fields))
     try:
         return kind.FromString(fields)
@@ -134,7 +134,7 @@ def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | N
 
 
 def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
-    """Take a message apart: the other fields, serialised; a view of this submessage, None where there is none.
+    """Take a message apart: the other fields, serialised; a view of this submessage, or None.
 
     Raises FramingError when the bytes are not a protobuf message, have the submessage more than once, or more than
     MAX_FIELDS fields.

@@ -5,7 +5,7 @@ the peer go into `space()`; `received()` counts them; `next_frame()` gives frame
 does not fit into the buffer is given as soon as its beginning is there; its reader takes the `missing` bytes from the
 socket to where they belong, and says so to `skip()`.
 
-Nothing here knows what a MESSAGE means. Whoever reads or writes one that passes the turn calls `enter`.
+Nothing here knows what a MESSAGE means. Code that reads or writes a MESSAGE that passes the turn calls `enter`.
 """
 
 import struct

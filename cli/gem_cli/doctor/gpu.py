@@ -56,7 +56,7 @@ def look_at_hardware(root: Path = Path("/")) -> Hardware:
 
 
 def probe_torch(seconds: float = _PROBE_SECONDS) -> Mapping[str, Any] | str | None:
-    """Return what torch sees, or why it cannot be imported; None: that was not known after so many seconds."""
+    """Return what torch sees, or why it cannot be imported; None: the probe timed out."""
     try:
         done = subprocess.run(  # noqa: S603 - this Python
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=seconds

@@ -311,7 +311,7 @@ class StagedCommit:
         if self.hold.complete:
             return
         if self._copying is not None and not self._copying.done():
-            # The call was ended, but a thread still writes into the buffer: nobody may have it before that is over.
+            # The call was ended, but a thread still writes into the buffer: release it when that is over.
             self._copying.add_done_callback(self._copy_ended)
         else:
             self._committing.give_back(self.hold)

@@ -1,7 +1,7 @@
 """Snapshots for readers without a session: counted, shared, two at most.
 
 An evaluator's pull costs no vector of its own: readers of one version share one copy. A reader that takes nothing loses
-its place to whoever wants it. The event loop's thread only; the copy itself is made by the applying task.
+its place to the next one. The event loop's thread only; the copy itself is made by the applying task.
 """
 
 from collections.abc import Callable

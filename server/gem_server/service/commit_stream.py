@@ -63,7 +63,7 @@ class CommitStream:
             while (begun := await attendance.idle(transport.receive())) is not None:
                 self._answering.check_access(context, "Commit")  # a stream may outlive its token
                 await self._one_commit(transport, call, attendance, *begun)
-                # A drain ends idle streams; this one was in the midst of a commit, and would be idle from here on.
+                # A drain ends idle streams; this one was busy when the drain began, and is idle from here on.
                 self._answering.gate.check_not_draining()
         finally:
             session = attendance.session

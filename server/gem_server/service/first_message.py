@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from gem_server.errors import Reason, Refusal
 
-# Seconds that a caller has for its first message (of 2 MiB, over 0.6 Mbit/s); and while more than so many callers wait,
+# Seconds that a caller has for its first message (of 2 MiB, over 0.6 Mbit/s); and while more than CROWD callers wait,
 # those that began first.
 PATIENCE_SECONDS, CROWDED_SECONDS = 30.0, 1.0
 CROWD = 128

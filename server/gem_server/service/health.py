@@ -27,7 +27,7 @@ class Health:
         self._watchers = 0
 
     def tell(self, *, serving: bool) -> None:
-        """What is told from now on."""
+        """Set the status that is reported from now on."""
         self._state = _States.SERVING if serving else _States.NOT_SERVING
         self._changed.set()
         self._changed = asyncio.Event()

@@ -35,17 +35,17 @@ HELLO_SECONDS = 5.0
 WRITE_SECONDS = 60.0
 # The contract's distance of pings; as they may arrive closer, half of it is tolerated.
 PING_SECONDS = 10.0
-# As with gRPC: a peer that does not take anything for so many seconds, or is silent so long and then does not answer.
+# TCP keepalive as with gRPC: seconds without an acknowledgement, and of silence before a probe.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
-# A turn ends after so many bytes: 4 MiB take some milliseconds, and taking turns more often costs processor time.
+# Bytes of one turn: 4 MiB take some milliseconds; shorter turns cost processor time.
 _TURN_BYTES = 4 << 20
-# And after so many frames, each of which takes some ten microseconds.
+# Frames of one turn, each of which takes some ten microseconds.
 _TURN_FRAMES = 64
 # After END, what the peer had sent by then is read and dropped: closing at once would reset the connection, and the
 # peer might lose the END. Bytes, and seconds.
 _LINGER_BYTES, _LINGER_SECONDS = 8 << 20, 1.0
 
-_DROPPED = memoryview(bytearray(64 << 10))  # nobody reads it
+_DROPPED = memoryview(bytearray(64 << 10))  # for bytes to be discarded
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class LaneConnection:
     # --- the transport of commits: see CommitTransport
 
     def welcome(self, delta_bytes: int) -> None:
-        """Let the worker commit; its deltas have so many bytes."""
+        """Let the worker commit; its deltas have `delta_bytes` bytes."""
         whole = delta_bytes if delta_bytes <= lane.WHOLE_BYTES else 0
         self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
         self._limit_time(None)

@@ -21,7 +21,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-# Connections at one address: 16 viewers with a few each, scrapers, and whoever says nothing, which ends soon.
+# Connections at one address: 16 viewers with a few each, scrapers, and silent ones, which end soon.
 MAX_CONNECTIONS = 128
 SILENT_SECONDS = 15.0
 # How long streams of events may take to end when the server stops.

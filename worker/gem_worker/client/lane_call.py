@@ -90,7 +90,7 @@ class LaneCall:
         self._server_name = server_name or route.host
         self._socket: socket.socket | None = None
         self._lane = Lane(Side.WORKER, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
-        self._lock = threading.Lock()  # whoever reads or writes
+        self._lock = threading.Lock()  # held while reading or writing
         self._cancelled = False
         self._is_torn = False  # a frame was sent in part
         self._end: CallEnded | None = None
