@@ -1,5 +1,7 @@
 """The port: gRPC's server with the options of its channels, the door before it, health and reflection beside it."""
 
+import logging
+
 import grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -13,6 +15,10 @@ from gem_server.service.health import Health
 from gem_server.service.refusal_log import RefusalLog
 
 MIB = 1024 * 1024
+# grpc.aio (1.85.1) logs a traceback when a caller goes while its answer is being sent, after the handler has returned.
+logging.getLogger("grpc._cython.cygrpc").addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
+)
 # DESIGN.md section 3. The receive limit leaves room for a 2 MiB chunk and its header.
 MAX_RECEIVE_BYTES = 2 * MIB + 64 * 1024
 CHANNEL_OPTIONS = (
