@@ -490,7 +490,7 @@ def test_a_server_that_grants_no_overlap_is_trained_with_without(
 ) -> None:
     joining = server_membership._joining
 
-    monkeypatch.setattr(server_membership, "_joining", lambda raw: replace(joining(raw), overlap=False))
+    monkeypatch.setattr(server_membership, "_joining", lambda *asked: replace(joining(*asked), overlap=False))
     with connect(server.address, make("perceptron")) as ps:
         train(ps, 3)
         assert ps.last_report is not None
