@@ -68,9 +68,8 @@ class LanePort:
         except OSError as error:
             self._stop_listening()
             raise StartupError(
-                f"cannot listen on port {port} of {host} for the lane ({error.strerror}): another process has it, or "
-                "the address is not this machine's; stop that process, or choose another --lane-port (0 takes a free "
-                "one, -1 none)"
+                f"cannot listen on port {port} of {host} for the lane: another process has it, or the address is not "
+                "this machine's; stop that process, or choose another --lane-port (0 takes a free one, -1 none)"
             ) from error
         for listening in self._listening:
             pause = 0.0 if self._certificates is None else HANDSHAKE_PAUSE_SECONDS
