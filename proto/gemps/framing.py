@@ -31,8 +31,10 @@ _MAX_VARINT_BYTES = 10
 # The contract's messages have at most ten fields, and a later one's will not have many more. Without a limit 2 MiB of
 # empty fields would keep a receiver busy for seconds, and cost it a hundred times their size.
 MAX_FIELDS = 1000
-# A payload of 64 KiB, which travels whole, and what is said of it.
-SMALL_BYTES = 80 << 10
+# commit.proto: payloads up to this size travel in the header's message, without waiting for proceed.
+WHOLE_BYTES = 64 << 10
+# Such a message: the payload and all other fields.
+SMALL_BYTES = WHOLE_BYTES + (16 << 10)
 # The fields without the chunk are far smaller.
 MAX_FIELDS_BYTES = 8192
 
@@ -245,7 +247,7 @@ def _chunk(message: memoryview) -> tuple[int, memoryview]:
 
 def _check_fields_bytes(kind: type[Message], size: int) -> None:
     if size > MAX_FIELDS_BYTES:
-        raise FramingError(f"{size} bytes of {kind.DESCRIPTOR.name} beside its chunk, more than {MAX_FIELDS_BYTES}")
+        raise FramingError(f"{size} bytes of {kind.DESCRIPTOR.name} besides its chunk, more than {MAX_FIELDS_BYTES}")
 
 
 def _check_fields(number: int) -> None:

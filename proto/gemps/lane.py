@@ -65,7 +65,6 @@ HELLO_BYTES = 4096
 # A chunk of 2 MiB and what is said of it: parameter_server.proto.
 MESSAGE_BYTES = (2 << 20) + (64 << 10)
 # A MESSAGE that begins a commit: the header, or a whole commit of at most 64 KiB.
-WHOLE_BYTES = 64 << 10
 FIRST_MESSAGE_BYTES = SMALL_BYTES
 _CANCEL = Rule(State.CLOSED)
 _END = Rule(State.CLOSED, 0, 8192)

@@ -160,7 +160,7 @@ class ServerSettings(BaseSettings):
     pi_max: float = _of_gem(
         "pi_max", "Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower."
     )
-    epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish beside it.")
+    epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish in the sum.")
 
     eta: float = Field(
         0.05, gt=0, description="Learning rate of the workers' deltas.", json_schema_extra={"panel": "Learning rate"}

@@ -180,7 +180,7 @@ def is_no_server(connection: socket.socket) -> None:
 
 
 def falls_back(connected: Connected, server: RealServer) -> None:
-    """Commits go over gRPC within the first one; nobody has to be told."""
+    """Commits go over gRPC within the first one."""
     client = connected.client
     into = begin(client, SMALL)
     trains(client, into)
@@ -221,7 +221,7 @@ def test_another_servers_port_is_done_without(which: str, serve: Serve, connect:
 
 
 def test_behind_a_forwarded_port_it_is_not_tried(serve: Serve, connect: Connect, proxied: Proxied) -> None:
-    """Whatever listens at that number there is none of the server's."""
+    """The announced port belongs to another program."""
     server = serve()
     reached = threading.Event()
     with somebody(lambda _: reached.set()) as port:

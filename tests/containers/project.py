@@ -44,7 +44,7 @@ class Project:
     def up(
         self, *arguments: str, files: tuple[str, ...] = ("docker-compose.yml",), **env: object
     ) -> Iterator[subprocess.Popen[str]]:
-        """`docker compose up` attached, beside the test, on free ports of the machine."""
+        """`docker compose up` attached, while the test runs, on free ports of the machine."""
         self._files = files
         self._env = {"GEMPS_PORT": "0", "GEMPS_LANE_PORT": "0"} | {name: str(value) for name, value in env.items()}
         process = subprocess.Popen(

@@ -19,12 +19,12 @@ from gem_conformance import SCENARIOS, Limits
 from gem_conformance.faults import FaultName, Place
 from gem_conformance.task import wire_name
 from gem_server.errors import Reason
-from gem_server.service import commit_stream, lane_connection, lane_port, listener, membership
+from gem_server.service import lane_connection, lane_port, listener, membership
 from gem_server.service import messages as server_messages
 from gem_server.service.status_codes import _CODES
 from gem_server.settings import ServerSettings
 from gem_server.state.sessions import SESSIONS_RETRY_SECONDS
-from gemps import lane
+from gemps import framing, lane
 from gemps.v1 import (
     commit_pb2,
     errors_pb2,
@@ -114,7 +114,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("chunk_bytes") == at_least
     assert number("chunk_bytes", r"to ([\d ]+)") == at_most == MAX_CHUNK_BYTES
     assert number("chunk_bytes", r"([\d ]+) by default") == chunk_bytes
-    assert number("a commit that travels whole, in one message") == commit_stream.WHOLE_COMMIT_BYTES
+    assert number("a commit that travels whole, in one message") == framing.WHOLE_BYTES
     assert found["tensors in a layout"][0].startswith("1 to ")
     assert number("tensors in a layout", r"to ([\d ]+)") == core_layout.MAX_TENSORS
     assert number("dimensions of a tensor") == core_layout.MAX_DIMENSIONS

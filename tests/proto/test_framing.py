@@ -130,7 +130,7 @@ def test_fields_beside_the_chunk_have_a_limit(data: bytes, over: int) -> None:
     message = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=data) if data else None)
     message.header.session_id = b"x" * (MAX_FIELDS_BYTES - 6 + over)  # and two tags, and two lengths of two bytes
     if over:
-        with pytest.raises(FramingError, match="beside its chunk, more than"):
+        with pytest.raises(FramingError, match="besides its chunk, more than"):
             take_apart(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
     else:
         parsed, _, _ = take_apart(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)

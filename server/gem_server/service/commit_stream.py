@@ -3,7 +3,7 @@
 from contextlib import closing
 from typing import Protocol
 
-from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer
+from gemps.framing import COMMIT_RESPONSE_CHUNK, WHOLE_BYTES, Buffer
 from gemps.v1 import commit_pb2
 
 from gem_core import WireType
@@ -19,9 +19,6 @@ from gem_server.service.grpc_transport import GrpcTransport
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.reply_stream import PayloadWriter, put_header, send
 from gem_server.state.sessions import Session
-
-# commit.proto: such payloads travel in the header's message, without waiting.
-WHOLE_COMMIT_BYTES = 64 * 1024
 
 
 class CommitTransport(PayloadWriter, Protocol):
@@ -109,11 +106,11 @@ class CommitStream:
         if comes_alone:
             proceed = commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=header.sequence))
             footer = await transport.receive_into(staged.sink, proceed.SerializeToString())
-        elif header.byte_count > WHOLE_COMMIT_BYTES or footer is None:
+        elif header.byte_count > WHOLE_BYTES or footer is None:
             raise Refusal(
                 Reason.OUT_OF_ORDER,
                 f"a commit of {header.byte_count} bytes must send its header alone and wait for proceed; only payloads "
-                f"of at most {WHOLE_COMMIT_BYTES} bytes travel whole in the header's message",
+                f"of at most {WHOLE_BYTES} bytes travel whole in the header's message",
             )
         elif data is not None:
             staged.sink.add(offset, data)

@@ -17,7 +17,15 @@ from urllib.parse import quote
 
 import grpc
 from gemps import lane
-from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, FramingError, message_head, parse_fields, take_apart
+from gemps.framing import (
+    COMMIT_REQUEST_CHUNK,
+    WHOLE_BYTES,
+    Buffer,
+    FramingError,
+    message_head,
+    parse_fields,
+    take_apart,
+)
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
@@ -156,7 +164,7 @@ class LaneConnection:
 
     def welcome(self, delta_bytes: int) -> None:
         """Let the worker commit; its deltas have `delta_bytes` bytes."""
-        whole = delta_bytes if delta_bytes <= lane.WHOLE_BYTES else 0
+        whole = delta_bytes if delta_bytes <= WHOLE_BYTES else 0
         self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
         self._limit_time(None)
         self._put(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())

@@ -81,7 +81,7 @@ class Run:
     def expected_commits(self) -> int:
         """Commits that the run ends with if no other worker comes or goes; 0: no budget says.
 
-        As many as the workers that take part have left of their own budgets, and no more than the run's budget allows.
+        The sum of what the budgets of the participating workers have left, limited by the budget of the run.
         """
         has_limits = self.budget.steps or self.budget.epochs
         ends = (self.budget.commits, self.commits + self._left if has_limits else 0)

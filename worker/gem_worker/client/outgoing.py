@@ -6,7 +6,7 @@ However often it is sent, it is the same bytes: a repeat that differed would be 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, Self
 
-from gemps.framing import COMMIT_REQUEST_CHUNK
+from gemps.framing import COMMIT_REQUEST_CHUNK, WHOLE_BYTES
 from gemps.v1 import commit_pb2
 
 from gem_core.checksum import word_sum
@@ -18,9 +18,6 @@ from gem_worker.client.messages import Version, to_wire_types
 from gem_worker.client.send import ChunkMessage, payload_messages
 from gem_worker.client.shared_memory import SharedMemory
 from gem_worker.client.watchdog import Watched
-
-# commit.proto: payloads up to this go whole, in the header's message, without waiting for proceed.
-WHOLE_LIMIT = 64 << 10
 
 
 class Delta(NamedTuple):
@@ -95,7 +92,7 @@ class ChunkedCommit:
     def __init__(self, session_id: bytes, payload: PayloadFormat, chunk_bytes: int) -> None:
         self.sequence = 0
         self.payload = payload
-        self._is_whole = payload.byte_count <= WHOLE_LIMIT
+        self._is_whole = payload.byte_count <= WHOLE_BYTES
         self._source = ScaledSplitter(payload, MAX_CHUNK_BYTES if self._is_whole else chunk_bytes)
         self._request = commit_pb2.CommitRequest(header=_header(session_id, payload, payload.wire_type))
         self._header = self._request.header
