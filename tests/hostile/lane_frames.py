@@ -1,14 +1,13 @@
 """The lane's frames, written from its specification alone; and a connection that may send any of them wrongly."""
 
 import contextlib
-import importlib
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Mapping
-from enum import IntEnum
 
+from gemps.lane import FROM_WORKER, Kind
 from gemps.v1 import commit_pb2
 
 from tests.hostile.attacks import Scene, connect_tcp
@@ -20,17 +19,6 @@ MAX_MESSAGE_BYTES = 2 * 1024 * 1024 + 64 * 1024
 HELLO_SECONDS = 5.0
 
 
-class Kind(IntEnum):
-    HELLO = 1
-    WELCOME = 2
-    MESSAGE = 3
-    END = 4
-    CANCEL = 5
-    PING = 6
-    PONG = 7
-
-
-STATES = ("HELLO", "IDLE", "COMMITTING", "REPLYING", "CLOSED")
 # The specification's table, of frames from the worker.
 SPECIFIED = {
     "HELLO": {"HELLO"},
@@ -39,15 +27,12 @@ SPECIFIED = {
     "REPLYING": {"CANCEL"},
     "CLOSED": set[str](),
 }
+STATES = tuple(SPECIFIED)
 
 
 def legal() -> Mapping[str, set[str]]:
-    """Which kinds a worker may send in which state: as gemps.lane has it, where that is there."""
-    try:
-        lane = importlib.import_module("gemps.lane")
-    except ImportError:
-        return SPECIFIED
-    return {state.name: {kind.name for kind in kinds} for state, kinds in lane.FROM_WORKER.items()}
+    """Which kinds a worker may send in which state."""
+    return {state.name: {Kind(kind).name for kind in kinds} for state, kinds in FROM_WORKER.items()}
 
 
 def frame(kind: int, payload: bytes = b"", *, length: int | None = None) -> bytes:
