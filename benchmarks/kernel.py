@@ -29,7 +29,6 @@ import numpy as np
 
 import gem_core
 from gem_core.rules.blocks import PARALLEL_FROM
-from gem_core.rules.gem import GemState
 from gem_core.rules.interface import UpdateRule
 from gem_core.threads import configure_threads
 
@@ -66,15 +65,15 @@ def plain_numpy_gem(elements: int) -> Call:
     random = np.random.default_rng(0)
     theta = random.standard_normal(elements, np.float32)
     delta = random.standard_normal(elements, np.float32) * np.float32(0.001)
-    state = GemState(theta.copy(), np.zeros_like(theta))
+    snapshot, moment = theta.copy(), np.zeros_like(theta)
     mu, epsilon = np.float32(0.9), np.float32(1e-12)
 
     def commit() -> None:
-        nonlocal theta
-        state.moment = mu * state.moment + delta
-        pi = np.clip((np.abs(state.moment) - np.abs(theta - state.snapshot)) / (np.abs(delta) + epsilon), 0, 5)
+        nonlocal theta, snapshot, moment
+        moment = mu * moment + delta
+        pi = np.clip((np.abs(moment) - np.abs(theta - snapshot)) / (np.abs(delta) + epsilon), 0, 5)
         theta = theta + pi * delta
-        state.snapshot = theta.copy()
+        snapshot = theta.copy()
 
     return commit
 
@@ -133,7 +132,7 @@ def rounds_of(contenders: dict[str, Call], rounds: int) -> dict[str, list[float]
 
 def compare(elements: int, threads: int, rounds: int, pool: ThreadPoolExecutor) -> None:
     """Measure at one size and print a table."""
-    rules = gem_core.registry() if elements <= SMALL_ENOUGH else ("gem",)
+    rules = tuple(TRAFFIC) if elements <= SMALL_ENOUGH else ("gem",)
     contenders: dict[str, Call] = {}
     against: dict[str, list[str]] = {}
     for traffic in sorted({TRAFFIC[name] for name in rules}, reverse=True):

@@ -1,18 +1,8 @@
-"""How every rule's kernels are built: blocks that fit into a core's cache, summed in a fixed order.
+"""How kernels are compiled, and how long their blocks and strips are.
 
-A rule has one block function, which updates a block of elements in one pass over memory and leaves the block's sums in
-a row of `partials`, and two drivers around it: a serial one for small models, and a parallel one with `prange` over the
-blocks. Since a block's sums do not depend on who computes it, and the rows are added in order, neither the parameters
-nor the statistics depend on the number of threads.
-
-The arithmetic of the update lives in functions of its own, compiled without any fast-math flag and inlined into the
-block function; only the block function may reassociate, and all it does by itself is add up sums. LLVM keeps such flags
-for each instruction, so that it can vectorise the sums without touching the update.
-
-All functions of a rule live in the rule's own file, and drivers get the blocks' length as an argument: Numba's cache
-notices a change of the file that a kernel is in, but not of other files whose functions or constants it uses. Whoever
-changes the options below, or STRIP, deletes gem_core/rules/__pycache__ and gem_core/__pycache__ (a new installation
-comes with new file times anyway).
+Numba's cache notices a change of the file that a kernel is in, but not of other files whose functions or constants it
+uses: after a change here, delete gem_core/rules/__pycache__ and gem_core/__pycache__ (a new installation has new file
+times anyway).
 """
 
 from __future__ import annotations
@@ -23,13 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from gem_core.vectors import prefer_wide_vectors
 
-__all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "driver", "empty_partials", "totals"]
+__all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "driver", "driver_function"]
 
 # Elements of a block: 64 KiB a vector, so that gem's four vectors fit into a core's level 2 cache, and 1 M parameters
 # still make 64 blocks for the threads to share. The time is flat from 4 096 to 65 536 (benchmarks/kernel.py).
@@ -122,17 +110,3 @@ def driver_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile what goes over the strips of a block; it adds up in the order written."""
     compiled: Callable[..., Any] = numba.njit(**_OPTIONS)(function)
     return compiled
-
-
-def empty_partials(elements: int, columns: int) -> NDArray[np.float64]:
-    """A row of sums for each block of a vector of `elements`, to be filled."""
-    return np.empty((-(-elements // BLOCK), columns))
-
-
-def totals(partials: NDArray[np.float64]) -> list[float]:
-    """Sums over the blocks, added in float64 from the first to the last."""
-    if len(partials) == 1:
-        only: list[float] = partials[0].tolist()
-        return only
-    added: list[float] = np.add.reduce(partials, axis=0).tolist()
-    return added

@@ -7,62 +7,38 @@ worker's state meanwhile.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.errors import RuleError, SizeMismatchError
 from gem_core.rule_settings import Setting
 from gem_core.rules.blocks import PARALLEL_FROM
+from gem_core.rules.kernel import NO_LIMITS, Kernel, Statistics
 from gem_core.threads import apply_thread_count, require_threads
 
 __all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "WorkerStep"]
-
-
-class Statistics(NamedTuple):
-    """What one commit did.
-
-    The first three are over the elements with delta != 0, and 0 when there are none: there pi cannot change anything.
-    The norms are Euclidean, over all elements: within 1e-6, and finite for every delta that staging lets through, as
-    long as the parameters are.
-
-    Attributes:
-        mean_pi: mean of pi; a rule without a pi reports the factor by which it applied the delta.
-        blocked_fraction: fraction with pi = pi_min: nothing (or the least) of delta was applied. Without a pi 1 for a
-            commit that was dropped, else 0.
-        clamped_fraction: fraction with pi = pi_max. 0 without a pi.
-        proxy_norm: of kappa * m, the energy proxy, after the commit; of another rule's moment; 0 without one.
-        drift_norm: of theta - s before the commit: what others did since this worker's snapshot.
-        delta_norm: of delta.
-        update_norm: of what was added to theta.
-    """
-
-    mean_pi: float
-    blocked_fraction: float
-    clamped_fraction: float
-    proxy_norm: float
-    drift_norm: float
-    delta_norm: float
-    update_norm: float
 
 
 class WorkerState:
     """What a rule keeps of one worker.
 
     Attributes:
-        snapshot: s_w, float32, shape (n,): exactly the parameters that the worker holds, which the server sends it. A
-            rule's subclass adds whatever else it keeps. Whoever has the state may put another array in its place.
+        snapshot: s_w, float32, shape (n,): exactly the parameters that the worker holds, which the server sends it. The
+            state's owner may replace the array.
+        vectors: what else the rule keeps, in the order of its `kernel`: float32, shape (n,) each.
     """
 
-    __slots__ = ("snapshot",)
+    __slots__ = ("snapshot", "vectors")
 
-    def __init__(self, snapshot: NDArray[np.float32]) -> None:
+    def __init__(self, snapshot: NDArray[np.float32], vectors: tuple[NDArray[np.float32], ...] = ()) -> None:
         self.snapshot = snapshot
+        self.vectors = vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +54,16 @@ class WorkerStep:
     normalise: bool = False
 
 
-class UpdateRule(ABC):
+class UpdateRule:
     """A way to apply a worker's delta to the central variable. One subclass, in one file, a rule.
 
-    One object serves one run, because a rule may keep vectors of the whole run: those it makes with the first worker.
+    A subclass either has a `kernel` and its `_scalars`, or a `_commit`. One object serves one run, because a rule may
+    keep vectors of the whole run: it makes those with the first worker.
 
     Attributes:
         name: what `create_rule` and `--rule` call it.
-        vectors_per_worker: float32 vectors of the model's size that one worker's state takes.
+        kernel: its elementwise update, over theta, the snapshot, the worker's vectors and the run's.
+        vectors_per_worker: float32 vectors of the model's size that one worker's state takes, its snapshot included.
         vectors_per_run: those that the rule itself keeps, however many workers there are.
         has_factors: whether it scales each element of a delta by a factor of its own, which `factors` tells.
         sends_parameters: whether a snapshot is a copy of theta. Where it is not, what a worker holds cannot be told
@@ -98,13 +76,17 @@ class UpdateRule(ABC):
     """
 
     name: ClassVar[str]
-    vectors_per_worker: int
+    kernel: Kernel
+    vectors_per_worker: int = 1
     vectors_per_run: int = 0
     has_factors: ClassVar[bool] = False
     sends_parameters: ClassVar[bool] = True
     known_settings: ClassVar[tuple[Setting, ...]] = ()
 
     settings: Mapping[str, float]
+    # The least and the largest factor, which count as blocked and clamped, and what the proxy's norm is multiplied by.
+    _limits: tuple[np.float32, ...] = NO_LIMITS
+    _proxy_scale: float = 1.0
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         values = {known.name: float(known.default) for known in self.known_settings}
@@ -123,15 +105,39 @@ class UpdateRule(ABC):
                 raise RuleError(f"rule {self.name!r}: {known.name} = {values[known.name]:g} must be a whole number")
         self.settings = MappingProxyType(values)
         self._is_warm = False
+        self._vectors: tuple[NDArray[np.float32], ...] = ()
 
     @property
     def worker_step(self) -> WorkerStep:
         """What workers do between two commits: one step, unless a rule says otherwise."""
         return WorkerStep()
 
-    @abstractmethod
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
-        """State of a worker that begins at `parameters` (theta; float32, shape (n,)), which are copied."""
+        """State of a worker that begins at `parameters` (theta; float32, shape (n,)), which are copied.
+
+        Its other vectors are 0, unless a rule says otherwise.
+
+        Raises:
+            SizeMismatchError: the rule keeps vectors of a run with another n.
+        """
+        self.vectors_of_run(parameters)
+        others = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_worker - 1))
+        return WorkerState(aligned_copy(parameters), others)
+
+    def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """What the rule keeps of the run, float32 of the shape of `parameters`; 0 at first.
+
+        Raises:
+            SizeMismatchError: an earlier call had another n.
+        """
+        if len(self._vectors) != self.vectors_per_run:
+            self._vectors = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_run))
+        if self._vectors and self._vectors[0].shape != parameters.shape:
+            raise SizeMismatchError(
+                f"parameters of shape {parameters.shape}, and this rule keeps vectors of a run with "
+                f"{self._vectors[0].shape}: make a rule of its own for each run"
+            )
+        return self._vectors
 
     def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
         """Make the state's snapshot anew from `parameters` (theta), for a worker that pulls; in place.
@@ -140,7 +146,7 @@ class UpdateRule(ABC):
         """
         np.copyto(state.snapshot, parameters)
 
-    def forget_worker(self, state: WorkerState) -> None:  # noqa: B027  (most rules have nothing to do)
+    def forget_worker(self, state: WorkerState) -> None:
         """The worker of `state` has gone: take out what it has left in the vectors of the run.
 
         A commit that still comes with this state is as one of a new worker.
@@ -218,7 +224,6 @@ class UpdateRule(ABC):
             parameters = np.zeros(1, np.float32)
             rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, parallel)
 
-    @abstractmethod
     def _commit(
         self,
         parameters: NDArray[np.float32],
@@ -227,7 +232,14 @@ class UpdateRule(ABC):
         staleness: int,
         parallel: bool,
     ) -> Statistics:
-        """`commit` with checked arguments, by the parallel or by the serial kernel."""
+        """`commit` with checked arguments, on several threads or on this one."""
+        vectors = (*state.vectors, *self.vectors_of_run(parameters)) if self.vectors_per_run else state.vectors
+        scalars = (*self._scalars(staleness), *self._limits)
+        return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel)
+
+    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+        """The arguments of the kernel's update behind delta; called once for each commit."""
+        return ()
 
     def __repr__(self) -> str:
         listed = ", ".join(f"{name}={value:g}" for name, value in self.settings.items())

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import RuleError, UpdateRule, WorkerState
+from gem_core import UpdateRule, WorkerState
 from gem_core.rules import Setting, Statistics
 
 _MU = Setting("momentum", 0.9, 0.0, 0.9999, "mu of each worker's moment")
@@ -46,24 +46,10 @@ _FIRST_MU, _MOST_MU = 0.9, 0.999
 _EPSILON = 1e-15
 
 
-class CandidateState(WorkerState):
-    """A worker's snapshot and its moment m_w (float32, shape (n,); 0 at first)."""
-
-    __slots__ = ("moment",)
-
-    def __init__(self, snapshot: NDArray[np.float32], moment: NDArray[np.float32]) -> None:
-        super().__init__(snapshot)
-        self.moment = moment
-
-
 class _Moments(UpdateRule):
     """Each worker has a snapshot and a moment; a subclass says what is added."""
 
     vectors_per_worker = 2
-
-    def new_worker(self, parameters: NDArray[np.float32]) -> CandidateState:
-        """A copy of the parameters; the moment is 0."""
-        return CandidateState(parameters.copy(), np.zeros_like(parameters))
 
     def _commit(
         self,
@@ -73,16 +59,15 @@ class _Moments(UpdateRule):
         staleness: int,
         parallel: bool,
     ) -> Statistics:
-        if not isinstance(state, CandidateState):
-            raise RuleError(f"rule {self.name!r} needs states of its own new_worker")
+        (moment,) = state.vectors
         with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
-            state.moment *= np.float32(self.momentum(delta))
-            state.moment += delta
+            moment *= np.float32(self.momentum(delta))
+            moment += delta
             drift = parameters - state.snapshot
-            update = self.update(state.moment, drift, delta)
+            update = self.update(moment, drift, delta)
             parameters += update
             np.copyto(state.snapshot, parameters)
-            return _statistics(update, state.moment, drift, delta)
+            return _statistics(update, moment, drift, delta)
 
     def momentum(self, delta: NDArray[np.float32]) -> float:
         """Mu for this commit."""

@@ -5,25 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gem_core import Statistics, UpdateRule, create_rule
-from gem_core.rules.gem import GemState
+from gem_core import Statistics, UpdateRule, WorkerState, create_rule
 
 
 def vector(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def commit(rule: UpdateRule, theta: np.ndarray, state: GemState, *delta: float) -> tuple[np.ndarray, Statistics]:
+def commit(rule: UpdateRule, theta: np.ndarray, state: WorkerState, *delta: float) -> tuple[np.ndarray, Statistics]:
     """The update that was applied, and the statistics."""
     before = theta.copy()
     statistics = rule.commit(theta, state, vector(*delta), 1)
     return theta - before, statistics
 
 
-def new_worker(rule: UpdateRule, theta: np.ndarray) -> GemState:
-    state = rule.new_worker(theta)
-    assert isinstance(state, GemState)
-    return state
+def new_worker(rule: UpdateRule, theta: np.ndarray) -> WorkerState:
+    return rule.new_worker(theta)
 
 
 def test_two_workers_share_the_energy_as_in_the_worked_example() -> None:
@@ -48,7 +45,7 @@ def test_moment_is_an_exponential_sum_of_the_deltas() -> None:
     state = new_worker(rule, theta)
     for delta in (vector(1, -1), vector(1, 0), vector(1, 8)):
         rule.commit(theta, state, delta, 0)
-    np.testing.assert_array_equal(state.moment, [1.75, 7.75])
+    np.testing.assert_array_equal(state.vectors[0], [1.75, 7.75])
 
 
 def test_proxy_is_kappa_times_the_moment() -> None:
@@ -66,11 +63,11 @@ def test_energy_of_an_update_and_its_drift_is_that_of_the_proxy() -> None:
     # delta goes on in the direction of the drift.
     rule, theta = create_rule("gem"), vector(0, 0)
     state = new_worker(rule, theta)
-    state.moment[:] = [1, -1]
+    state.vectors[0][:] = [1, -1]
     theta += vector(0.25, -0.5)
     drift = theta - state.snapshot
     update, _ = commit(rule, theta, state, 0.5, -0.5)
-    np.testing.assert_allclose(np.abs(drift + update), np.abs(state.moment), rtol=1e-6)
+    np.testing.assert_allclose(np.abs(drift + update), np.abs(state.vectors[0]), rtol=1e-6)
 
 
 def test_snapshot_is_the_new_theta_bit_for_bit() -> None:
@@ -94,7 +91,7 @@ def test_drift_beyond_the_proxy_blocks_the_delta() -> None:
 def test_upper_clamp_limits_the_factor() -> None:
     rule, theta = create_rule("gem", pi_max=3), vector(0)
     state = new_worker(rule, theta)
-    state.moment[:] = 100
+    state.vectors[0][:] = 100
     update, statistics = commit(rule, theta, state, 0.5)
     assert update[0] == 1.5
     assert (statistics.mean_pi, statistics.blocked_fraction, statistics.clamped_fraction) == (3, 0, 1)
@@ -111,11 +108,11 @@ def test_without_momentum_one_worker_is_sgd() -> None:
 def test_where_delta_is_zero_nothing_is_applied_and_nothing_is_counted() -> None:
     rule, theta = create_rule("gem"), vector(0, 0, 0)
     state = new_worker(rule, theta)
-    state.moment[:] = 1
+    state.vectors[0][:] = 1
     theta += vector(0.5, 0, 0)
     update, statistics = commit(rule, theta, state, 0, -0.0, 2)
     np.testing.assert_allclose(update, [0, 0, 2.9], rtol=1e-6)
-    np.testing.assert_allclose(state.moment, [0.9, 0.9, 2.9], rtol=1e-6)
+    np.testing.assert_allclose(state.vectors[0], [0.9, 0.9, 2.9], rtol=1e-6)
     np.testing.assert_array_equal(state.snapshot, theta)
     assert statistics.mean_pi == pytest.approx(1.45)
     assert statistics.blocked_fraction == 0

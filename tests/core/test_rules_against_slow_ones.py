@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gem_core import Statistics, create_rule
+from gem_core import Statistics, WorkerState, create_rule
 from gem_core.rules import interface
-from gem_core.rules.gem import GemState
 from tests.core import slow
 from tests.core.samples import KINDS, LENGTHS, Sample, make_sample
 
@@ -67,12 +66,12 @@ def check_statistics(
 def test_gem_equals_numpy_bit_for_bit_and_float64_within_its_error(sample: Sample, chosen: slow.GemSettings) -> None:
     rule = create_rule("gem", **vars(chosen))
     theta = sample.theta.copy()
-    state = GemState(sample.snapshot.copy(), sample.moment.copy())
+    state = WorkerState(sample.snapshot.copy(), (sample.moment.copy(),))
     statistics = rule.commit(theta, state, sample.delta, 1)
 
     single = slow.gem(*sample, chosen, np.float32)
     assert theta.tobytes() == single.theta.tobytes()
-    assert state.moment.tobytes() == single.moment.tobytes()
+    assert state.vectors[0].tobytes() == single.moment.tobytes()
     assert state.snapshot.tobytes() == theta.tobytes()
     check_statistics(
         statistics, single, sample, chosen.kappa * single.moment.astype(np.float64), (chosen.pi_min, chosen.pi_max)
@@ -80,7 +79,7 @@ def test_gem_equals_numpy_bit_for_bit_and_float64_within_its_error(sample: Sampl
 
     double = slow.gem(*sample, chosen, np.float64)
     moment_terms = chosen.momentum * np.abs(sample.moment.astype(np.float64)) + np.abs(sample.delta)
-    assert np.all(np.abs(state.moment - double.moment) <= 2 * EPSILON * moment_terms + SMALLEST)
+    assert np.all(np.abs(state.vectors[0] - double.moment) <= 2 * EPSILON * moment_terms + SMALLEST)
     # Every operation rounds by at most EPSILON of its result; what is subtracted keeps the error of its terms; the
     # division by |delta| + epsilon is undone by the product with delta; the clamp does not enlarge an error. What
     # underflows is wrong by SMALLEST: in pi that is multiplied by delta.
@@ -121,7 +120,7 @@ def test_a_delta_that_may_not_be_written_to_is_taken(length: int) -> None:
     found = []
     for delta in (sample.delta, read_only):
         theta = sample.theta.copy()
-        rule.commit(theta, GemState(sample.snapshot.copy(), sample.moment.copy()), delta, 0)
+        rule.commit(theta, WorkerState(sample.snapshot.copy(), (sample.moment.copy(),)), delta, 0)
         found.append(theta.tobytes())
     assert found[0] == found[1]
     assert read_only.tobytes() == sample.delta.tobytes()

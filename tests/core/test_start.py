@@ -18,8 +18,7 @@ WARM_UP = """
 import json, sys, gem_core
 rule = gem_core.create_rule(sys.argv[1])
 rule.warm_up()
-module = sys.modules[type(rule).__module__]
-drivers = [module._commit_serial, module._commit_parallel]
+drivers = [rule.kernel.serial, rule.kernel.parallel]
 count = lambda what: sum(sum(getattr(driver.dispatcher.stats, what).values()) for driver in drivers)
 print(json.dumps({"hits": count("cache_hits"), "misses": count("cache_misses"), "from": gem_core.__file__}))
 """

@@ -13,7 +13,6 @@ import sys
 
 from gem_core import WorkerState, create_rule
 from gem_core.rules import interface
-from gem_core.rules.gem import GemState
 from gem_core.threads import configure_threads
 from tests.core.samples import make_sample
 
@@ -26,13 +25,13 @@ def digest(rule_name: str, kind: str, length: int, seed: int) -> str:
     theta = sample.theta.copy()
     state: WorkerState
     if rule_name == "gem":
-        state = GemState(sample.snapshot.copy(), sample.moment.copy())
+        state = WorkerState(sample.snapshot.copy(), (sample.moment.copy(),))
     else:
         state = WorkerState(sample.snapshot.copy())
     statistics = [RULES[rule_name].commit(theta, state, delta, 2) for delta in (sample.delta, sample.moment)]
     digested = hashlib.sha256(theta.tobytes() + state.snapshot.tobytes() + repr(statistics).encode())
-    if isinstance(state, GemState):
-        digested.update(state.moment.tobytes())
+    for vector in state.vectors:
+        digested.update(vector.tobytes())
     return digested.hexdigest()
 
 

@@ -4,13 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from gem_reproduction.candidates import CANDIDATES, CandidateState, YellowFinMomentum, momentum_of
+from gem_reproduction.candidates import CANDIDATES, YellowFinMomentum, momentum_of
 from gem_reproduction.performing import perform
 from gem_reproduction.runs import Run, Scope
 from numpy.typing import NDArray
 
-from gem_core import create_rule
-from gem_core.rules.gem import GemState
+from gem_core import WorkerState, create_rule
 
 SCOPE = Scope(steps=6, seeds=1, model="mlp")
 
@@ -34,8 +33,7 @@ def test_signed_moment_goes_where_the_moment_points_by_what_others_have_left() -
     rule = CANDIDATES["signed-moment"]({"momentum": 0.5, "kappa": 2.0})
     theta = vector(1, 1, 9)
     state = rule.new_worker(vector(0, 0, 0))
-    assert isinstance(state, CandidateState)
-    state.moment[:] = (4, -4, 4)
+    state.vectors[0][:] = (4, -4, 4)
     statistics = rule.commit(theta, state, vector(-1, 1, 1), 1)
     # m = 1, -1, 3; 2 |m| - |theta - s| = 1, 1, below 0.
     assert theta.tolist() == [2, 0, 9]
@@ -47,8 +45,7 @@ def test_clipped_difference_is_what_is_missing_of_the_moment_cut_both_ways() -> 
     rule = CANDIDATES["clipped-difference"]({"momentum": 0.5, "pi_max": 2.0})
     theta = vector(1, 9, -9, 9)
     state = rule.new_worker(vector(0, 0, 0, 0))
-    assert isinstance(state, CandidateState)
-    state.moment[:] = 4
+    state.vectors[0][:] = 4
     rule.commit(theta, state, vector(1, 1, 1, 0), 1)
     # m - (theta - s) = 2, -6, 12, -7, cut to 2, 2, 2, 0.
     assert theta.tolist() == [3, 7, -7, 9]
@@ -61,12 +58,11 @@ def test_tuned_momentum_is_gem_with_the_momentum_that_yellowfin_measures() -> No
     measured = YellowFinMomentum(0.5)
     theta = random.normal(size=50).astype(np.float32)
     state = rule.new_worker(theta)
-    assert isinstance(state, CandidateState)
     seen = []
     for _ in range(30):
         delta = random.normal(size=50).astype(np.float32)
         theta += 0.3 * random.normal(size=50).astype(np.float32)  # of others
-        gem, copied = theta.copy(), GemState(state.snapshot.copy(), state.moment.copy())
+        gem, copied = theta.copy(), WorkerState(state.snapshot.copy(), (state.vectors[0].copy(),))
         seen.append(measured.measure(delta))
         create_rule("gem", momentum=seen[-1]).commit(gem, copied, delta, 1)
         rule.commit(theta, state, delta, 1)

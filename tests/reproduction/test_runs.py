@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from gem_core import WorkerState, create_rule
-from gem_core.rules.gem import GemState
 
 SCOPE = Scope(steps=6, seeds=1, model="mlp")
 
@@ -58,7 +57,6 @@ def test_pi_that_is_looked_at_is_the_rules() -> None:
     seen: list[tuple[float, float, float]] = []
 
     def look(parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
-        assert isinstance(state, GemState)
         factors = rule.factors(parameters, state, delta, slice(None))
         assert factors is not None
         factors = factors[delta != 0]
@@ -90,8 +88,7 @@ def test_medians_are_of_each_tensor_and_leave_out_where_delta_is_0() -> None:
     bias = layout.parameters[0].elements
     delta[bias : bias + 3] = 1
     state = rule.new_worker(np.zeros_like(delta))
-    assert isinstance(state, GemState)
-    state.moment[bias : bias + 3] = (0, 10, 50)  # pi = 0.9 m + 1
+    state.vectors[0][bias : bias + 3] = (0, 10, 50)  # pi = 0.9 m + 1
     look = MedianOfPi(rule, layout, 1, 1)
     look(state.snapshot, state, delta)
     assert look.found.whole == [10.0]

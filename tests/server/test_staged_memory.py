@@ -12,4 +12,4 @@ def test_what_is_staged_goes_past_the_cache_and_what_gem_keeps_is_aligned() -> N
     staged = StagingBuffer(layout).parameters
     assert elements_past_cache(staged, checked_copy._NONTEMPORAL_FROM) == staged.size
     state = Gem({}).new_worker(staged)
-    assert state.snapshot.ctypes.data % 64 == state.moment.ctypes.data % 64 == 0
+    assert state.snapshot.ctypes.data % 64 == state.vectors[0].ctypes.data % 64 == 0

@@ -5,8 +5,7 @@ import pytest
 from gem_server.telemetry.tensor_pi import MAX_COLUMNS, MAX_TENSORS, SAMPLES_A_COLUMN, Sample, TensorPi
 from numpy.typing import NDArray
 
-from gem_core import ElementType, Layout, TensorKind, TensorSpec, create_rule
-from gem_core.rules.gem import GemState
+from gem_core import ElementType, Layout, TensorKind, TensorSpec, WorkerState, create_rule
 
 
 def layout_of(*sizes: int) -> Layout:
@@ -18,12 +17,12 @@ def layout_of(*sizes: int) -> Layout:
     )
 
 
-def states(size: int) -> tuple[NDArray[np.float32], GemState, NDArray[np.float32]]:
+def states(size: int) -> tuple[NDArray[np.float32], WorkerState, NDArray[np.float32]]:
     """Theta, a worker with a moment and a drift, and a delta, some of whose elements are 0."""
     random = np.random.default_rng(size)
     theta, snapshot, moment, delta = (random.normal(size=size).astype(np.float32) for _ in range(4))
     delta[random.random(size) < 0.3] = 0
-    return theta, GemState(snapshot, moment), delta
+    return theta, WorkerState(snapshot, (moment,)), delta
 
 
 def taken(tensors: TensorPi, layout: Layout, at: float) -> Sample:
@@ -35,10 +34,10 @@ def taken(tensors: TensorPi, layout: Layout, at: float) -> Sample:
 def test_of_small_tensors_every_element_is_seen_and_what_it_says_is_the_rules_own() -> None:
     rule, layout = create_rule("gem"), layout_of(60, 1, 39)
     theta, state, delta = states(100)
-    before = [array.copy() for array in (theta, state.snapshot, state.moment, delta)]
+    before = [array.copy() for array in (theta, state.snapshot, state.vectors[0], delta)]
     sample = taken(TensorPi(rule), layout, 0.0)
     sample(theta, state, delta)
-    for array, was in zip((theta, state.snapshot, state.moment, delta), before, strict=True):
+    for array, was in zip((theta, state.snapshot, state.vectors[0], delta), before, strict=True):
         assert np.array_equal(array, was)
     moving = [int((part != 0).sum()) for part in np.split(delta, [60, 61])]
     known = [mean for mean, count in zip(sample.mean, moving, strict=True) if count]
@@ -52,7 +51,7 @@ def test_the_median_is_that_of_what_moves() -> None:
     moment = np.array([10, 50, 0, 99, 20, 40, 99, 9, 9], np.float32)
     theta = np.zeros(9, np.float32)
     sample = taken(TensorPi(rule), layout, 0.0)
-    sample(theta, GemState(theta.copy(), moment), delta)
+    sample(theta, WorkerState(theta.copy(), (moment,)), delta)
     assert sample.median[:2] == pytest.approx([10.0, (19 + 37) / 2])
     assert sample.mean[:2] == pytest.approx([(10 + 46 + 1) / 3, 28])
     assert np.isnan(sample.median[2])
