@@ -10,10 +10,12 @@ Nothing here knows what a chunk means: order, borders and checksums are `gem_cor
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+
+from gemps.v1 import transfer_pb2
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -54,26 +56,56 @@ def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
     return rest + (_chunk_head(field, offset, size) if offset else _first_chunk_head(field, size))
 
 
-def chunk_messages(
-    chunks: Iterable[tuple[int, memoryview]], field: int, byte_count: int, fields: Callable[[bool, bool], bytes]
+class HasFooter(Protocol):
+    """A message that can begin and end a payload."""
+
+    footer: transfer_pb2.Footer
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        """Its bytes."""
+
+
+class Chunks(Protocol):
+    """Offset and data of a payload's chunks, in order, with their number and CRC32C so far."""
+
+    chunk_count: int
+    crc32c: int
+
+    def __iter__(self) -> Iterator[tuple[int, memoryview]]: ...
+
+
+def payload_messages(
+    chunks: Chunks, field: int, byte_count: int, first: HasFooter
 ) -> Iterator[tuple[bytes, memoryview, bool]]:
     """The messages that carry a payload: for each what precedes the chunk's data, the data, and whether it is the last.
 
+    Each is valid until the next one is asked for.
+
     Args:
-        chunks: offset and data, up to `byte_count`.
+        chunks: up to `byte_count`.
         field: of the chunk in the messages.
         byte_count: the payload's.
-        fields: makes the other fields of a message, serialised, when its chunk has been made; its arguments say
-            whether the message is the first one, and whether it is the last one.
+        first: the other fields of the first message. The last one has the footer.
     """
-    first, end = True, -1
+    message: HasFooter | None = first
+    end = -1
     for offset, data in chunks:
         end = offset + len(data)
-        last = end == byte_count
-        yield before_chunk(fields(first, last), field, offset, len(data)), data, last
-        first = False
+        is_last = end == byte_count
+        if is_last:
+            message = message or type(first)()
+            _put_footer(message.footer, chunks, byte_count)
+        rest = b"" if message is None else message.SerializeToString()
+        yield before_chunk(rest, field, offset, len(data)), data, is_last
+        message = None
     if end != byte_count:  # there was nothing to send
-        yield fields(first, True), memoryview(b""), True
+        _put_footer(first.footer, chunks, byte_count)
+        yield first.SerializeToString(), memoryview(b""), True
+
+
+def _put_footer(footer: transfer_pb2.Footer, chunks: Chunks, byte_count: int) -> None:
+    footer.byte_count = byte_count
+    footer.chunk_count, footer.crc32c = chunks.chunk_count, chunks.crc32c
 
 
 def _chunk_head(field: int, offset: int, size: int) -> bytes:

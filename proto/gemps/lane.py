@@ -137,7 +137,7 @@ class Lane:
         self._incoming, self._outgoing = (FROM_WORKER, FROM_SERVER) if server else (FROM_SERVER, FROM_WORKER)
         self._buffer = memoryview(bytearray(buffer_bytes))
         self._start = self._stop = 0
-        self._move(State.HELLO)
+        self.state = State.HELLO
 
     def grow(self, buffer_bytes: int) -> None:
         """Use a larger buffer from now on."""
@@ -172,7 +172,7 @@ class Lane:
             return None
         size, number = _HEADER.unpack_from(self._buffer, self._start)
         begin = self._start + HEADER_BYTES
-        rule = self._legal.get(number)
+        rule = self._incoming[self.state].get(number)
         if rule is None:
             raise IllegalFrameError(f"a frame of kind {number} in state {self.state.name}")
         after, least, most = rule
@@ -189,8 +189,7 @@ class Lane:
             self._start = self._stop
         else:
             return None
-        if after is not self.state:
-            self._move(after)
+        self.state = after
         return Frame(number, self._buffer[begin : self._start], size)
 
     def skip(self, count: int) -> None:
@@ -199,23 +198,18 @@ class Lane:
 
     def header(self, kind: Kind, size: int) -> bytes:
         """What goes before the `size` bytes of a frame that this end sends now."""
-        rule = self._sendable.get(kind)
+        rule = self._outgoing[self.state].get(kind)
         if rule is None:
             raise AssertionError(f"{kind.name} in state {self.state.name}")
-        if rule.after is not self.state:
-            self._move(rule.after)
+        self.state = rule.after
         return _HEADER.pack(size, kind)
 
     def enter(self, state: State) -> None:
         """The MESSAGE that was just received or sent passes the turn."""
         if state not in TURNS.get(self.state, ()):
             raise AssertionError(f"from {self.state.name} to {state.name}")
-        self._move(state)
+        self.state = state
 
     def close(self) -> None:
         """Nothing is legal any more."""
-        self._move(State.CLOSED)
-
-    def _move(self, state: State) -> None:
-        self.state = state
-        self._legal, self._sendable = self._incoming[state], self._outgoing[state]
+        self.state = State.CLOSED

@@ -2,7 +2,7 @@
 
 import pytest
 from gem_worker.client.commit_call import RequestFeed
-from gem_worker.client.send import payload_messages
+from gem_worker.client.send import watched_messages
 from gem_worker.client.watchdog import Watched
 from gemps.framing import split_chunk
 from gemps.v1 import commit_pb2
@@ -30,7 +30,7 @@ class Counted(Watched):
 def messages_of(watched: Watched) -> RequestFeed:
     source = ScaledSplitter(PayloadFormat(LARGE, WireType.FLOAT32), LARGE_CHUNK_BYTES).load(payload(LARGE, 1.0))
     feed = RequestFeed()
-    feed.put(payload_messages(source, 2, commit_pb2.CommitRequest(), watched, sequence=9))
+    feed.put(watched_messages(source, 2, commit_pb2.CommitRequest(), watched, sequence=9))
     feed.put([(b"ne", b"xt", True)])
     feed.end()
     return feed

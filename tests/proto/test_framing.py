@@ -1,15 +1,17 @@
 """gemps.framing against the generated protobuf code."""
 
+from collections.abc import Iterator
+
 import pytest
 from gemps.framing import (
     COMMIT_REQUEST_CHUNK,
     MAX_FIELDS_BYTES,
     FramingError,
     before_chunk,
-    chunk_messages,
     count_fields,
     message_head,
     parse_fields,
+    payload_messages,
     split_chunk,
     take_apart,
 )
@@ -142,28 +144,35 @@ def test_fields_that_are_no_message_are_refused() -> None:
         parse_fields(commit_pb2.CommitRequest, b"\x0a\x05\x0a")
 
 
+class Pieces:
+    """Chunks of these sizes, with the CRC32C that a test can recognise."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        starts = [sum(sizes[:number]) for number in range(len(sizes))]
+        self.all = [(start, memoryview(bytes([size]) * size)) for start, size in zip(starts, sizes, strict=True)]
+        self.chunk_count = self.crc32c = 0
+
+    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
+        for piece in self.all:
+            self.chunk_count += 1
+            self.crc32c += 100
+            yield piece
+
+
 @given(sizes=st.lists(st.integers(1, 50), max_size=5))
 def test_a_payload_becomes_messages_with_the_fields_around_it(sizes: list[int]) -> None:
-    total = sum(sizes)
-    starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    chunks = [(start, memoryview(bytes([size]) * size)) for start, size in zip(starts, sizes, strict=True)]
-    asked: list[tuple[bool, bool]] = []
-
-    def fields(first: bool, last: bool) -> bytes:
-        asked.append((first, last))
-        header = commit_pb2.CommitHeader(sequence=1) if first else None
-        return commit_pb2.CommitRequest(
-            header=header, footer=transfer_pb2.Footer(chunk_count=7) if last else None
-        ).SerializeToString()
-
-    messages = list(chunk_messages(chunks, COMMIT_REQUEST_CHUNK, total, fields))
-    assert [last for _, _, last in messages] == [False] * (len(messages) - 1) + [True]
-    assert asked == [(number == 0, number == len(messages) - 1) for number in range(len(messages))]
+    pieces, total = Pieces(sizes), sum(sizes)
+    first = commit_pb2.CommitRequest(header=commit_pb2.CommitHeader(sequence=1))
+    messages = list(payload_messages(pieces, COMMIT_REQUEST_CHUNK, total, first))
+    ends = [False] * (len(messages) - 1) + [True]
+    assert [last for _, _, last in messages] == ends
     parsed = [commit_pb2.CommitRequest.FromString(head + data) for head, data, _ in messages]
-    assert [(one.chunk.offset, one.chunk.data) for one in parsed if one.HasField("chunk")] == chunks
+    assert [(one.chunk.offset, one.chunk.data) for one in parsed if one.HasField("chunk")] == pieces.all
     assert len(parsed) == max(1, len(sizes))
-    assert [one.HasField("header") for one in parsed] == [first for first, _ in asked]
-    assert [one.HasField("footer") for one in parsed] == [last for _, last in asked]
+    assert [one.HasField("header") for one in parsed] == [True] + [False] * (len(parsed) - 1)
+    assert [one.HasField("footer") for one in parsed] == ends
+    footer = transfer_pb2.Footer(byte_count=total, chunk_count=len(sizes), crc32c=100 * len(sizes))
+    assert parsed[-1].footer == footer
 
 
 def test_message_without_chunk_is_handed_on_whole() -> None:

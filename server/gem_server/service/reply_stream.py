@@ -1,8 +1,8 @@
 """Streaming a snapshot to a worker: header, chunks, footer, straight from the arrays."""
 
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from gemps.framing import Buffer, chunk_messages
+from gemps.framing import Buffer, HasFooter, payload_messages
 from gemps.v1 import transfer_pb2
 
 from gem_core import PayloadFormat, Splitter
@@ -15,18 +15,6 @@ class PayloadWriter(Protocol):
 
     async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
         """Send a message in two pieces; `last`: it holds the footer. Returns when the transport has taken it."""
-
-
-class HasFooter(Protocol):
-    """A message that can begin and end a payload."""
-
-    footer: transfer_pb2.Footer
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Its bytes."""
-
-
-Head = TypeVar("Head", bound=HasFooter)
 
 
 def put_header(reader: Reader, payload: PayloadFormat, message: transfer_pb2.ParametersHeader, offset: int = 0) -> None:
@@ -46,7 +34,7 @@ async def send(
     payload: PayloadFormat,
     constants: bytes,
     *,
-    head: Head,
+    head: HasFooter,
     chunk_field: int,
     chunk_bytes: int,
     offset: int = 0,
@@ -58,21 +46,10 @@ async def send(
     """
     rest = reader.buffers + constants if payload.with_constants else reader.buffers
     splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset, COMPILED)
-
-    def fields(first: bool, last: bool) -> bytes:
-        if not (first or last):
-            return b""
-        message = head if first else type(head)()
-        if last:
-            footer = message.footer
-            footer.byte_count = payload.byte_count
-            footer.chunk_count, footer.crc32c = splitter.chunk_count, splitter.crc32c
-        return message.SerializeToString()
-
     try:
         reader.check()
         # Chunks are encoded, summed and sent one after the other, while each is in the cache.
-        for message, data, last in chunk_messages(splitter, chunk_field, payload.byte_count, fields):
+        for message, data, last in payload_messages(splitter, chunk_field, payload.byte_count, head):
             await writer.write(message, data, last=last)
             reader.check()
     finally:

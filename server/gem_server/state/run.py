@@ -10,14 +10,14 @@ import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from gem_server.errors import Reason, Refusal
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.workers import Worker
 
 
-class RunState(Enum):
+class RunState(StrEnum):
     """Where the run stands, for one worker or as a whole."""
 
     WAITING = "waiting"

@@ -10,7 +10,7 @@ from gem_worker.client.channel import Calls
 from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.send import payload_messages
+from gem_worker.client.send import watched_messages
 from gem_worker.client.session import LOST_SESSION, Session
 from gem_worker.client.watchdog import Watchdog
 
@@ -50,7 +50,7 @@ def _upload(
     # Stands in until the call exists: gRPC asks for the first message while it is being made.
     with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
         watched.waiting = False
-        messages = payload_messages(
+        messages = watched_messages(
             ScaledSplitter(format_, session.membership.chunk_bytes).load(payload),
             INITIALIZE_REQUEST_CHUNK,
             parameters_pb2.InitializeRequest(header=header),

@@ -15,7 +15,7 @@ from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version, to_wire_types
-from gem_worker.client.send import ChunkMessage, payload_messages
+from gem_worker.client.send import ChunkMessage, watched_messages
 from gem_worker.client.shared_memory import SharedMemory
 from gem_worker.client.watchdog import Watched
 
@@ -125,7 +125,7 @@ class ChunkedCommit:
         return self._chunks(watched, commit_pb2.CommitRequest())
 
     def _chunks(self, watched: Watched, first: commit_pb2.CommitRequest) -> Iterator[ChunkMessage]:
-        return payload_messages(self._source, COMMIT_REQUEST_CHUNK, first, watched, sequence=self.sequence)
+        return watched_messages(self._source, COMMIT_REQUEST_CHUNK, first, watched, sequence=self.sequence)
 
     def _sum_up(self) -> None:
         if not self._header.HasField("payload_crc32c"):

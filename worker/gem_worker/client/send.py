@@ -1,10 +1,9 @@
 """A payload on its way out: messages made while the transport takes them, so that one chunk at a time is in memory."""
 
 from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from gemps.framing import Buffer, chunk_messages
-from gemps.v1 import transfer_pb2
+from gemps.framing import Buffer, HasFooter, payload_messages
 
 from gem_core.chunking import Source
 from gem_core.payload import PayloadFormat
@@ -13,15 +12,6 @@ from gem_worker.client.watchdog import Watched
 # One message: what precedes the data of its chunk, the data, which stays where it is until the message is sent, and
 # whether it ends a payload.
 ChunkMessage: TypeAlias = tuple[bytes, Buffer, bool]
-
-
-class Request(Protocol):
-    """A message that can begin and end a payload."""
-
-    footer: transfer_pb2.Footer
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Its bytes."""
 
 
 def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable: bool = False) -> memoryview:
@@ -39,25 +29,15 @@ def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def payload_messages(
-    source: Source, field: int, first: Request, watched: Watched, *, sequence: int = 0
+def watched_messages(
+    source: Source, field: int, first: HasFooter, watched: Watched, *, sequence: int = 0
 ) -> Iterator[ChunkMessage]:
-    """The messages of a payload, each with one chunk in `field`; each is valid until the next one is asked for.
+    """`payload_messages` of `source`. The iterator may run in gRPC's thread.
 
-    `first` has the other fields of the first message. The last one has the footer; before it is handed over, `watched`
-    notes that the server has the next word, on the commit `sequence`. The iterator may run in gRPC's thread.
+    Before the last message is handed over, `watched` notes that the server has the next word, on the commit `sequence`.
     """
-
-    def fields(is_first: bool, is_last: bool) -> bytes:
+    for message in payload_messages(source, field, source.payload.byte_count, first):
         watched.progress()
-        if not (is_first or is_last):
-            return b""
-        message = first if is_first else type(first)()
-        if is_last:
+        if message[2]:
             watched.sequence, watched.waiting = sequence, True
-            footer = message.footer
-            footer.byte_count = source.payload.byte_count
-            footer.chunk_count, footer.crc32c = source.chunk_count, source.crc32c
-        return message.SerializeToString()
-
-    return chunk_messages(source, field, source.payload.byte_count, fields)
+        yield message
