@@ -52,7 +52,7 @@ def unread_answers(scene: Scene) -> None:
 
 
 for _path in ("/", "/metrics", "/nothing"):
-    ATTACKS.add(f"flood of requests for {_path}", least_ratio=0.2, peak_mib=64, quick=_path == "/metrics")(
+    ATTACKS.add(f"flood of requests for {_path}", peak_mib=64, quick=_path == "/metrics")(
         partial(
             lambda scene, path: (
                 scene.begin(),
@@ -89,13 +89,13 @@ def giant_body(*headers: str) -> Callable[[Scene], None]:
     return run
 
 
-ATTACKS.add("giant bodies", least_ratio=0.2, peak_mib=64)(giant_body("Content-Length: 1000000000000"))
-ATTACKS.add("bodies without an end", least_ratio=0.2, peak_mib=64, quick=False)(
+ATTACKS.add("giant bodies", peak_mib=64)(giant_body("Content-Length: 1000000000000"))
+ATTACKS.add("bodies without an end", peak_mib=64, quick=False)(
     giant_body("Transfer-Encoding: chunked")
 )
 
 
-@ATTACKS.add("requests under another name", least_ratio=0.2, peak_mib=64)
+@ATTACKS.add("requests under another name", peak_mib=64)
 def other_names(scene: Scene) -> None:
     block = b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n" * 20
     scene.begin()

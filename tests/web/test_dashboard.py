@@ -293,3 +293,23 @@ async def test_connections_that_say_nothing_end_and_are_bounded(serve: Serve, mo
             assert await reader.read() == b""
             writer.close()
     assert (await answer(shown, ""))[0] == 200
+
+
+async def test_body_of_a_request_is_not_read(shown: Serving) -> None:
+    port = int(url(shown).rstrip("/").rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
+    async with asyncio.timeout(PATIENCE):
+        text = await reader.read()  # to its end: the server closes, and waits for no body
+    assert text.split()[1] == b"405"
+    writer.close()
+
+
+async def test_a_flood_of_requests_waits(shown: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "REQUESTS_PER_SECOND", 10)
+    monkeypatch.setattr(web_server, "BURST_SECONDS", 0.1)
+    await asyncio.sleep(0.3)  # what has been asked for before is paid
+    begun = asyncio.get_running_loop().time()
+    statuses = await asyncio.gather(*(answer(shown, path) for path in ("", "metrics", "nothing", "")))
+    assert [status for status, _, _ in statuses] == [200, 200, 404, 200]
+    assert asyncio.get_running_loop().time() - begun > 0.25  # the first is in the burst, three wait 0.1 s each

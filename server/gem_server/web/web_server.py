@@ -24,6 +24,8 @@ HEADERS = {
 # Connections at one address: 16 viewers with a few each, scrapers, and silent ones, which end soon.
 MAX_CONNECTIONS = 128
 SILENT_SECONDS = 15.0
+# Requests a second of all clients together, after a burst; more wait. A page load makes some 20.
+REQUESTS_PER_SECOND, BURST_SECONDS = 200, 0.5
 # How long streams of events may take to end when the server stops.
 CLOSE_SECONDS = 1.0
 
@@ -42,6 +44,7 @@ class WebServer:
         self._runners: list[web.AppRunner] = []
         self._listening: list[asyncio.Server] = []
         self.urls: dict[str, str] = {}
+        self._paid_until = 0.0  # by the event loop's clock
 
     async def open(
         self,
@@ -72,6 +75,7 @@ class WebServer:
             handle_signals=False,
             shutdown_timeout=CLOSE_SECONDS,
             keepalive_timeout=SILENT_SECONDS,
+            lingering_time=0,  # nothing here has a use for a request's body: close instead of reading it
         )
         await runner.setup()
         host, _, port = address.rpartition(":")
@@ -103,6 +107,9 @@ class WebServer:
 
     @web.middleware
     async def _look_at(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        now = asyncio.get_running_loop().time()
+        self._paid_until = max(self._paid_until, now - BURST_SECONDS) + 1 / REQUESTS_PER_SECOND
+        await asyncio.sleep(max(0.0, self._paid_until - now))
         if request.headers.get("Host") not in self._hosts:
             raise web.HTTPMisdirectedRequest(
                 text="this server is not known by that name: use its address in figures, or start it with "
