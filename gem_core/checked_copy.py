@@ -12,17 +12,7 @@ from numpy.typing import NDArray
 
 from gem_core.errors import BadValueError, SizeMismatchError
 from gem_core.layout import Layout
-from gem_core.nontemporal import elements_past_cache, finish_nontemporal, new_strip, store_lines
-from gem_core.rules.blocks import (
-    INTEGER,
-    READ_ONLY_VECTOR,
-    SCALAR,
-    STRIP,
-    VECTOR,
-    arithmetic,
-    block_function,
-    driver,
-)
+from gem_core.rules.blocks import READ_ONLY_VECTOR, SCALAR, VECTOR, arithmetic, driver
 from gem_core.wire_types import LARGEST_VALUE, describe_bad_value
 
 __all__ = ["checked_copy", "warm_up"]
@@ -30,8 +20,6 @@ __all__ = ["checked_copy", "warm_up"]
 _WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=True)
 _WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
 
-# Elements from which the copy passes the cache: it pays where the vectors of several workers are longer than all of it.
-_NONTEMPORAL_FROM = 4_194_304
 # IEEE 754 magnitudes are ordered as their bits are; those of infinity and NaN come last.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _LARGEST_BITS = int(np.float32(LARGEST_VALUE).view(np.uint32))
@@ -58,9 +46,9 @@ def checked_copy(
         raise SizeMismatchError(f"{source.size} values are to be copied to {parameters.size}")
     found = np.empty(2, np.uint32)
     if scale is None:
-        _copy(source.view(np.uint32), parameters.view(np.uint32), found, _NONTEMPORAL_FROM)
+        _copy(source.view(np.uint32), parameters.view(np.uint32), found)
     else:
-        _copy_scaled(source, parameters, np.float32(scale), found, _NONTEMPORAL_FROM)
+        _copy_scaled(source, parameters, np.float32(scale), found)
     total, largest = found.tolist()
     if largest > _LARGEST_BITS:
         bits = parameters.view(np.uint32)
@@ -76,8 +64,8 @@ def checked_copy(
 def warm_up() -> None:
     """Compile `checked_copy`, or load it from Numba's cache."""
     source, target, found = np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(2, np.uint32)
-    _copy(source.view(np.uint32), target.view(np.uint32), found, _NONTEMPORAL_FROM)
-    _copy_scaled(source, target, np.float32(1), found, _NONTEMPORAL_FROM)
+    _copy(source.view(np.uint32), target.view(np.uint32), found)
+    _copy_scaled(source, target, np.float32(1), found)
 
 
 # The kernels leave in found[0] the word sum and in found[1] the largest magnitude, as bits. They stay two, because a
@@ -93,58 +81,24 @@ def _term(index, word):  # type: ignore[no-untyped-def]
     return np.uint32(np.uint32(2 * index + 1) * mixed)
 
 
-@block_function
-def _copy_part(source, begin, end, target, at):  # type: ignore[no-untyped-def]
-    """Copy source[begin:end] to `at` in `target`; its part of the word sum, and the largest magnitude."""
-    words, out = source[begin:end], target[at : at + end - begin]
+@driver(_WORDS, _WORDS_OUT, _WORDS_OUT, parallel=False)
+def _copy(source, target, found):  # type: ignore[no-untyped-def]
     total, largest = np.uint32(0), np.uint32(0)
-    for i in range(words.size):
-        word = words[i]
-        out[i] = word
+    for i in range(target.size):
+        word = source[i]
+        target[i] = word
         largest = max(largest, np.uint32(word & _MAGNITUDE))
-        total = np.uint32(total + _term(begin + i, word))
-    return total, largest
+        total = np.uint32(total + _term(i, word))
+    found[0], found[1] = total, largest
 
 
-@block_function
-def _scale_part(source, begin, end, target, at, scale):  # type: ignore[no-untyped-def]
-    """The same, of products with `scale`."""
-    values, out = source[begin:end], target[at : at + end - begin]
+@driver(READ_ONLY_VECTOR, VECTOR, SCALAR, _WORDS_OUT, parallel=False)
+def _copy_scaled(source, target, scale, found):  # type: ignore[no-untyped-def]
     total, largest = np.uint32(0), np.uint32(0)
-    for i in range(values.size):
-        value = np.float32(scale * values[i])
-        out[i] = value
+    for i in range(target.size):
+        value = np.float32(scale * source[i])
+        target[i] = value
         word = value.view(np.uint32)
         largest = max(largest, np.uint32(word & _MAGNITUDE))
-        total = np.uint32(total + _term(begin + i, word))
-    return total, largest
-
-
-@driver(_WORDS, _WORDS_OUT, _WORDS_OUT, INTEGER, parallel=False)
-def _copy(source, target, found, nontemporal_from):  # type: ignore[no-untyped-def]
-    total, largest = np.uint32(0), np.uint32(0)
-    strip, past_cache = new_strip(target), elements_past_cache(target, nontemporal_from)
-    for begin in range(0, past_cache, STRIP):
-        end = min(begin + STRIP, past_cache)
-        of_strip, its_largest = _copy_part(source, begin, end, strip, 0)
-        store_lines(strip, target, begin, end - begin)
-        total, largest = np.uint32(total + of_strip), max(largest, its_largest)
-    if past_cache:
-        finish_nontemporal()
-    of_rest, its_largest = _copy_part(source, past_cache, source.size, target, past_cache)
-    found[0], found[1] = np.uint32(total + of_rest), max(largest, its_largest)
-
-
-@driver(READ_ONLY_VECTOR, VECTOR, SCALAR, _WORDS_OUT, INTEGER, parallel=False)
-def _copy_scaled(source, target, scale, found, nontemporal_from):  # type: ignore[no-untyped-def]
-    total, largest = np.uint32(0), np.uint32(0)
-    strip, past_cache = new_strip(target), elements_past_cache(target, nontemporal_from)
-    for begin in range(0, past_cache, STRIP):
-        end = min(begin + STRIP, past_cache)
-        of_strip, its_largest = _scale_part(source, begin, end, strip, 0, scale)
-        store_lines(strip, target, begin, end - begin)
-        total, largest = np.uint32(total + of_strip), max(largest, its_largest)
-    if past_cache:
-        finish_nontemporal()
-    of_rest, its_largest = _scale_part(source, past_cache, source.size, target, past_cache, scale)
-    found[0], found[1] = np.uint32(total + of_rest), max(largest, its_largest)
+        total = np.uint32(total + _term(i, word))
+    found[0], found[1] = total, largest

@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 from gem_core import DecodingAssembler, ElementType, Layout, PayloadFormat, Splitter, TensorKind, TensorSpec, WireType
 from gem_core.aligned import aligned_empty
-from gem_core.rules.blocks import STRIP
 from gem_core.wire_kernels import COMPILED, warm_up
 from gem_core.wire_types import BLOCK_ELEMENTS, NUMPY, encoded_bytes
 
@@ -108,7 +107,7 @@ def test_a_payload_is_split_and_assembled_alike(wire_type: WireType) -> None:
 
 @pytest.mark.parametrize("wire_type", [WireType.BFLOAT16, WireType.INT8_BLOCK])
 @pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, STRIP, STRIP + BLOCK_ELEMENTS + 3, 2 * STRIP + 16])
+@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, 2307])
 def test_the_same_is_decoded_and_judged_at_any_alignment(
     elements: int, shift: int, wire_type: WireType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +123,7 @@ def test_the_same_is_decoded_and_judged_at_any_alignment(
     assert out.tobytes() == wanted.tobytes()
     assert (around[:shift] == 7).all()
     assert (around[shift + elements :] == 7).all()
-    for index in {0, min(STRIP, elements) - 1, elements // 2, elements - 1}:
+    for index in {0, elements // 2, elements - 1}:
         bad = bytearray(data)
         if wire_type is WireType.BFLOAT16:
             bad[2 * index + 1] = 0x7F  # far beyond the limit

@@ -90,9 +90,7 @@ def giant_body(*headers: str) -> Callable[[Scene], None]:
 
 
 ATTACKS.add("giant bodies", peak_mib=64)(giant_body("Content-Length: 1000000000000"))
-ATTACKS.add("bodies without an end", peak_mib=64, quick=False)(
-    giant_body("Transfer-Encoding: chunked")
-)
+ATTACKS.add("bodies without an end", peak_mib=64, quick=False)(giant_body("Transfer-Encoding: chunked"))
 
 
 @ATTACKS.add("requests under another name", peak_mib=64)
