@@ -1,11 +1,7 @@
-"""The update core of gemps: the mathematics of Gradient Energy Matching, and how models are laid out as bytes.
+"""Update rules, tensor layouts and payload encoding.
 
-What belongs here: pure functions of explicit state, over NumPy arrays. What must not: gRPC, protobuf, torch, clocks,
-locks, logging, files (DESIGN.md, section 2). `DESIGN.md` beside this file says where what lives.
-
-Everything named in `__all__` can be imported from here, and is loaded when it is first used: the update rules need
-Numba, which costs a process 60 MB and half a second. Layouts, payloads, chunks and checksums work without it, names of
-rules without NumPy.
+Pure functions over NumPy arrays: no gRPC, protobuf, torch, clocks, logging or files. Names load lazily: rules need
+Numba (60 MB, 0.5 s).
 """
 
 from typing import TYPE_CHECKING

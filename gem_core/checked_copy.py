@@ -1,7 +1,6 @@
-"""Copying a FLOAT32 payload out of memory that somebody else may write to at any moment (DESIGN.md, section 4).
+"""Copy a FLOAT32 payload out of memory that another process may write to concurrently.
 
-One pass copies (and scales), judges and sums up, and every word of the source is read once: so what was judged and
-summed up is what was copied, whatever happens to the source meanwhile. It takes as long as a plain copy.
+Read each source word only once: the checked values must be the copied ones.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["checked_copy", "warm_up"]
 _WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=True)
 _WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
 
-# IEEE 754 magnitudes are ordered as their bits are; those of infinity and NaN come last.
+# Without sign, float32 bits order by magnitude, NaN largest.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _LARGEST_BITS = int(np.float32(LARGEST_VALUE).view(np.uint32))
 
@@ -28,19 +27,13 @@ _LARGEST_BITS = int(np.float32(LARGEST_VALUE).view(np.uint32))
 def checked_copy(
     source: NDArray[np.float32], parameters: NDArray[np.float32], layout: Layout, scale: float | None = None
 ) -> int:
-    """Copy the PARAMETERs of a FLOAT32 payload, and return the word sum of the copy (`gem_core.checksum.word_sum`).
+    """Copy FLOAT32 PARAMETERs, check them and return the copy's `word_sum`. Releases the GIL.
 
-    Args:
-        source: float32, shape (n,): the values, in memory that may change while this runs.
-        parameters: float32, shape (n,): where they go.
-        layout: of the model, to name the tensor in an error.
-        scale: what each value is multiplied by on its way, in float32; None: bits arrive as they are.
-
-    Releases the interpreter lock while it works.
+    `scale`: float32 factor; None copies the bits.
 
     Raises:
-        SizeMismatchError: source and parameters differ in size; nothing was copied.
-        BadValueError: a copied value is not finite, or beyond +-1e30. `parameters` must not be used then.
+        SizeMismatchError: sizes differ.
+        BadValueError: a copied value is not finite or beyond +-1e30; do not use `parameters`.
     """
     if source.size != parameters.size:
         raise SizeMismatchError(f"{source.size} values are to be copied to {parameters.size}")
@@ -62,20 +55,19 @@ def checked_copy(
 
 
 def warm_up() -> None:
-    """Compile `checked_copy`, or load it from Numba's cache."""
+    """Compile the kernels or load them from cache."""
     source, target, found = np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(2, np.uint32)
     _copy(source.view(np.uint32), target.view(np.uint32), found)
     _copy_scaled(source, target, np.float32(1), found)
 
 
-# The kernels leave in found[0] the word sum and in found[1] the largest magnitude, as bits. They stay two, because a
-# product with 1 takes ten times as long where values are denormal; and beside wire_kernels' copy, because in cache the
-# word sum takes a tenth on top. Everything is cast back to 32 bits, which Numba would widen: twice as long in cache.
+# found: word sum, bits of the largest magnitude. Casts undo Numba's widening to 64 bits. Two kernels, because
+# multiplying denormals by 1 is slow.
 
 
 @arithmetic
 def _term(index, word):  # type: ignore[no-untyped-def]
-    """What the word at this index adds to the word sum."""
+    """Word sum of one word."""
     product = np.uint32(word * np.uint32(0x9E3779B1))
     mixed = np.uint32(product ^ np.uint32(product >> np.uint32(15)))
     return np.uint32(np.uint32(2 * index + 1) * mixed)

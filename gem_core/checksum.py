@@ -1,4 +1,4 @@
-"""CRC32C (Castagnoli), the checksum of every payload on the wire; and the word sum, of those in shared memory."""
+"""CRC32C (wire) and word sum (shared memory) of payloads."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["crc32c", "crc32c_of", "word_sum"]
 
-# Each step holds the interpreter's lock: some 0.02 ms.
+# Holds the GIL for about 0.02 ms.
 _STEP = 1024 * 1024
 
 
 def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
-    """The CRC32C of `data`, continuing from the CRC `crc` of the bytes before it.
-
-    `data` is any contiguous buffer; nothing is copied. crc32c(a + b) == crc32c(b, crc32c(a)).
-    """
+    """Return the CRC32C of a contiguous buffer; `crc`: of the bytes before it."""
     view = memoryview(data)
     if view.nbytes == 0:
         return crc
@@ -29,10 +26,7 @@ def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
 
 
 def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
-    """The CRC32C of all these bytes, one behind the other, in steps between which other threads can run.
-
-    `pieces` are contiguous views of bytes.
-    """
+    """Return the CRC32C of concatenated contiguous byte views; other threads can run in between."""
     for piece in pieces:
         for start in range(0, piece.nbytes, _STEP):
             crc = crc32c(piece[start : start + _STEP], crc)
@@ -40,12 +34,10 @@ def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
 
 
 def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
-    """The word sum of `data` (shared_memory.proto): the sum of (2 i + 1) * mix(w_i) modulo 2^32.
+    """Return the sum of (2 i + 1) * mix(w_i) modulo 2^32 (shared_memory.proto); sums of parts add up.
 
-    w_i are the 32-bit little-endian words of the payload, of which `data` begins at i = `words_before`; its last word
-    is filled up with zeros. mix(w) = p ^ (p >> 15) with p = w * 0x9E3779B1 modulo 2^32: without it, words that differ
-    in their high bits only, as those of rounded numbers do, could cancel. The word sum of a payload is the sum, modulo
-    2^32, of those of its parts.
+    w_i: 32-bit little-endian words of the zero-padded payload, of which `data` begins at `words_before`. mix(w) = p ^
+    (p >> 15), p = w * 0x9E3779B1 modulo 2^32, keeps words that differ only in high bits from cancelling.
     """
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     total = 0

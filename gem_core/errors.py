@@ -1,9 +1,4 @@
-"""Every error that gem_core raises on purpose.
-
-All of them are ValueErrors about the caller's input (bytes, layouts, settings), but ThreadingError, which is about the
-machine. None of them knows gRPC: the server has one table that turns them into status codes. Each message says what was
-wrong and what to do about it, and is safe to send to whoever sent the input.
-"""
+"""Errors of gem_core. Messages are safe to send to the peer."""
 
 __all__ = [
     "BadValueError",
@@ -19,36 +14,36 @@ __all__ = [
 
 
 class CoreError(ValueError):
-    """Base of the errors about input; whoever made the input is at fault."""
+    """Base class of input errors."""
 
 
 class LayoutError(CoreError):
-    """A layout is not legal in itself: a name, a shape, a type or the order of its tensors. Retrying does not help."""
+    """Illegal tensor name, shape, type or order."""
 
 
 class WireTypeError(CoreError):
-    """A wire type that is unknown, or cannot be used for this. Retrying does not help."""
+    """Unknown or unsuitable wire type."""
 
 
 class ChunkError(CoreError):
-    """A chunk is not contiguous, crosses the payload's end, is empty or too large, or is not cut at a border."""
+    """Illegal position, size or border of a chunk."""
 
 
 class SizeMismatchError(CoreError):
-    """A length or a count differs from what the layout, the header or the earlier chunks say."""
+    """Length or count that contradicts layout, header or earlier chunks."""
 
 
 class BadValueError(CoreError):
-    """A value that is not finite, is beyond the limit, or is illegal in its wire type. Retrying does not help."""
+    """Value that is not finite, out of range or illegal in its wire type."""
 
 
 class ChecksumError(CoreError):
-    """The bytes arrived, but not as they were sent: sending them again is expected to help."""
+    """Checksum mismatch; retryable."""
 
 
 class RuleError(CoreError):
-    """An update rule that does not exist, or a setting it does not know or cannot take."""
+    """Unknown update rule, or illegal setting."""
 
 
 class ThreadingError(RuntimeError):
-    """This machine has no threading layer that can run parallel kernels safely, or not as many threads as asked for."""
+    """No safe threading layer, or too few threads."""

@@ -1,8 +1,4 @@
-"""What a model looks like to the service: which tensors, in which order, and the digest by which layouts are compared.
-
-The rules (what is legal, the canonical text, the digest) are those of proto/gemps/v1/layout.proto; this file knows
-them without knowing protobuf. It knows nothing about how tensors travel: that is payload.py.
-"""
+"""Tensor layout of a model and its digest (layout.proto)."""
 
 from __future__ import annotations
 
@@ -20,21 +16,21 @@ from gem_core.errors import LayoutError
 
 __all__ = ["ElementType", "Layout", "TensorKind", "TensorSpec"]
 
-# The limits of layout.proto. They bound what a hostile Join can make the server hold, and are far above any model.
+# Bound memory for hostile Joins (layout.proto).
 MAX_TENSORS = 65_536
 MAX_DIMENSIONS = 16
 MAX_NAME_BYTES = 1024
-# Offsets travel as uint64 and are used as signed 64-bit integers (NumPy's intp).
+# Offsets must fit into NumPy's intp.
 MAX_BYTES = 2**63 - 1
-# What messages show of names, so that what comes after them is read too (an error's details stay under 4 KiB).
+# Error details must stay under 4 KiB.
 SHOWN_NAME_CHARACTERS = 80
 SHOWN_ALIASES = 3
-# What objects take in memory, with CPython 3.11: a tensor, each dimension, each name without its characters.
+# In CPython 3.11.
 _TENSOR_BYTES, _DIMENSION_BYTES, _NAME_BYTES = 180, 40, 56
 
 
 class ElementType(Enum):
-    """The type of one element as the model holds it. `value` is its name in the canonical text."""
+    """Element type; `value` as in the canonical text."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -49,12 +45,12 @@ class ElementType(Enum):
 
     @property
     def byte_size(self) -> int:
-        """Bytes of one element."""
+        """Bytes per element."""
         return _BYTE_SIZES[self]
 
     @property
     def is_floating(self) -> bool:
-        """Whether this is one of the four floating-point types, the only ones a PARAMETER may have."""
+        """Whether the type is floating-point."""
         return self in _FLOATING
 
 
@@ -74,31 +70,21 @@ _FLOATING = frozenset({ElementType.FLOAT32, ElementType.FLOAT64, ElementType.FLO
 
 
 class TensorKind(Enum):
-    """What the service does with a tensor. `value` is its name in the canonical text."""
+    """Tensor kind; `value` as in the canonical text."""
 
-    # Trained: goes through the update rule.
     PARAMETER = "parameter"
     # Replaced by the newest commit's value.
     BUFFER = "buffer"
-    # Never changes after Initialize.
+    # Fixed after Initialize.
     CONSTANT = "constant"
 
 
-# A layout lists the kinds in this order.
 _KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.CONSTANT: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor. Whether it is legal is judged by `Layout`, which can see the others too.
-
-    Attributes:
-        name: its name in the model's state_dict.
-        shape: row-major dimensions; () is a scalar; a dimension may be 0.
-        element_type: the type the model holds it in.
-        kind: what the service does with it.
-        aliases: further names of the same storage (tied weights); kept in ascending order of their UTF-8 bytes.
-    """
+    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it."""
 
     name: str
     shape: tuple[int, ...]
@@ -108,39 +94,36 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
-        # UTF-8 keeps the order of code points, by which Python compares strings.
+        # Python's code-point order equals UTF-8 byte order.
         object.__setattr__(self, "aliases", tuple(sorted(self.aliases)))
 
     @property
     def elements(self) -> int:
-        """Number of elements: 1 for a scalar, 0 when a dimension is 0."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def byte_count(self) -> int:
-        """Bytes in its own element type."""
+        """Size in bytes."""
         return self.elements * self.element_type.byte_size
 
     def canonical_line(self) -> str:
-        """Its line of the layout's canonical text, without the line's end."""
+        """Canonical text, without newline."""
         shape = ",".join(map(str, self.shape))
         names = " ".join(f"{len(name.encode())}:{name}" for name in (self.name, *self.aliases))
         return f"{self.kind.value} {self.element_type.value} {len(self.shape)}:{shape} {names}"
 
 
 class Layout:
-    """An immutable, legal sequence of tensors; equal and hashed by its digest.
+    """Immutable, validated tensors; equality and hash use the digest.
 
     Attributes:
-        tensors: all of them, PARAMETERs first, then BUFFERs, then CONSTANTs.
-        parameters, buffers, constants: those of one kind.
-        parameter_count: elements of all PARAMETERs together.
-        buffer_bytes, constant_bytes: bytes of all BUFFERs (CONSTANTs) together, in their own types.
+        parameter_count: elements of all PARAMETERs.
         digest: SHA-256 of the canonical text, 32 bytes.
-        object_bytes: about what this object takes in memory.
+        object_bytes: estimated memory.
 
     Raises:
-        LayoutError: the tensors are not a legal layout (layout.proto); the message names the tensor and the fix.
+        LayoutError: the tensors violate layout.proto.
     """
 
     __slots__ = (
@@ -167,7 +150,7 @@ class Layout:
         self.parameter_count = self._parameter_starts[-1]
         self.buffer_bytes = sum(tensor.byte_count for tensor in self.buffers)
         self.constant_bytes = sum(tensor.byte_count for tensor in self.constants)
-        # Even the widest type of the wire must not overflow: FLOAT32, and the scales of INT8_BLOCK.
+        # 8 bytes bound an element.
         if self.parameter_count * 8 + self.buffer_bytes + self.constant_bytes > MAX_BYTES:
             largest = max(self.tensors, key=lambda tensor: tensor.elements)
             raise LayoutError(
@@ -183,7 +166,7 @@ class Layout:
 
     @classmethod
     def from_description(cls, tensors: Iterable[dict[str, Any]]) -> Layout:
-        """What `describe` described. Raises LayoutError; KeyError, TypeError or ValueError for other values."""
+        """Inverse of `describe`. Raises LayoutError, KeyError, TypeError or ValueError."""
         return cls(
             TensorSpec(
                 tensor["name"],
@@ -196,7 +179,7 @@ class Layout:
         )
 
     def describe(self) -> list[dict[str, Any]]:
-        """Plain JSON values, a dictionary a tensor: how files say what their bytes are."""
+        """Return a JSON dictionary per tensor."""
         return [
             {
                 "name": tensor.name,
@@ -209,15 +192,12 @@ class Layout:
         ]
 
     def canonical_text(self) -> str:
-        """The text that the digest is over; its grammar is documented in layout.proto."""
+        """Return the text that the digest covers."""
         lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:
-        """A sentence that names the first tensor in which `other` differs from this layout; None when they are equal.
-
-        `self` is called "the run", `other` "this model": the server compares a worker's layout with the run's.
-        """
+        """Describe the first difference from `other`, or None."""
         if self.digest == other.digest:
             return None
         for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=False)):
@@ -229,14 +209,10 @@ class Layout:
         return f"tensor {shared}: this model has {_describe(other.tensors[shared])}, the run ends before it"
 
     def locate_parameter(self, element: int) -> tuple[TensorSpec, int]:
-        """The PARAMETER that holds flat element `element` of the concatenation, and the flat index within it.
-
-        Raises:
-            IndexError: `element` is not in [0, parameter_count).
-        """
+        """Return the PARAMETER of flat `element` and the index within it. Raises IndexError."""
         if not 0 <= element < self.parameter_count:
             raise IndexError(f"element {element} of {self.parameter_count}")
-        # The last tensor that starts at or before it: tensors of 0 elements start where the next one does.
+        # Empty tensors start where the next one does.
         index = bisect_right(self._parameter_starts, element) - 1
         return self.parameters[index], element - self._parameter_starts[index]
 
@@ -267,7 +243,7 @@ def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
 
 
 def _check(tensors: tuple[TensorSpec, ...]) -> None:
-    """Raise LayoutError unless `tensors` obey layout.proto."""
+    """Raise LayoutError for illegal tensors."""
     if len(tensors) > MAX_TENSORS:
         raise LayoutError(f"{len(tensors)} tensors, more than {MAX_TENSORS}: join small tensors into larger ones")
     owners: dict[str, int] = {}
@@ -303,7 +279,7 @@ def _check_name(index: int, name: str) -> None:
         raise LayoutError(f"tensor {index}: the name {name!r} is not valid Unicode: rename it") from None
     if not 1 <= length <= MAX_NAME_BYTES:
         raise LayoutError(f"tensor {index}: a name of {length} bytes; use 1 to {MAX_NAME_BYTES} bytes of UTF-8")
-    # str.isprintable is the fast way out: nothing printable is a control character.
+    # Fast path.
     if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
         raise LayoutError(f"tensor {index}: the name {name!r} has a control character: rename it")
 

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used (PEP 562), so that importing it costs next to nothing."""
+"""Lazy imports for packages (PEP 562)."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -6,12 +6,7 @@ from importlib import import_module
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package.
-
-    Args:
-        package: its `__name__`.
-        homes: public name -> the module of the package that has it.
-    """
+    """Return `__getattr__` and `__dir__` for `package`; `homes`: public name -> submodule."""
     own = vars(sys.modules[package])
 
     def load(name: str) -> object:

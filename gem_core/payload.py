@@ -1,7 +1,6 @@
-"""Where everything lies in a payload: PARAMETERs in the wire type, then BUFFERs (then CONSTANTs) in their own types.
+"""Offsets in a payload: PARAMETERs in the wire type, then BUFFERs (then CONSTANTs) as they are.
 
-Borders are the offsets at which a chunk may be cut (transfer.proto, message Chunk). This file knows sizes and offsets
-only; bytes are read and written in wire_types.py and chunking/.
+Border: offset at which a chunk may be cut (transfer.proto).
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from gem_core.wire_types import WireType, encoded_bytes
 
 __all__ = ["MAX_CHUNK_BYTES", "PayloadFormat", "Region"]
 
-# transfer.proto: 2 MiB, so that a message with a chunk stays far below gRPC's default limit of 4 MiB.
+# transfer.proto; gRPC's limit is 4 MiB.
 MAX_CHUNK_BYTES = 2 * 1024 * 1024
 
 
 class Region(NamedTuple):
-    """Consecutive bytes of the payload in one encoding: offsets [start, stop), cut every `unit` bytes from `start`.
-
-    `element_type` is None for the PARAMETERs, which are in the payload's wire type.
-    """
+    """Bytes [start, stop) with borders every `unit` bytes; `element_type` None: PARAMETERs."""
 
     start: int
     stop: int
@@ -35,17 +31,14 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class PayloadFormat:
-    """The format of one payload: a layout in a wire type, with or without the CONSTANTs.
+    """Format of a payload.
 
     Attributes:
-        layout, wire_type, with_constants: what it is the format of.
-        byte_count: bytes of the whole payload.
-        parameter_bytes: bytes of the PARAMETERs, which come first.
-        rest_bytes: bytes of the BUFFERs, and of the CONSTANTs where they travel.
-        regions: what lies where; neighbours of one element type are joined, empty ones left out.
+        rest_bytes: bytes after the PARAMETERs.
+        regions: neighbours of one type are merged.
 
     Raises:
-        WireTypeError: `wire_type` has no encoding (SHARED_MEMORY).
+        WireTypeError: `wire_type` has no encoding.
     """
 
     layout: Layout
@@ -87,7 +80,7 @@ class PayloadFormat:
             object.__setattr__(self, name, value)
 
     def is_border(self, offset: int) -> bool:
-        """Whether a chunk may start or end at `offset`: between two elements (blocks), or at either end."""
+        """Return whether a chunk may be cut at `offset`."""
         if offset == self.byte_count:
             return True
         if not 0 <= offset < self.byte_count:
@@ -96,21 +89,16 @@ class PayloadFormat:
         return (offset - region.start) % region.unit == 0
 
     def border_at_or_before(self, offset: int) -> int:
-        """The largest border that is not beyond `offset`, which must be in [0, byte_count]."""
+        """Return the largest border <= `offset`, in [0, byte_count]."""
         if offset == self.byte_count:
             return offset
         region = self._region_at(offset)
         return offset - (offset - region.start) % region.unit
 
     def cut(self, chunk_bytes: int, start: int = 0) -> Iterator[tuple[int, int]]:
-        """The chunks (offset, end) of the payload from `start` on, each of at most `chunk_bytes` bytes.
+        """Iterate over chunks (offset, end) from `start` on.
 
-        The next offset is the end before it; the last end is byte_count. A chunk may hold the end of one region and
-        the beginning of the next.
-
-        Raises:
-            ChunkError: `start` is not a border, or `chunk_bytes` is more than 2 MiB or less than one unit of this
-                payload (an element, or a block of INT8_BLOCK).
+        Raises ChunkError if `start` is no border or `chunk_bytes` is illegal.
         """
         if start and not self.is_border(start):
             raise ChunkError(f"offset {start} is not a border of this payload: start where a chunk could start")
@@ -127,7 +115,7 @@ class PayloadFormat:
             offset = end
 
     def parameter_elements(self, start: int, stop: int) -> slice:
-        """The PARAMETER elements whose bytes are [start, stop), two borders within the PARAMETERs."""
+        """Return the PARAMETER elements between two borders."""
         return slice(self._parameter_index(start), self._parameter_index(stop))
 
     def _parameter_index(self, offset: int) -> int:
@@ -136,20 +124,14 @@ class PayloadFormat:
         return offset // self.wire_type.unit_bytes * self.wire_type.unit_elements
 
     def regions_between(self, start: int, stop: int) -> Iterator[Region]:
-        """The parts of regions that lie in [start, stop), two borders."""
+        """Yield the regions clipped to two borders."""
         index = max(bisect_right(self._region_starts, start) - 1, 0)
         while index < len(self.regions) and (region := self.regions[index]).start < stop:
             yield region._replace(start=max(region.start, start), stop=min(region.stop, stop))
             index += 1
 
     def locate_rest(self, offset: int) -> tuple[TensorSpec, int]:
-        """The BUFFER or CONSTANT that holds the byte at payload offset `offset`, and the flat element index within it.
-
-        For error messages: it walks over the tensors.
-
-        Raises:
-            IndexError: no such tensor holds the byte.
-        """
+        """Return the BUFFER or CONSTANT at `offset` and the element within it. Raises IndexError."""
         start = self.parameter_bytes
         for tensor in self.layout.buffers + (self.layout.constants if self.with_constants else ()):
             if start <= offset < start + tensor.byte_count:

@@ -1,12 +1,9 @@
-"""Which update rules there are: those of gemps, and those that other packages bring. Needs no Numba.
+"""Names of update rules, without Numba.
 
-A rule of gemps is one file in `rules/` and a line in `BUILT_IN`. Another package brings one by an entry point of the
-group `gemps.rules`, whose name is the rule's and whose object is its class:
+Other packages add rules by entry points; built-in names take precedence:
 
     [project.entry-points."gemps.rules"]
     my-rule = "my_package.my_rule:MyRule"
-
-A name of gemps stands for the rule of gemps, whatever others say. No module of a rule is imported here.
 """
 
 from importlib import metadata
@@ -15,7 +12,6 @@ from gem_core.errors import RuleError
 
 __all__ = ["BUILT_IN", "ENTRY_POINTS", "foreign_rules", "is_rule", "require_rule", "rule_names"]
 
-# Name -> module and class.
 BUILT_IN = {
     "gem": "gem_core.rules.gem:Gem",
     "downpour": "gem_core.rules.downpour:Downpour",
@@ -32,28 +28,24 @@ ENTRY_POINTS = "gemps.rules"
 
 
 def rule_names() -> tuple[str, ...]:
-    """The names that `create_rule` knows: of gemps in the order of the list, then of other packages by name."""
+    """Return built-in names, then other packages' names, sorted."""
     return (*BUILT_IN, *sorted(foreign_rules()))
 
 
 def is_rule(name: str) -> bool:
-    """Whether `create_rule` knows this name; other packages are looked at only where gemps does not."""
+    """Return whether the rule exists; scans entry points only if not built in."""
     return name in BUILT_IN or name in foreign_rules()
 
 
 def require_rule(name: str) -> str:
-    """`name`, if it is a rule's.
-
-    Raises:
-        RuleError: there is no such rule.
-    """
+    """Return `name`, or raise RuleError."""
     if not is_rule(name):
         raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(rule_names())}")
     return name
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:
-    """What other packages bring, by name. Of two with one name the first that is found counts."""
+    """Return other packages' entry points by name; the first duplicate wins."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         if entry_point.name not in BUILT_IN:

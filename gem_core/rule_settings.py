@@ -1,4 +1,4 @@
-"""What can be set for a rule, and how people write it: NAME=VALUE,NAME=VALUE. Needs no Numba."""
+"""Rule settings, and their text form NAME=VALUE,NAME=VALUE, without Numba."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ __all__ = ["GEM_SETTINGS", "Setting", "parse_settings", "settings_text"]
 
 
 class Setting(NamedTuple):
-    """One setting of a rule: its default, the legal range (both ends included), what it does, whether it is whole."""
+    """Setting with inclusive range; `whole`: integers only."""
 
     name: str
     default: float
@@ -17,7 +17,7 @@ class Setting(NamedTuple):
     whole: bool = False
 
 
-# Those of `gem`, here because they are flags of the server, too.
+# Also server flags.
 GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
     Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
@@ -28,11 +28,7 @@ GEM_SETTINGS = (
 
 
 def settings_text(value: object) -> object:
-    """Settings as text: a table becomes NAME=VALUE pairs; text is looked at, and stays; other values are not ours.
-
-    Raises:
-        ValueError: the text is not written so.
-    """
+    """Convert a dict to text, check text, pass other values through. Raises ValueError."""
     text = ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else value
     if isinstance(text, str):
         parse_settings(text)
@@ -40,11 +36,7 @@ def settings_text(value: object) -> object:
 
 
 def parse_settings(text: str) -> dict[str, float]:
-    """`"alpha=0.1, period=5"` -> `{"alpha": 0.1, "period": 5.0}`; `create_rule` judges names and values.
-
-    Raises:
-        ValueError: it is not written so.
-    """
+    """Parse "alpha=0.1, period=5"; names and ranges are not checked. Raises ValueError."""
     found: dict[str, float] = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, equals, value = (part.strip() for part in pair.partition("="))

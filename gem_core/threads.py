@@ -1,8 +1,6 @@
-"""The threads that parallel kernels run on: which library provides them, and how many are used.
+"""Threading layer and thread count of parallel kernels.
 
-Numba can run parallel kernels on OpenMP, TBB or its own "workqueue", which aborts the process when two threads of it
-launch kernels at the same time. A server must not die of that, so only the first two are accepted, and it is checked
-before the first kernel runs, not when it crashes.
+Numba's "workqueue" is rejected: it aborts the process when two threads launch kernels concurrently.
 """
 
 from __future__ import annotations
@@ -22,14 +20,12 @@ from numba.np.ufunc import parallel
 
 from gem_core.errors import ThreadingError
 
-# Numba fills this module from the environment, so no type checker knows what is in it.
+# Any: Numba sets attributes from the environment.
 config: Any = numba.config
 
 __all__ = ["Threads", "apply_thread_count", "configure_threads", "require_threads"]
 
-# Layers that may be used, in order of preference, by the value of NUMBA_THREADING_LAYER. OpenMP comes first because its
-# threads wake up sooner than TBB's, which took 2.3 ms instead of 1.7 ms for 4.2 M parameters once a millisecond (two
-# cores). What Numba calls "safe" and "forksafe" is TBB on Linux.
+# Accepted layers by NUMBA_THREADING_LAYER; OpenMP first, because its threads wake up sooner.
 _CANDIDATES = {
     "default": ("omp", "tbb"),
     "threadsafe": ("omp", "tbb"),
@@ -45,28 +41,21 @@ _HINTS = {
 
 
 class Threads(NamedTuple):
-    """What parallel kernels run on: the layer ("omp" or "tbb") and the number of threads."""
+    """Threading layer ("omp" or "tbb") and thread count."""
 
     layer: str
     number: int
 
 
-# The number of threads to launch kernels with; 0: all that Numba has. Written by configure_threads only.
+# Threads per kernel; 0: all. Written only by configure_threads.
 _count = 0
 
 
 def configure_threads(count: int = 0) -> Threads:
-    """Require a safe threading layer, start its threads, and set how many of them every later kernel uses.
+    """Start a safe threading layer and set the thread count of later kernels; results do not depend on it.
 
-    May be called again, with another count. Results do not depend on the count, only the time they take does.
-
-    Args:
-        count: threads to use; 0: as many as Numba offers: NUMBA_NUM_THREADS, by default one a core that this process
-            may use.
-
-    Raises:
-        ThreadingError: neither OpenMP nor TBB can be loaded, NUMBA_THREADING_LAYER asks for something else, or there
-            are fewer threads than asked for.
+    `count` 0: NUMBA_NUM_THREADS, by default one per usable core. May be called again. Raises ThreadingError if `count`
+    is too large or no safe layer can be used.
     """
     global _count
     available = int(config.NUMBA_NUM_THREADS)
@@ -80,26 +69,19 @@ def configure_threads(count: int = 0) -> Threads:
 
 
 def require_threads() -> Threads:
-    """Require a safe threading layer and start its threads; the configured number stays what it is.
-
-    Raises:
-        ThreadingError: neither OpenMP nor TBB can be loaded, or NUMBA_THREADING_LAYER asks for something else.
-    """
+    """Start a safe threading layer, keeping the count. Raises ThreadingError if none can be used."""
     _require_safe_layer()
-    apply_thread_count()  # launches them
+    apply_thread_count()
     return Threads(_running_layer(), get_num_threads())
 
 
 def apply_thread_count() -> None:
-    """Make the calling thread's next parallel kernel use the configured number of threads.
-
-    Numba remembers the number separately for every thread that launches kernels.
-    """
+    """Apply the count to the calling thread; Numba keeps it per launching thread."""
     set_num_threads(_count or config.NUMBA_NUM_THREADS)
 
 
 def _require_safe_layer() -> None:
-    """Choose the threading layer, or check the one that already runs."""
+    """Choose the layer, or check the running one."""
     if parallel._is_initialized:
         if _running_layer() not in _HINTS:
             raise ThreadingError(_refusal(_running_layer()))
@@ -139,16 +121,11 @@ def _loads(layer: str) -> bool:
 
 @contextmanager
 def _patient_openmp() -> Iterator[None]:
-    """While GNU OpenMP is being loaded, ask it to let waiting threads sleep instead of spin, unless the user has asked.
-
-    By default a thread that waits for another spins for milliseconds. When workers share the machine, it spins on the
-    very core that the other thread needs: with two busy processes on two cores a commit of 65 536 parameters took
-    6.4 ms instead of 0.13 ms. On an idle machine spinning gains less than 0.1 ms a commit.
-    """
+    """Default to OMP_WAIT_POLICY=passive while loading OpenMP: spinning threads would take cores from workers."""
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
         yield
         return
-    # The library reads it once, when it is loaded; child processes shall not inherit it.
+    # Read on load; child processes must not inherit it.
     os.environ["OMP_WAIT_POLICY"] = "passive"
     try:
         yield
@@ -157,10 +134,7 @@ def _patient_openmp() -> Iterator[None]:
 
 
 def _preload_tbb() -> None:
-    """Load libtbb where pip puts it, which is no folder that the loader searches.
-
-    Once it is loaded, the loader finds it by its name, whoever asks for it.
-    """
+    """Load libtbb from pip's folder, which the loader does not search."""
     for folder in (Path(sys.prefix) / "lib", Path(sys.base_prefix) / "lib"):
         for library in sorted(folder.glob("libtbb.so.12")):
             try:

@@ -1,11 +1,6 @@
-"""The twin of wire_types.py for a process that has Numba: the same bytes and the same judgement, in one pass.
+"""Numba version of wire_types.py, with equal results.
 
-A server decodes, checks and encodes every element of every commit. NumPy goes over a chunk several times for that, a
-kernel once (INT8_BLOCK: an eighth of the time). Chunks in which a kernel finds something to refuse are judged again by
-wire_types.py, which knows what to say; so is FLOAT16, which NumPy converts well. Tests hold the two files against each
-other bit by bit.
-
-Nothing else of gem_core imports this file: workers must not pay for Numba (gem_core/__init__.py).
+No module of gem_core may import it: workers must not load Numba.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_VALUE, BadE
 
 __all__ = ["COMPILED", "warm_up"]
 
-# What lies in a message may lie at any address.
+# Inputs may be unaligned views into a message.
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True, aligned=False)
 _SIGNED = types.Array(types.int8, 1, "C", readonly=True, aligned=False)
 _HALVES = types.Array(types.uint16, 1, "C", readonly=True, aligned=False)
@@ -32,12 +27,11 @@ _HALVES_OUT = types.Array(types.uint16, 1, "C", aligned=True)
 _WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
 _FLOATS_OUT = types.Array(types.float32, 1, "C", aligned=True)
 
-# Without their signs the bits of float32 values are in the order of magnitudes, infinity and NaN above all others: so
-# integers can be compared, which vectorises, and which no NaN escapes.
+# Without sign, float32 bits order by magnitude, NaN largest; integer comparison vectorises.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 _LARGEST = int(np.float32(LARGEST_VALUE).view(np.uint32))
-# No product of a legal element and a scale up to this is beyond the limit.
+# Larger scales can exceed the limit.
 _LARGEST_SCALE = int(np.float32(LARGEST_VALUE / 128).view(np.uint32))
 
 
@@ -88,15 +82,14 @@ COMPILED = Codec(encode, decode, judge)
 
 
 def warm_up() -> None:
-    """Compile the kernels, or load them from Numba's cache."""
+    """Compile the kernels or load them from cache."""
     values = np.zeros(BLOCK_ELEMENTS + 1, np.float32)
     for wire_type in (WireType.FLOAT32, WireType.BFLOAT16, WireType.INT8_BLOCK):
         decode(wire_type, encode(wire_type, values), values)
     judge(values)
 
 
-# The kernels that decode leave in worst[0] the largest magnitude (of INT8_BLOCK: of the scales), as bits. Sums and
-# shifts are cast back because Numba widens them to 64 bits, which halves what a vector holds.
+# Decoding kernels set worst[0] to the largest magnitude's bits. Casts undo Numba's widening to 64 bits.
 
 
 @driver(_WORDS, _WORDS_OUT, _WORDS_OUT, parallel=False)
@@ -133,13 +126,13 @@ def _narrow(values, out):  # type: ignore[no-untyped-def]
         bits = values[i]
         odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
         rounded = np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
-        # The carry could run through all bits of a NaN and leave a zero.
+        # Rounding could turn a NaN into zero.
         out[i] = np.uint16(rounded) if np.uint32(bits & _MAGNITUDE) <= _INFINITY else np.uint16(0x7FC0)
 
 
 @driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
 def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
-    """worst[0] becomes the largest scale's bits (a negative one's are above infinity's); worst[1] is 1 for a -128."""
+    """Set worst[0] to the largest scale's bits (negative: above infinity), worst[1] to 1 for a -128."""
     largest, lowest = np.uint32(0), np.int8(0)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
@@ -175,7 +168,6 @@ def _quantise(values, words, encoded, signed, block_elements, block_bytes):  # t
         start = block * block_bytes
         for i in range(4):
             encoded[start + i] = np.uint8(bits >> np.uint32(8 * i))
-        # As in wire_types.py: every element of a block whose scale is 0 is 0, and denormal scales are coarse.
         divisor = scale if scale != np.float32(0) else np.float32(np.inf)
         elements = signed[start + 4 : start + block_bytes]
         for i in range(of_block.size):

@@ -1,8 +1,4 @@
-"""How float32 values become bytes and back, one function pair for all wire types (transfer.proto, enum WireType).
-
-The functions work on one chunk at a time, vectorised, with temporaries of the chunk's size. They know nothing about
-tensors, offsets in a payload or checksums. All formats are little-endian, and so is every machine this runs on.
-"""
+"""Encoding of float32 values by wire type (transfer.proto), little-endian."""
 
 from __future__ import annotations
 
@@ -30,39 +26,35 @@ __all__ = [
     "judge",
 ]
 
-if sys.byteorder != "little":  # the views below would show other numbers
+if sys.byteorder != "little":
     raise ImportError("gem_core needs a little-endian machine: the wire format is read and written in place")
 
-# Elements of one INT8_BLOCK block, and its bytes: a float32 scale and the elements (transfer.proto).
+# Float32 scale, int8 elements.
 BLOCK_ELEMENTS = 256
 BLOCK_BYTES = 4 + BLOCK_ELEMENTS
-# Of a delta: finite giants make the moment infinite (DESIGN.md, section 2), so staging refuses them.
+# Larger deltas could make the moment infinite.
 LARGEST_VALUE = 1e30
 LARGEST_FLOAT16 = 65504.0
 
 
 class WireType(IntEnum):
-    """How PARAMETERs travel; the numbers are those of the proto."""
+    """Encoding of PARAMETERs, numbered as in the proto."""
 
     FLOAT32 = 1
     FLOAT16 = 2
     BFLOAT16 = 3
     INT8_BLOCK = 4
-    # Reserved: the payload lies in shared memory, so nothing is encoded.
+    # Reserved.
     SHARED_MEMORY = 5
 
     @property
     def unit_elements(self) -> int:
-        """Elements between two borders at which a chunk may be cut: 256 for INT8_BLOCK, else 1."""
+        """Elements between borders."""
         return BLOCK_ELEMENTS if self is WireType.INT8_BLOCK else 1
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes of so many elements.
-
-        Raises:
-            WireTypeError: for SHARED_MEMORY, which has no encoding.
-        """
+        """Bytes between borders. Raises WireTypeError for SHARED_MEMORY."""
         try:
             return _UNIT_BYTES[self]
         except KeyError:
@@ -74,14 +66,14 @@ _UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2, W
 
 
 class BadElement(NamedTuple):
-    """The first value that `decode` refused: its position in the decoded chunk and what is wrong with it."""
+    """First refused value."""
 
     position: int
     problem: str
 
 
 class Codec(NamedTuple):
-    """Functions as `encode`, `decode` and `judge` below: the same bytes, and the same judgement of bad ones."""
+    """Equivalents of `encode`, `decode` and `judge`."""
 
     encode: Callable[[WireType, NDArray[np.float32]], memoryview]
     decode: Callable[[WireType, memoryview, NDArray[np.float32]], BadElement | None]
@@ -89,11 +81,7 @@ class Codec(NamedTuple):
 
 
 def encoded_bytes(wire_type: WireType, elements: int) -> int:
-    """Bytes that `elements` values take. The last block of INT8_BLOCK may be shorter than 256 elements.
-
-    Raises:
-        WireTypeError: for SHARED_MEMORY, which has no encoding.
-    """
+    """Return the encoded size. Raises WireTypeError for SHARED_MEMORY."""
     unit = wire_type.unit_bytes
     if wire_type is WireType.INT8_BLOCK:
         return elements + 4 * -(-elements // BLOCK_ELEMENTS)
@@ -101,13 +89,10 @@ def encoded_bytes(wire_type: WireType, elements: int) -> int:
 
 
 def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
-    """The bytes of `values` (one dimension, float32).
+    """Encode 1-D float32 `values` (INT8_BLOCK: from a block border on); FLOAT32 gives a view.
 
-    FLOAT32 gives a view of `values`, everything else a new buffer. FLOAT16 saturates at +-65504. INT8_BLOCK needs
-    `values` to start at a block border. Values that are not finite give bytes that `decode` refuses.
-
-    Raises:
-        WireTypeError: for SHARED_MEMORY, which has no encoding.
+    FLOAT16 saturates at +-65504. Non-finite values become bytes that `decode` refuses. Raises WireTypeError for
+    SHARED_MEMORY.
     """
     match wire_type:
         case WireType.FLOAT32:
@@ -125,14 +110,10 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
 def decode(
     wire_type: WireType, data: memoryview, out: NDArray[np.float32], largest: float = LARGEST_VALUE
 ) -> BadElement | None:
-    """Decode `data` into `out`, whose length must be the number of values in `data`; refuse bad ones.
+    """Decode `data` into `out`, whose length must match; refused data leaves `out` unusable.
 
-    Returns:
-        None, or the first value that is not finite or beyond +-`largest`, or whose block is illegal; `out` then holds
-        whatever was decoded, and must not be used.
-
-    Raises:
-        WireTypeError: for SHARED_MEMORY, which has no encoding.
+    Returns the first value not finite, beyond +-`largest` or in an illegal block. Raises WireTypeError for
+    SHARED_MEMORY.
     """
     if out.size == 0:
         return None
@@ -154,10 +135,10 @@ def decode(
 
 
 def judge(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadElement | None:
-    """The first of `values` that is not finite or beyond +-`largest`; None if all are within."""
+    """Return the first value not finite or beyond +-`largest`."""
     if values.size == 0:
         return None
-    # Both reductions propagate NaN, with which every comparison is false; that is cheaper than isfinite and abs.
+    # NaN propagates and compares false.
     if values.max() <= largest and values.min() >= -largest:
         return None
     index = int(np.argmin(np.abs(values) <= largest))
@@ -165,29 +146,29 @@ def judge(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadEle
 
 
 NUMPY = Codec(encode, decode, judge)
-# Of parameters, which legal deltas may have carried beyond 1e30: every finite value.
+# For parameters, which may exceed 1e30.
 _FINITE = float(np.finfo(np.float32).max)
 FINITE = Codec(encode, partial(decode, largest=_FINITE), partial(judge, largest=_FINITE))
 
 
 def describe_bad_value(value: np.float32) -> str:
-    """What is wrong with a value that must not reach the model."""
+    """Describe a refused value."""
     return f"is {float(value)!r}" if not np.isfinite(value) else f"is {value:g}, beyond the limit of 1e30"
 
 
 def _float16(values: NDArray[np.float32]) -> NDArray[np.float16]:
     if values.size and not (values.max() <= LARGEST_FLOAT16 and values.min() >= -LARGEST_FLOAT16):
         limited = np.clip(values, -LARGEST_FLOAT16, LARGEST_FLOAT16)
-        # Only finite values saturate; infinity must arrive as infinity, to be refused.
+        # Infinity must stay, to be refused.
         np.copyto(limited, values, where=np.isinf(values))
         values = limited
     return values.astype(np.float16)
 
 
 def _bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Upper halves of `values`, rounded half to even by adding just under, or exactly, half of the last place."""
+    """Round half to even."""
     if values.size and np.isnan(values.max()):
-        # The carry could run through all bits of a NaN and leave a zero.
+        # Rounding could turn a NaN into zero.
         values = np.where(np.isnan(values), np.float32(np.nan), values)
     bits = values.view(np.uint32)
     rounded = bits >> 16
@@ -210,18 +191,18 @@ def _encode_int8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _encode_blocks(blocks: NDArray[np.float32], encoded: NDArray[np.uint8]) -> None:
-    """Encode rows of `blocks` into rows of `encoded`, which have 4 bytes more."""
-    # abs: the larger of 0 and -0 may be -0, and a scale is never negative.
+    """Encode rows."""
+    # The maximum may be -0, which is no legal scale.
     scales = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
     scales /= np.float32(127)
     encoded[:, :4] = scales.view(np.uint8).reshape(-1, 4)
-    # A scale of 0 (zeros, or denormals below 127 / 2 units) would divide by 0; every q of such a block is 0.
+    # With scale 0 every element is 0.
     divisors = np.where(scales == 0, np.float32(np.inf), scales)
-    # What is not finite has no quotient and no integer, but then the scale is not finite either: decode refuses it.
+    # Non-finite values get a non-finite scale, which decode refuses.
     with np.errstate(invalid="ignore"):
         quotients = np.divide(blocks, divisors[:, None])
         np.rint(quotients, out=quotients)
-        # Denormal scales are so coarse that a quotient can exceed 127.
+        # Denormal scales allow quotients above 127.
         np.clip(quotients, -127, 127, out=quotients)
         encoded[:, 4:].view(np.int8)[...] = quotients
 
@@ -240,7 +221,7 @@ def _decode_int8(data: NDArray[np.uint8], out: NDArray[np.float32]) -> BadElemen
 
 
 def _decode_blocks(data: NDArray[np.uint8], out: NDArray[np.float32]) -> BadElement | None:
-    """Decode rows of `data` into rows of `out`, which have 4 elements fewer than the rows have bytes."""
+    """Decode rows."""
     scales = np.ascontiguousarray(data[:, :4]).view("<f4").reshape(-1)
     quantised = data[:, 4:].view(np.int8)
     if not (scales.min() >= 0 and scales.max() <= LARGEST_VALUE):

@@ -1,8 +1,4 @@
-"""The trace of a run: what happened to the central variable, in order, in one file; and the same done again from it.
-
-What belongs here: the file's bytes, writing and reading them, the replay, and the order of turns. What must not: gRPC,
-the server, a clock, an event loop. `DESIGN.md` beside this file has the events.
-"""
+"""Traces: writing, reading, replay and order; independent of gRPC, server, clock and event loop."""
 
 from gem_trace.format import DamageError, Record, read_records
 from gem_trace.order import Order, OrderError, read_order

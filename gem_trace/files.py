@@ -1,4 +1,4 @@
-"""Files as memory, also where they are larger than the machine's; and locks on them."""
+"""Memory-mapped files and file locks."""
 
 import mmap
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def map_file(path: Path) -> memoryview:
-    """The file's bytes, read-only; they stay mapped for as long as a view of them is there. Raises OSError."""
+    """Map a file read-only while views of it exist. Raises OSError."""
     with path.open("rb") as stream:
         if not path.stat().st_size:
             return memoryview(b"")
@@ -14,10 +14,7 @@ def map_file(path: Path) -> memoryview:
 
 
 def lock(descriptor: int) -> bool:
-    """Lock a file for this process alone, for as long as the descriptor is open; False: another one has it.
-
-    Where a system has no flock (Windows), nothing keeps two apart.
-    """
+    """Lock a file until the descriptor closes; False if already locked. No-op on Windows."""
     if sys.platform == "win32":
         return True
     import fcntl

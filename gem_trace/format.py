@@ -1,11 +1,10 @@
-"""The bytes of a trace: records, one behind the other.
+"""Trace format: consecutive little-endian records.
 
-    record   header (magic, size of the JSON, size of the payload, CRC32C of both, CRC32C of this header), 24 bytes
-             the event as JSON (UTF-8), filled up with spaces to the next multiple of 64 bytes
-             the payload, filled up with zeros to the next multiple of 64 bytes
+    record   header (magic, JSON size, payload size, CRC32C of both, CRC32C of this header), 24 bytes
+             the event as JSON (UTF-8), space-padded to a multiple of 64 bytes
+             the payload, zero-padded to a multiple of 64 bytes
 
-Sizes do not count what fills up. All numbers are little-endian, float32 payloads too; they begin at multiples of 64, so
-that a mapped file can be used as it is. Pure: no files.
+Sizes exclude padding.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ _SEARCHED_BYTES = 1024 * 1024
 
 
 class DamageError(Exception):
-    """Something is not as it was written, `offset` bytes into the trace."""
+    """The trace is damaged at `offset`."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"damaged at offset {offset}: {what}")
@@ -40,7 +39,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event as it is read back. `payload` is a view of what was read; the next record begins at `end`."""
+    """An event; the next record begins at `end`."""
 
     offset: int
     end: int
@@ -49,7 +48,7 @@ class Record:
 
 
 def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[memoryview]:
-    """A record in pieces, to be written one behind the other; the payload's (contiguous, of bytes) are not copied."""
+    """Return a record in pieces, without copying `payload` (contiguous bytes)."""
     document = json.dumps(event, separators=(",", ":")).encode()
     size = sum(piece.nbytes for piece in payload)
     packed = _HEADER.pack(MAGIC, len(document), size, crc32c_of(payload, crc32c(document)))
@@ -62,12 +61,9 @@ def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[me
 
 
 def read_records(data: memoryview, *, check: bool = True) -> Iterator[Record]:
-    """The whole records, in order; ends where nothing whole follows any more, as after a crash in a write's midst.
+    """Yield complete records; ignores an incomplete tail, as after a crash.
 
-    `check` False leaves the checksums of events and payloads out: for whoever needs only where records are.
-
-    Raises:
-        DamageError: a record is not whole, and there are others behind it.
+    `check=False` skips checksums of events and payloads. Raises DamageError.
     """
     at = 0
     while at < data.nbytes:
@@ -81,7 +77,7 @@ def read_records(data: memoryview, *, check: bool = True) -> Iterator[Record]:
 
 
 def digest(parameters: NDArray[np.float32], buffers: bytes) -> str:
-    """SHA-256, in hexadecimal digits, of the parameters (float32) and the BUFFERs behind them: what `ended` says."""
+    """Return the hexadecimal SHA-256 of parameters and BUFFERs."""
     found = hashlib.sha256(parameters.data.cast("B") if parameters.size else b"")
     found.update(buffers)
     return found.hexdigest()
@@ -104,7 +100,7 @@ def _record_at(data: memoryview, at: int, *, check: bool) -> Record | None:
 
 
 def _sizes_at(data: memoryview, at: int) -> tuple[int, int, int] | None:
-    """(size of the JSON, of the payload, their checksum) where a header is whole."""
+    """Return (JSON size, payload size, checksum) or None."""
     if at + HEADER_BYTES > data.nbytes:
         return None
     magic, document, payload, crc = _HEADER.unpack_from(data, at)
@@ -114,7 +110,7 @@ def _sizes_at(data: memoryview, at: int) -> tuple[int, int, int] | None:
 
 
 def _find(data: memoryview, start: int) -> int | None:
-    """The first place from `start` on where a record can begin and its header is whole."""
+    """Return the first valid header's offset."""
     for block in range(_aligned(start), data.nbytes, _SEARCHED_BYTES):
         piece = bytes(data[block : block + _SEARCHED_BYTES + len(MAGIC) - 1])
         at = piece.find(MAGIC)

@@ -1,7 +1,6 @@
-"""The order in which a traced run was served: whose turn came when. For a server that is to serve in the same order.
+"""Order of turns in a traced run, for a server that repeats it.
 
-A turn is a commit that counts, or the pull with which a session began. Later pulls of a session are none: a worker
-makes them because its network or its server failed, and nobody can make it do so again.
+Turn: counted commit, or first pull of a session.
 """
 
 from array import array
@@ -13,18 +12,17 @@ from gem_trace.format import FORMAT, DamageError, Record, read_records
 
 
 class OrderError(Exception):
-    """There is no order to follow in a file; the message says why, and names the fix."""
+    """A file holds no usable order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Turns by the rank of their worker; restarts of the recorded server are no longer in it.
+    """Turns by worker rank, without the recorded server's restarts.
 
     Attributes:
-        turns: C ints, 4 bytes each: a commit of rank r is r, the first pull of a session of rank r is -1 - r.
-        first_clock: of the parameters that the first turn found (1: the first parameters of a run).
-        commits: how many of the turns are commits.
-        workers: the highest rank that has a turn, and 1: so many workers can take all turns.
+        turns: r for a commit of rank r, -1 - r for a first pull.
+        first_clock: clock before the first turn.
+        workers: highest rank plus 1.
     """
 
     turns: "array[int]"
@@ -33,7 +31,7 @@ class Order:
     workers: int
 
     def after(self, clock: int) -> int:
-        """Index of the turn that comes next when this clock was reached; `len(turns)` behind the last commit."""
+        """Return the index of the turn after `clock`."""
         left = clock - self.first_clock
         for index, turn in enumerate(self.turns):
             if left <= 0:
@@ -43,12 +41,9 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read who was served when, without looking at what was sent.
+    """Read the order without lost commits; a torn trace ends early.
 
-    Commits that a server which came back had lost do not count. A trace that breaks off is an order up to there.
-
-    Raises:
-        OrderError: the file cannot be read, is no trace, is damaged, misses commits, or has none.
+    Raises OrderError if the file is unusable, misses commits or has none.
     """
     reading = _Reading()
     try:
@@ -69,17 +64,17 @@ def read_order(path: Path) -> Order:
 
 
 def is_commit(turn: int) -> bool:
-    """Whether a turn is a commit; else it is the first pull of a session."""
+    """Return whether a turn is a commit."""
     return turn >= 0
 
 
 def rank_of(turn: int) -> int:
-    """Of the worker whose turn it is."""
+    """Return the worker's rank."""
     return turn if is_commit(turn) else ~turn
 
 
 class _Reading:
-    """The turns while the events are taken, one after the other."""
+    """Collects turns from events."""
 
     def __init__(self) -> None:
         self.turns: array[int] = array("i")
@@ -89,7 +84,7 @@ class _Reading:
         self._ranks: dict[int, int] = {}
 
     def take(self, record: Record) -> None:
-        """The next event. Raises OrderError, and what wrong values raise."""
+        """Process an event. Raises OrderError, or others for malformed values."""
         event = record.event
         name = event["event"]
         if not self.has_begun and name != "started":
@@ -116,7 +111,7 @@ class _Reading:
         return self.first_clock + self.commits
 
     def _go_on_at(self, clock: int, offset: int) -> None:
-        """A server has its first parameters, or came back with those of this clock."""
+        """Handle the first parameters, or a restart at `clock`."""
         if not self.first_clock or clock < self.first_clock:
             self.turns, self.first_clock, self.commits = array("i"), clock, 0
         elif clock > self._clock:

@@ -1,8 +1,4 @@
-"""A run done again from its trace, by the rules of gem_core, and compared with what the trace says came of it.
-
-Compared are: each commit's statistics; the parameters with which a server came back, with those that the trace had at
-that clock; the parameters at the end, with those that the server ended with.
-"""
+"""Replay a run from its trace; compare statistics and parameters."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,35 +12,26 @@ from gem_core import Layout, LayoutError, RuleError, Statistics, UpdateRule, Wor
 from gem_trace.files import map_file
 from gem_trace.format import FORMAT, DamageError, Record, digest, read_records
 
-# Parameters are equal bit for bit on every machine; another processor may add up the statistics in another order.
+# Summation order depends on the processor.
 STATISTICS_TOLERANCE = 1e-9
 
 
 class ReplayError(Exception):
-    """The trace cannot be replayed, or something else came of it; the message says where."""
+    """The trace cannot be replayed, or the replay differs."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What came of a replay: the last parameters, and what lies behind them.
+    """Result of a replay.
 
     Attributes:
-        layout: of the model.
-        rule: that of the last start, with its settings.
-        clock: commits that count, and 1 for the first parameters.
-        parameters: theta, float32[layout.parameter_count].
-        buffers, constants: bytes in layout order.
-        starts: of a server.
-        workers: names of those who pulled.
-        sessions: joins.
-        resets: workers that went on with a moment of 0, after a restart or an expiry.
-        commits: all that were applied.
-        lost: those of them that a server which came back did not have any more.
-        missing: commits that count but are not in the trace, because writing it had failed, or the power.
-        compared_starts: servers that came back with what the trace had at that clock, bit for bit.
-        compared_end: whether the trace has an end, and the parameters were those of it, bit for bit.
-        end_digest: `digest` of the last parameters and buffers.
-        torn_at: offset at which the trace breaks off in the midst of a record; None: it does not.
+        clock: counted commits plus 1.
+        parameters: theta, float32, shape (layout.parameter_count,).
+        resets: workers that continued with new state.
+        lost: applied commits that a restarted server no longer had.
+        missing: counted commits absent from the trace.
+        compared_starts: restarts whose parameters matched.
+        torn_at: offset of an incomplete last record.
     """
 
     layout: Layout
@@ -69,15 +56,10 @@ class Replayed:
 def replay(
     path: Path, *, against: tuple[int, str] | None = None, on_commit: Callable[[int], None] = lambda clock: None
 ) -> Replayed:
-    """Do it again.
-
-    Args:
-        path: of the trace.
-        against: a clock, and the `digest` of the parameters and buffers that somebody else has of it.
-        on_commit: is told each clock that is reached.
+    """Replay a trace. `against`: a clock and its expected `digest`.
 
     Raises:
-        ReplayError: the file is damaged, is no trace, holds no parameters yet, or what comes of it differs.
+        ReplayError: the file is unusable, or the replay differs.
         OSError: the file cannot be read.
     """
     data = map_file(path)
@@ -105,10 +87,7 @@ def replay(
 
 @dataclass(slots=True)
 class _Piece:
-    """Between two starts of a server that had parameters: which clocks it reached, and what is looked at on the way.
-
-    `wanted` are clocks at which a later server came back with what this one had, or that are asked for.
-    """
+    """Clocks between two starts; those `wanted` need digests."""
 
     first: int
     last: int
@@ -117,10 +96,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Plan:
-    """All pieces in order; `origins[k]`: the piece that piece k goes on from, where the trace has that.
-
-    `asked`: the piece that has the clock that is asked for.
-    """
+    """`origins[k]`: piece that piece k continues; `asked`: piece with the requested clock."""
 
     pieces: list[_Piece] = field(default_factory=list)
     origins: list[int | None] = field(default_factory=list)
@@ -131,7 +107,7 @@ class _Plan:
 
 def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
     plan = _Plan()
-    line: list[int] = []  # pieces that count, oldest first; a later one cuts what it did not go on from
+    line: list[int] = []  # counted, oldest first
     for record in records:
         event = record.event
         if event["event"] == "committed" and plan.pieces:
@@ -160,7 +136,7 @@ def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
 
 @dataclass(slots=True)
 class _Session:
-    """`held`: what the worker holds, clock and parameters, oldest first: one, or with overlap up to two."""
+    """`held`: the worker's clocks and parameters, oldest first."""
 
     worker: str
     overlap: bool
@@ -169,10 +145,7 @@ class _Session:
     sequence: int | None = None
 
     def take_snapshot(self, base: int) -> NDArray[np.float32] | None:
-        """The parameters of clock `base`, to be written: the oldest that are held, or else a copy of the newest.
-
-        None when neither is of that clock.
-        """
+        """Return a writable snapshot of clock `base`, or None."""
         newest = self.held[-1][1]
         clock, snapshot = self.held.pop(0) if len(self.held) > self.overlap else (0, np.empty_like(newest))
         if clock != base:
@@ -183,7 +156,7 @@ class _Session:
 
 
 class _Replay:
-    """The state while the events are taken, one after the other."""
+    """State of a replay."""
 
     def __init__(self, plan: _Plan, on_commit: Callable[[int], None]) -> None:
         self._plan = plan
@@ -208,7 +181,7 @@ class _Replay:
         }
 
     def take(self, record: Record) -> None:
-        """The next event. Raises ReplayError, and what wrong values raise."""
+        """Process an event. Raises ReplayError, or others for malformed values."""
         name = record.event["event"]
         if self._rule is None and name != "started":
             raise ReplayError(f"it begins with {name!r} where a server starts: not a whole trace")
@@ -217,14 +190,14 @@ class _Replay:
         self._take[name](record)
 
     def check(self, clock: int, expected: str) -> None:
-        """Raise ReplayError when this clock had other parameters than these, or is not in the trace."""
+        """Raise ReplayError unless `clock` has this digest."""
         if self._plan.asked is None:
             raise ReplayError(f"clock {clock}, with which to compare, is not in it, or it breaks off before")
         if self._digests[self._plan.asked, clock] != expected:
             raise ReplayError(f"at clock {clock} it has other parameters than what it is compared with")
 
     def done(self) -> Replayed:
-        """What came of all of them."""
+        """Return the result, or raise ReplayError."""
         now = self._now
         if now is None:
             raise ReplayError("there is nothing to replay: no worker had brought parameters yet")
@@ -302,7 +275,7 @@ class _Replay:
         place = f"clock {clock} (offset {record.offset})"
         if session.state is None:
             raise ReplayError(f"{place} is of a session that has not pulled")
-        base = int(event.get("base", session.held[-1][0]))  # before there was overlap it went without saying
+        base = int(event.get("base", session.held[-1][0]))  # absent in older traces
         staleness = now.clock - base
         if clock != now.clock + 1 or staleness != event["staleness"]:
             raise ReplayError(f"{place} does not follow from what came before it: clock {now.clock}")
@@ -346,7 +319,7 @@ class _Replay:
         return self._now, session
 
     def _look(self) -> None:
-        """Keep what this clock has, where a later server came back at it; an end said before is no end any more."""
+        """Store a wanted digest."""
         now = self._now
         assert now is not None
         now.compared_end = False

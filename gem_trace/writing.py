@@ -1,4 +1,4 @@
-"""Writing a trace: records are appended, and what is not whole is cut off again. Whoever calls chooses the thread."""
+"""Append to trace files."""
 
 import os
 from collections.abc import Sequence
@@ -10,17 +10,16 @@ from gem_trace.format import MAGIC, DamageError, Record, encode, read_records
 
 
 class TraceError(Exception):
-    """A trace cannot be written; the message names the fix."""
+    """A trace cannot be written."""
 
 
 class TraceWriter:
-    """Appends to one trace file, which nobody else may append to meanwhile.
+    """Appends to a trace file under an exclusive lock. Blocking.
 
-    A file that is there already is gone on with: what a crash left half written at its end is cut off (`cut_at` is
-    then where). `run` is the run that it holds (None: it has no parameters yet), and `clock` the last of it.
+    Truncates an incomplete tail (`cut_at`). `run` and `clock`: last ones in the file.
 
     Raises:
-        TraceError: the file cannot be opened, is no trace, is damaged, or is being written by another process.
+        TraceError: the file is unusable or locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +40,7 @@ class TraceWriter:
             raise
 
     def append(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
-        """Write a record; it has left this process when this returns. Raises OSError, and has then changed nothing."""
+        """Write a record to the OS. On OSError the file is unchanged."""
         at = self._end
         try:
             for piece in encode(event, payload):
@@ -55,7 +54,7 @@ class TraceWriter:
         self._end = at
 
     def close(self) -> None:
-        """What was written is on the disk when this returns. Raises OSError."""
+        """Sync and close. Raises OSError."""
         try:
             os.fsync(self._descriptor)
         finally:
@@ -88,5 +87,5 @@ def _is_whole(data: memoryview, record: Record) -> bool:
 
 
 def _can_be_torn(data: memoryview) -> bool:
-    """Whether a file without a whole record can be what a crash left of the first one."""
+    """Whether the file may be a torn record."""
     return bytes(data[: len(MAGIC)]) in (b"", MAGIC, bytes(len(MAGIC)))

@@ -1,6 +1,6 @@
-"""Generate the Python code of proto/gemps/v1 (`make proto`); `--out DIR` writes it elsewhere, for the freshness test.
+"""Generate the Python code of proto/gemps/v1 (`make proto`).
 
-grpcio-tools 1.80.1 is the version whose output loads on every protobuf from 6.31.1 to 7.x.
+grpcio-tools 1.80.1 output loads on protobuf 6.31.1 to 7.x.
 """
 
 import argparse
@@ -15,7 +15,7 @@ GENERATOR_VERSION = "1.80.1"
 
 
 def generate(out: Path) -> None:
-    """Write *_pb2.py, *_pb2.pyi and *_pb2_grpc.py below `out`; raises SystemExit with the fix in its text."""
+    """Write generated modules below `out`, or raise SystemExit."""
     if version("grpcio-tools") != GENERATOR_VERSION:
         sys.exit(f"grpcio-tools {GENERATOR_VERSION} is needed: pip install grpcio-tools=={GENERATOR_VERSION}")
     files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gemps").rglob("*.proto"))

@@ -1,7 +1,4 @@
-"""Makes an authority of one's own, and certificates that it signs. Imports `cryptography`, so import it when needed.
-
-Elliptic curve P-256 and SHA-256: what every TLS library of today takes.
-"""
+"""Creates certificates. Imports `cryptography`: import this module only when needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,24 +17,23 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
-# A certificate is good from a while ago on, since the clocks of machines differ: a wrong date, by a day, must not keep
-# a worker out.
+# Tolerates clock skew.
 _CLOCKS_DIFFER = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its private key, both PEM."""
+    """PEM certificate and private key."""
 
     certificate: bytes
     key: bytes
 
 
 class Authority:
-    """Signs certificates for servers and clients."""
+    """Issues certificates."""
 
     def __init__(self, pair: Pair) -> None:
-        """Take an authority that was made before. Raises ValueError when this is none."""
+        """Load an authority; raises ValueError when invalid."""
         self.pair = pair
         self._certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = load_pem_private_key(pair.key, None)
@@ -47,7 +43,7 @@ class Authority:
 
     @classmethod
     def make(cls) -> "Authority":
-        """Make a new one."""
+        """Generate a new authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named("gemps authority")
         builder = (
@@ -58,12 +54,12 @@ class Authority:
         return cls(_pair(builder.sign(key, SHA256()), key))
 
     def for_server(self, names: Sequence[str], days: int) -> Pair:
-        """Make a certificate for a server that is reached by these names and addresses."""
+        """Issue a server certificate for hosts and addresses."""
         found = [x509.IPAddress(ip_address(name)) if is_address(name) else x509.DNSName(name) for name in names]
         return self._sign(names[0], x509.SubjectAlternativeName(found), ExtendedKeyUsageOID.SERVER_AUTH, days)
 
     def for_client(self, name: str, days: int) -> Pair:
-        """Make a certificate by which a client shows that the authority knows it."""
+        """Issue a client certificate."""
         return self._sign(
             name, x509.SubjectAlternativeName([x509.DNSName(name)]), ExtendedKeyUsageOID.CLIENT_AUTH, days
         )
@@ -82,7 +78,7 @@ class Authority:
 
 
 def is_address(name: str) -> bool:
-    """Return whether this is an IP address, not a name."""
+    """Return whether `name` is an address."""
     try:
         ip_address(name)
     except ValueError:
@@ -107,7 +103,7 @@ def _builder(
 
 
 def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])  # as long as X.509 allows
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])  # X.509 limit
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -1,8 +1,6 @@
-"""The log of a process on stderr: lines for people on a terminal, JSON lines elsewhere.
+"""Process logging on stderr.
 
-Modules log with the standard library, so that whoever uses them as a library has ordinary logging; structlog comes in
-here, at the process's entry, as a formatter. A message says all that a person wants to know. Programs read the fields
-that a call gives as `extra=`: `event`, a word for what happened, and its particulars.
+Modules use standard logging; structlog formats. Programs read the `extra=` fields.
 """
 
 import logging
@@ -17,12 +15,12 @@ LogFormat = Literal["auto", "human", "json"]
 
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
-# More than 1024 workers that come, go and are refused.
+# Enough for 1024 joining workers.
 LINES_A_MINUTE = 5000
 
 
 def configure_logs(log_format: LogFormat, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send what this process logs to `stream` (stderr), from `level` on; in place of what was configured before."""
+    """Configure logging to `stream` or stderr."""
     out = stream if stream is not None else sys.stderr
     is_json = log_format == "json" or (log_format == "auto" and not out.isatty())
     handler = logging.StreamHandler(out)
@@ -32,7 +30,7 @@ def configure_logs(log_format: LogFormat, *, level: int = logging.INFO, stream: 
 
 
 class _Bound(logging.Filter):
-    """Limits the log to LINES_A_MINUTE, so that a flood does not fill the disk, and counts the lines left out."""
+    """Limits the rate and counts dropped lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +47,7 @@ class _Bound(logging.Filter):
 
 
 def _json_lines() -> logging.Formatter:
-    """An object a line: `time` (seconds since 1970), `level`, `logger`, `message`, then the fields."""
+    """Format JSON lines."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_when, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, _message, _FIELDS],
         processors=[
@@ -61,7 +59,7 @@ def _json_lines() -> logging.Formatter:
 
 
 def _lines_for_people(*, in_colour: bool) -> logging.Formatter:
-    """`2026-01-31 12:00:00,123 WARNING message`, and a traceback below where there is one."""
+    """Format plain lines."""
     standard = logging.Formatter()
 
     def when(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -93,6 +91,6 @@ def _when(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _message(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Give the message a name of its own; `event`, structlog's name for it, is the word for what happened."""
+    """`event` is also our field."""
     event["message"] = event.pop("event")
     return event

@@ -1,4 +1,4 @@
-"""The `gemps` command: its subcommands, and where their errors end."""
+"""The `gemps` command: subcommands and errors."""
 
 import os
 import sys
@@ -73,8 +73,8 @@ app.add_typer(conformance_app)
 
 
 def main() -> None:
-    """Run the command line of this process; exits with 2 for wrong usage, 1 for failure, 130 for Ctrl-C."""
-    # gRPC's core has its own log on stderr, beside the errors that it returns and that we tell in our words.
+    """Run the command line."""
+    # gRPC's core repeats reported errors.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app(prog_name="gemps")

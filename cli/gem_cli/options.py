@@ -1,9 +1,6 @@
-"""Command-line options from settings classes: one source of truth for flag, environment, TOML key, default and help.
+"""Generates options from settings classes.
 
-Every field of a pydantic-settings class can be set, in order of precedence, by its flag (`--eta`), its environment
-variable (`GEMPS_ETA`), its key in the file named by `--config` (`eta`), or else has its default. This module makes the
-flags from the fields, and puts the four together so that a flag that was not given overrides nothing. What a value may
-be, and under which heading help shows it (`json_schema_extra={"panel": ...}`), only the settings class says.
+Precedence: flag (`--eta`), environment (`GEMPS_ETA`), `--config` file (`eta`), default.
 """
 
 import difflib
@@ -31,24 +28,24 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 
 @dataclass(frozen=True, slots=True)
 class OptionGroup:
-    """The fields of one settings class that a command takes as options: all but those it sets itself."""
+    """Settings taken as options."""
 
     settings: type[BaseSettings]
-    panel: str  # for fields that name none themselves
+    panel: str
     without: frozenset[str] = frozenset()
 
     def fields(self) -> Iterator[tuple[str, FieldInfo]]:
-        """(name, field) of each option, in the order in which help shows them."""
+        """Return (name, field) pairs."""
         return ((name, field) for name, field in self.settings.model_fields.items() if name not in self.without)
 
     def heading(self, field: FieldInfo) -> str:
-        """Return the panel under which help shows the field."""
+        """Return the help panel."""
         extra = field.json_schema_extra
         return str(extra.get("panel", self.panel)) if isinstance(extra, dict) else self.panel
 
 
 class Given:
-    """What the command line said; `load` adds environment, file and defaults."""
+    """Command-line values, completed by `load`."""
 
     def __init__(
         self,
@@ -64,9 +61,9 @@ class Given:
     def load(
         self, settings: type[Settings], *, fallback: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
     ) -> Settings:
-        """Return the validated settings. Raises CommandError that says where a bad value came from.
+        """Return validated settings; raise CommandError with the bad value's source.
 
-        `overrides`, the command's own, beat all else; `fallback` stands in for defaults.
+        `overrides` beat everything, `fallback` only defaults.
         """
         given = {**self._values.get(settings, {}), **overrides}
         environment = {name for name in settings.model_fields if variable(settings, name) in os.environ}
@@ -88,17 +85,17 @@ class Given:
             raise CommandError("; ".join(_explain(one, origins) for one in error.errors()), USAGE) from None
 
     def has_flag(self, settings: type[BaseSettings], name: str) -> bool:
-        """Return whether the option stood on the command line."""
+        """Return whether the flag was given."""
         return name in self._values.get(settings, {})
 
     def arguments(self, settings: type[BaseSettings]) -> list[str]:
-        """Return the same flags again, for a child process; it reads the same file and inherits the environment."""
+        """Return the flags for child processes."""
         file = [] if self._config is None else ["--config", str(self._config.resolve())]
         return file + to_arguments(self._values.get(settings, {}))
 
 
 def to_arguments(values: Mapping[str, object]) -> list[str]:
-    """`{"eta": 0.1, "resume": True, "reflection": False}` -> `["--eta=0.1", "--resume", "--no-reflection"]`."""
+    """Convert values to flags: `--eta=0.1`, `--resume`, `--no-reflection`."""
     arguments = []
     for name, value in values.items():
         if isinstance(value, bool):
@@ -109,7 +106,7 @@ def to_arguments(values: Mapping[str, object]) -> list[str]:
 
 
 def help_text(command: Callable[..., None]) -> str:
-    """Return the docstring with each paragraph on one line, as typer wants it; indented lines stay as they are."""
+    """Return the docstring, one line per paragraph."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     return "\n\n".join(one if one.startswith(" ") else " ".join(one.splitlines()) for one in paragraphs)
 
@@ -125,10 +122,9 @@ def variable(settings: type[BaseSettings], name: str) -> str:
 
 
 def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> Callable[..., Callable[..., None]]:
-    """Decorate a command `f(given: Given, ...)` so that typer sees the groups' options and `--config FILE`.
+    """Add options and `--config` to a command `f(given, ...)`.
 
-    `known` are the settings classes whose keys may stand in that file: one file serves all commands, and a key that no
-    class knows is refused, not ignored.
+    `known` classes define the file's keys.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -144,7 +140,7 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
             }
             command(given=Given(given, arguments["config"], known), **{p.name: arguments[p.name] for p in own})
 
-        run.__dict__["__signature__"] = inspect.Signature(parameters)  # typer reads these two
+        run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
 
@@ -152,7 +148,7 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
 
 
 def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Parameter:
-    """Make the option of one field. Its type is text (or a pair of flags): the settings class alone judges values."""
+    """Make a text option: the settings class validates."""
     kind = _plain_type(field.annotation)
     choices = choices_of(field)
     notes = ["one of " + ", ".join(choices)] if choices else []
@@ -203,14 +199,14 @@ _METAVARS: Mapping[Any, str] = {int: "<integer>", float: "<number>", Path: "<pat
 
 
 def _plain_type(annotation: Any) -> Any:
-    """Return the annotation without `| None`."""
+    """Strip `| None`."""
     if get_origin(annotation) in (Union, UnionType):
         (annotation, *_) = [one for one in get_args(annotation) if one is not type(None)]
     return annotation
 
 
 def choices_of(field: FieldInfo) -> list[str]:
-    """Return what the field's type allows, where it is a choice; or the `choices` that it names, of more."""
+    """Return literal values or `choices`."""
     kind = _plain_type(field.annotation)
     if get_origin(kind) is Literal:
         return [str(one) for one in get_args(kind)]
@@ -220,7 +216,7 @@ def choices_of(field: FieldInfo) -> list[str]:
 
 
 def _from_environment(settings: type[BaseSettings], name: str) -> str:
-    """Where a value came from and, unless it is a secret, what it is."""
+    """Describe the value; hides secrets."""
     named = variable(settings, name)
     return named if _plain_type(settings.model_fields[name].annotation) is SecretStr else f"{named}={os.environ[named]}"
 
@@ -242,9 +238,9 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
 
 
 def _explain(error: ErrorDetails, origins: Mapping[str, str]) -> str:
-    """One pydantic error in a line: where the value came from, what it was, what is wrong with it."""
+    """Format a pydantic error."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if not error["loc"]:  # of fields together: the text names them
+    if not error["loc"]:
         return message
     name = str(error["loc"][0])
     return f"{origins.get(name, flag(name))}: {message}"

@@ -1,4 +1,4 @@
-"""Commands of the user's own that gemps starts: workers in any language."""
+"""User-supplied commands."""
 
 import shutil
 import sys
@@ -9,9 +9,9 @@ from gem_cli.errors import USAGE, CommandError
 
 
 def resolved(command: Sequence[str], hint: str) -> list[str]:
-    """Return the command with python as the Python that runs gemps; a Python file may stand for itself.
+    """Substitute this interpreter for python.
 
-    Raises CommandError when there is no such program, with `hint`, or when it may not be executed.
+    Raises CommandError when not found (with `hint`) or not executable.
     """
     program, *arguments = command
     if program in ("python", "python3"):

@@ -1,4 +1,4 @@
-"""How `gemps reproduce` shows that its runs go on: a bar on a terminal, plain lines elsewhere."""
+"""Progress of `gemps reproduce`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class View(ABC):
-    """Is told every run that is done. Used from one thread."""
+    """Shows finished runs. Single-threaded."""
 
     def __enter__(self) -> "View":
         return self
@@ -23,15 +23,15 @@ class View(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the display; what was shown stays."""
+        """End the display."""
 
     @abstractmethod
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Take a run: it, what came of it, and whether it was done just now."""
+        """Show a run."""
 
 
 class BarView(View):
-    """A bar of steps: what remains is guessed from what they took so far."""
+    """Progress bar."""
 
     def __init__(self, runs: Sequence["Run"], console: Console) -> None:
         self._progress = Progress(
@@ -52,11 +52,11 @@ class BarView(View):
         return self
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop the bar."""
         self._progress.stop()
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Move the bar; what was done before counts as already done."""
+        """Advance the bar."""
         self._left -= 1
         self._progress.update(self._steps, advance=run.commits)
         if new:
@@ -68,17 +68,17 @@ class BarView(View):
 
 
 class PlainView(View):
-    """A line for each run, and one for all that were there already."""
+    """Plain lines."""
 
     def __init__(self, runs: Sequence["Run"]) -> None:
         self._total = len(runs)
         self._count = self._old = 0
 
     def close(self) -> None:
-        """Every line is out already."""
+        """Do nothing."""
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Say it."""
+        """Print the run."""
         self._count += 1
         self._old += not new
         if new:
@@ -89,7 +89,7 @@ class PlainView(View):
 
 
 def choose_view(runs: Sequence["Run"]) -> View:
-    """Return the view that fits where stdout goes."""
+    """Choose a view by stdout."""
     console = Console()
     return BarView(runs, console) if console.is_terminal and not console.is_dumb_terminal else PlainView(runs)
 

@@ -1,7 +1,4 @@
-"""A server's status for people: one plain line, or rich tables. Shared by `gemps status` and `gemps train`.
-
-A status is a `gemps.v1.RunStatus` as the client library's Observer returns it: a dict by the proto's field names.
-"""
+"""Formats a `gemps.v1.RunStatus`, given as a dict."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +12,8 @@ from rich.text import Text
 Status = Mapping[str, Any]
 
 _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
-LIVE = ("JOINED", "TRAINING", "FINISHED")  # of a worker: it has a session
-# What the server may find wrong with a worker (status.proto, WorkerCondition), worst first, and how it is marked.
+LIVE = ("JOINED", "TRAINING", "FINISHED")  # have sessions
+# WorkerCondition (status.proto), worst first.
 TROUBLE = {"SILENT": "bold yellow", "GONE": "bold red", "MUTED": "bold magenta", "SLOW": "bold cyan"}
 
 
@@ -26,35 +23,32 @@ def state(status: Status, field: str = "run_state") -> str:
 
 
 def clock(status: Status) -> int:
-    """Return the clock of the status's version; 0: no parameters yet."""
+    """Return the clock, or 0."""
     return int(status.get("version", {}).get("clock", 0))
 
 
 def live_workers(status: Status) -> int:
-    """Return how many workers have a session."""
+    """Count workers with sessions."""
     return sum(state(worker, "state") in LIVE for worker in status.get("workers", ()))
 
 
 def condition(worker: Status) -> str:
-    """Return what the server makes of a worker: "WELL", or one of TROUBLE."""
+    """Return "WELL" or one of TROUBLE."""
     return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return a figure in few characters: `0.123`, `12.3`, `1234`; `-` for what is not known."""
+    """Format shortly: `0.123`, `12.3`, `1234`; `-` for None."""
     if value is None:
         return "-"
-    value = float(value)  # JSON has NaN and infinities as text
+    value = float(value)  # may be text
     if value != value or abs(value) >= 10**digits or value == 0:
         return f"{value:.0f}"
     return f"{value:.{digits}g}"
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """Return loss, staleness, mean_pi, blocked and clamped: of the run, or at its end of all its workers.
-
-    The server's own figures are over the workers that train; at the end there are none.
-    """
+    """Return the main figures, after the run averaged over workers."""
     if state(status) != "FINISHED":
         names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
         names |= {"clamped": "clamped_fraction"}
@@ -71,7 +65,7 @@ def figures(status: Status) -> dict[str, float | None]:
 
 
 def plain_line(status: Status) -> str:
-    """Return the run in one line, for logs and pipes."""
+    """Return the run in one line."""
     if state(status) == "WAITING":
         wanted = status.get("settings", {}).get("min_workers", 1)
         return f"waiting: {live_workers(status)} of {wanted} workers have joined, version {clock(status)}"
@@ -93,7 +87,7 @@ def plain_line(status: Status) -> str:
 
 
 def plain_report(status: Status) -> str:
-    """Return the run and each worker, a line each, for `gemps status` outside a terminal."""
+    """Return the run in plain lines."""
     lines = [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
     for worker in status.get("workers", ()):
         name, *cells = _cells(worker).items()
@@ -102,12 +96,12 @@ def plain_report(status: Status) -> str:
 
 
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """Return an evaluation, as `gemps evaluate --json` prints it, in words."""
+    """Describe an evaluation."""
     return f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f} on {evaluation['samples']} samples"
 
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
-    """Return the run's panel above the table of its workers, within `height` lines where one is given."""
+    """Return panel and table within `height` lines."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
@@ -116,7 +110,7 @@ def report(status: Status, *, width: int, height: int | None = None) -> Renderab
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
-    """Return `body` under a title with the run's state, version and speed."""
+    """Return `body` in a panel."""
     run_state = state(status)
     rule = status.get("settings", {}).get("rule") or "gemps"
     title = (
@@ -127,7 +121,7 @@ def summary_panel(status: Status, body: RenderableType) -> Panel:
 
 
 def run_figures(status: Status) -> Table:
-    """Return the figures to watch while training: loss, staleness, pi, blocked, fairness."""
+    """Return the training figures."""
     grid = Table.grid(padding=(0, 3))
     names = ("loss", "staleness", "mean pi", "blocked", "fairness (Jain)", "eta", "workers")
     found = figures(status)
@@ -147,11 +141,11 @@ def run_figures(status: Status) -> Table:
 
 _LEFT = ("worker", "state", "device", "exchange")
 _ONLY_WHERE_WIDE = ("rank", "device", "exchange", "wait ms")
-_WIDE = 120  # columns that the whole table needs
+_WIDE = 120
 
 
 def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
-    """Return a row for each worker, by rank; the first `rows` of them where a limit is given."""
+    """Return at most `rows` rows, by rank."""
     workers = sorted(status.get("workers", ()), key=lambda worker: worker.get("rank", 0))
     shown = workers if rows is None or len(workers) <= rows else workers[: rows - 1]
     headings = [name for name in _cells({}) if width >= _WIDE or name not in _ONLY_WHERE_WIDE]
@@ -168,7 +162,7 @@ def worker_table(status: Status, *, width: int, rows: int | None = None) -> Tabl
 
 
 def _cells(worker: Status) -> dict[str, str]:
-    """Return what a table shows of a worker, by heading."""
+    """Return cells by heading."""
     statistics = worker.get("statistics", {})
     return {
         "worker": printable(worker.get("name", "")),
@@ -187,7 +181,7 @@ def _cells(worker: Status) -> dict[str, str]:
 
 
 def _worker_state(worker: Status) -> str:
-    """Return what is wrong with it, or else its state."""
+    """Return condition or state."""
     found = condition(worker)
     if found == "SILENT":
         return f"silent {worker['seconds_since_last_call']:.0f} s"
@@ -195,20 +189,20 @@ def _worker_state(worker: Status) -> str:
 
 
 def exchange(worker: Status) -> str:
-    """Return by which way it commits now, in the words of its own first line; `-` where it has gone or is done."""
+    """Return how the worker exchanges now."""
     if worker.get("shares_memory"):
         return "shared-memory"
     return "network" if state(worker, "state") in ("JOINED", "TRAINING") else "-"
 
 
 def printable(text: str, limit: int = 24) -> str:
-    """Return a name as far as it can be shown. Names come from the workers, so they may hold anything."""
+    """Sanitize and shorten untrusted names."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
-    """Return what else there is to know of the run, as (name, value)."""
+    """Return further (name, value) facts."""
     settings, queue, memory = (status.get(name, {}) for name in ("settings", "queue", "memory"))
     rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
     budget = ", ".join(
@@ -242,7 +236,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
 
 def _commits(status: Status) -> str:
     commits, seconds = status.get("commits", 0), f"{number(status.get('run_seconds'))} s"
-    of_process = status.get("commits_of_process", commits)  # older servers do not tell
+    of_process = status.get("commits_of_process", commits)  # absent from older servers
     if of_process == commits:
         return f"{commits:,} applied in {seconds}"
     return f"{commits:,} applied, {of_process:,} of them by this server process in {seconds}"
@@ -254,10 +248,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def percent(fraction: Any) -> str:
-    """Return `12.5 %`, or `-` for what is not known."""
+    """Return `12.5 %` or `-`."""
     return "-" if fraction is None else f"{100 * float(fraction):.1f} %"
 
 
 def mib(memory: Status, field: str) -> str:
-    """Return a count of bytes, by its name in MemoryStatus, in MiB."""
+    """Return a field in MiB."""
     return f"{number(memory.get(field, 0) / 2**20)} MiB"

@@ -1,7 +1,4 @@
-"""The conformance kit: a strict server that plays scenarios against a worker in any language, and says what is wrong.
-
-See DESIGN.md beside this file, and docs/protocol.md for what a candidate has to be.
-"""
+"""Conformance kit for workers; see DESIGN.md and docs/protocol.md."""
 
 from gem_conformance.faults import Fault, FaultName, Place
 from gem_conformance.limits import Limits

@@ -1,4 +1,4 @@
-"""A candidate's process: started anew for each scenario, watched, and ended with everything that it started."""
+"""A candidate's process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,9 @@ _SHOWN_BYTES = 8192
 
 
 class Candidate:
-    """One process, in a process group of its own; its output goes into a file.
+    """A process in a new process group, with output to a file.
 
-    Args:
-        command: the command line.
-        environment: beside what this process has.
-        output: the file.
-        events: told when it has ended.
-
-    Raises:
-        OSError: it cannot be started.
+    `events` receives EXITED. Raises OSError if it cannot be started.
     """
 
     def __init__(
@@ -48,17 +41,17 @@ class Candidate:
         threading.Thread(target=self._wait, args=(events,), daemon=True).start()
 
     def kill(self) -> None:
-        """Kill what is left of its process group."""
-        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+        """Kill the remaining process group."""
+        with suppress(ProcessLookupError, PermissionError):  # already gone
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill what is left of its process group, and return when the process is gone."""
+        """Kill the process group and wait."""
         self.kill()
         self._process.wait()
 
     def last_lines(self) -> list[str]:
-        """The end of its output."""
+        """Return the end of the output."""
         with self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - _SHOWN_BYTES))
             text = file.read().decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What the kit's server knows: the central variable (theta <- theta + delta), one session, and what that was given."""
+"""State of the kit's server."""
 
 from __future__ import annotations
 
@@ -28,25 +28,20 @@ class Clock:
         return f"(incarnation {self.incarnation}, clock {self.clock})"
 
     def to_wire(self) -> transfer_pb2.Version:
-        """As a message."""
+        """Convert to a message."""
         return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
 
     @staticmethod
     def of(message: transfer_pb2.Version) -> Clock:
-        """Of a message."""
+        """Convert from a message."""
         return Clock(message.incarnation, message.clock)
 
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """Parameters that a session was given, or is being given.
+    """Parameters sent, or being sent.
 
-    Attributes:
-        version: theirs.
-        theta: float32, unrounded.
-        buffers: bytes of the BUFFERs.
-        is_delivered: all of it was sent, footer included, on a call that was not broken.
-        lacks: what is wrong with it as long as it is not.
+    `theta`: float32, unrounded. `lacks`: why it is not delivered.
     """
 
     version: Clock
@@ -56,26 +51,26 @@ class Snapshot:
     lacks: str = "its parameters were not sent yet"
 
     def was_sent(self, *, whole: bool, damaged: bool) -> None:
-        """It was sent: all of it or not, with a footer that matches or not."""
+        """Record the outcome of a transfer."""
         self.is_delivered = whole and not damaged
         self.lacks = "the footer of its parameters did not match" if whole else "its parameters broke off in the midst"
 
     def seen(self, wire_type: WireType) -> NDArray[np.float32]:
-        """Theta as a worker has it that got it in `wire_type`."""
+        """Return theta as decoded from `wire_type`."""
         out = np.empty_like(self.theta)
         if out.size:
             decode(wire_type, memoryview(bytes(encode(wire_type, self.theta))), out)
         return out
 
     def split(self, payload: PayloadFormat, constants: bytes, chunk_bytes: int, start: int) -> Splitter:
-        """The chunks of it."""
+        """Split into chunks."""
         rest = self.buffers + constants if payload.with_constants else self.buffers
         return Splitter(payload, self.theta, rest, chunk_bytes, start)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What makes a repeat the same commit."""
+    """Identity of a payload, to recognise repeats."""
 
     wire_type: int
     byte_count: int
@@ -84,10 +79,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A commit that the candidate has to send again, or does not know the outcome of.
-
-    `payload`: its bytes, as far as they came; `is_unknown`: all of them came, footer included.
-    """
+    """A commit to repeat; if `is_unknown`, all bytes arrived."""
 
     sequence: int
     base: Clock
@@ -100,13 +92,11 @@ class Session:
     """The candidate's session.
 
     Attributes:
-        is_known: the server knows it now; False after a restart or expiry, until the next Join.
-        last_applied, stored, content: of its newest applied commit.
-        snapshot: what it was given last; None: nothing yet, or lost.
-        before: what it had before, to recognise a delta of it.
-        has_constants: it pulled them, or uploaded its own.
-        open: an attempt that the candidate has to repeat, or does not know the outcome of; a completed pull ends that.
-        told_eta, eta_before: the learning rate that it was told last, and the one before.
+        is_known: False after a restart or expiry, until Join.
+        stored, content: of the newest applied commit.
+        snapshot: last sent; None: none, or lost.
+        before: the previous one, to recognise its deltas.
+        open: unresolved commit attempt.
     """
 
     session_id: bytes
@@ -124,31 +114,28 @@ class Session:
     eta_before: float = 0.0
 
     def hold(self, snapshot: Snapshot) -> None:
-        """It is being given this."""
+        """Record the snapshot being sent."""
         if self.snapshot is not None and self.snapshot.is_delivered:
             self.before = self.snapshot
         self.snapshot = snapshot
 
     def lose_snapshot(self) -> None:
-        """It has to pull before it can commit again."""
+        """Require a pull before the next commit."""
         self.before = self.snapshot or self.before
         self.snapshot = None
         self.open = None
 
     def tell_eta(self, eta: float) -> None:
-        """It is being told the learning rate for its next commit."""
+        """Record the learning rate being sent."""
         if eta != self.told_eta:
             self.eta_before, self.told_eta = self.told_eta, eta
 
 
 @dataclass(slots=True)
 class Central:
-    """The central variable, and the run.
+    """The central variable and the run.
 
-    Attributes:
-        theta: None: there are no parameters yet.
-        eta, run_state, local_steps, normalise_local_steps: what Join, Heartbeat and verdicts tell.
-        generation: of the made-up BUFFERs.
+    `theta`: None before initialisation.
     """
 
     task: Task
@@ -165,25 +152,25 @@ class Central:
 
     @property
     def version(self) -> Clock:
-        """The current one."""
+        """Current version."""
         return Clock(self.incarnation, self.clock)
 
     def begin(self, theta: NDArray[np.float32]) -> None:
-        """Let another worker have initialised it, and have trained for a while."""
+        """Simulate another worker's training."""
         self.theta = theta.copy()
         self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)
         self.constants = buffer_bytes(self.task.layout.constants, 3)
         self.clock = 41
 
     def initialise(self, theta: NDArray[np.float32], rest: bytes) -> None:
-        """Take the candidate's own; `rest`: the bytes of BUFFERs and CONSTANTs."""
+        """Install the candidate's parameters; `rest`: BUFFERs and CONSTANTs."""
         size = self.task.layout.buffer_bytes
         self.theta, self.buffers, self.constants, self.clock = theta, rest[:size], rest[size:], 1
 
     def others_commit(self) -> int:
-        """Let other workers commit, so that a candidate that goes on from its own parameters shows; how often they did.
+        """Simulate commits of other workers; return their number.
 
-        The factor keeps values exact in narrow types: with eta = 0.5 the candidate's own commit then makes it -2.
+        -1.5 keeps values exact in narrow types; with eta = 0.5 a commit makes it -2.
         """
         if self.theta is None:
             raise AssertionError("there are no parameters")
@@ -194,7 +181,7 @@ class Central:
         return 2
 
     def apply(self, delta: NDArray[np.float32], buffers: bytes) -> None:
-        """Theta <- theta + delta."""
+        """Apply theta <- theta + delta."""
         if self.theta is None:
             raise AssertionError("there are no parameters")
         self.theta += delta
@@ -202,7 +189,7 @@ class Central:
         self.clock += 1
 
     def snapshot(self) -> Snapshot:
-        """What there is now."""
+        """Copy the current state."""
         if self.theta is None:
             raise AssertionError("there are no parameters")
         return Snapshot(self.version, self.theta.copy(), self.buffers)

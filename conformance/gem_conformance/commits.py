@@ -1,4 +1,4 @@
-"""Judges commits: a header by what the session has and holds, a payload by the quadratic task."""
+"""Judges commit headers and payloads."""
 
 from __future__ import annotations
 
@@ -18,21 +18,15 @@ from gem_core.payload import PayloadFormat
 
 __all__ = ["WHOLE_LIMIT", "Commit", "judge_checksum", "judge_header", "judge_payload", "take_whole"]
 
-# commit.proto: payloads up to this travel whole, in the header's message.
+# commit.proto: larger payloads wait for proceed.
 WHOLE_LIMIT = 64 << 10
 
 
 @dataclass(slots=True)
 class Commit:
-    """A commit whose header was judged.
+    """A judged header.
 
-    Attributes:
-        call: its stream.
-        header: the header.
-        first: the message that it came in.
-        upload: what comes.
-        base: the parameters that its delta must be of; None in a repeat, whose bytes say it.
-        identical_to: what its bytes must begin with, since an earlier attempt did.
+    `base`: parameters of its delta; None in a repeat. `identical_to`: required payload prefix.
     """
 
     call: Call
@@ -44,19 +38,19 @@ class Commit:
 
     @property
     def is_repeat(self) -> bool:
-        """It was applied already."""
+        """Whether it was applied already."""
         return self.base is None
 
     @property
     def is_alone(self) -> bool:
-        """The header came without anything of the payload."""
+        """Whether the header came without payload."""
         return not self.first.HasField("chunk") and not self.first.HasField("footer")
 
 
 def judge_header(
     call: Call, message: commit_pb2.CommitRequest, session: Session, payload: PayloadFormat, chunk_bytes: int
 ) -> Commit:
-    """The commit that a header announces to a session that is known. Raises Fault."""
+    """Judge a known session's header. Raises Fault."""
     header = message.header
     base = Clock.of(header.base_version)
     is_repeat = session.stored is not None and header.sequence == session.last_applied
@@ -80,7 +74,7 @@ def judge_header(
         raise Fault(
             FaultName.MALFORMED, "neither shared_memory nor scale in this wire type", "a header with it", Place.COMMIT
         )
-    # A small payload is one chunk, however small chunk_bytes may be.
+    # Small payloads are one chunk.
     upload = Upload(payload, max(chunk_bytes, WHOLE_LIMIT), f"commit {header.sequence}")
     if is_repeat:
         if session.content is None:
@@ -97,7 +91,7 @@ def judge_header(
 
 
 def take_whole(commit: Commit) -> None:
-    """Take what came with the header, of a small payload. Raises Fault."""
+    """Take a small payload with its header. Raises Fault."""
     if commit.header.byte_count > WHOLE_LIMIT:
         raise Fault(
             FaultName.DATA_BEFORE_PROCEED,
@@ -112,7 +106,7 @@ def take_whole(commit: Commit) -> None:
 
 
 def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, central: Central) -> None:
-    """Judge every byte of a complete payload of a new commit. Raises Fault."""
+    """Judge a new commit's complete payload. Raises Fault."""
     data, what = bytes(commit.upload.received), f"commit {commit.header.sequence}"
     judge_checksum(commit)
     earlier = commit.identical_to
@@ -144,7 +138,7 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
 
 
 def judge_checksum(commit: Commit) -> None:
-    """Hold payload_crc32c, where there is one, to the bytes that came. Raises Fault."""
+    """Check payload_crc32c, if present. Raises Fault."""
     header, crc = commit.header, commit.upload.crc32c
     if header.HasField("payload_crc32c") and header.payload_crc32c != crc:
         raise Fault(
@@ -212,7 +206,7 @@ def _judge_repeat(header: commit_pb2.CommitHeader, expected: int) -> None:
 def _judge_local_steps(
     payload: PayloadFormat, data: bytes, theta: NDArray[np.float32], central: Central, what: str
 ) -> None:
-    """-eta times the sum, or mean, of the gradients at the worker's own steps; in which order it is summed is open."""
+    """Expect -eta times the gradients' sum, or mean, in any order."""
     steps, rate = central.local_steps, np.float32(central.eta)
     total, own = np.zeros_like(theta), theta.copy()
     for _ in range(steps):

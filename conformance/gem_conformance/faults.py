@@ -1,4 +1,4 @@
-"""What a candidate may do wrong: each fault has a stable name, and a place in docs/protocol.md that says it right."""
+"""Faults of a candidate, with places in docs/protocol.md."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ DOCUMENT = "docs/protocol.md"
 
 
 class Place(Enum):
-    """The headings of docs/protocol.md."""
+    """Headings of docs/protocol.md."""
 
     CONNECTIONS = "Connections and limits"
     VERSIONS = "Versions"
@@ -27,15 +27,14 @@ class Place(Enum):
 
     @property
     def link(self) -> str:
-        """File and anchor, as GitHub makes anchors of headings."""
+        """File and anchor, in GitHub's form."""
         kept = "".join(one for one in self.value.lower() if one.isalnum() or one in " -")
         return f"{DOCUMENT}#{kept.replace(' ', '-')}"
 
 
 class FaultName(Enum):
-    """The names are stable: programs may compare them. `value` says it in a few words."""
+    """Stable names, which programs may compare."""
 
-    # The process and its calls.
     SILENT = "nothing came"
     STOPPED = "it ended in the midst of a scenario"
     WRONG_EXIT = "it ended with a wrong exit status"
@@ -46,12 +45,10 @@ class FaultName(Enum):
     NO_PROGRESS = "it made the same calls again and again"
     MALFORMED = "a message that is not one of the contract"
     TOO_LARGE = "a message beyond the limit"
-    # Join.
     WRONG_JOIN = "a Join with an illegal field"
     WRONG_SESSION = "another session id"
     WRONG_LAYOUT = "another layout than the task's"
     WRONG_OFFER = "other wire types offered than the task's"
-    # Payloads.
     OUT_OF_ORDER = "parts in an illegal order"
     DATA_BEFORE_PROCEED = "data before proceed"
     WRONG_SIZE = "a payload of another size"
@@ -63,12 +60,10 @@ class FaultName(Enum):
     WRONG_VALUES = "wrong values"
     WRONG_BUFFERS = "wrong bytes of a BUFFER or CONSTANT"
     TRUNCATING_BFLOAT16 = "bfloat16 truncated instead of rounded half to even"
-    # Parameters.
     WRONG_DIGEST = "a wrong layout digest"
     WRONG_RESUME = "a pull that goes on where it cannot"
     NO_CONSTANTS = "the CONSTANTs were never asked for"
     UNFINISHED_PARAMETERS = "it trained on parameters that were not complete"
-    # Commits.
     WRONG_SEQUENCE = "a wrong sequence"
     STALE_BASE = "a base version that is not the session's"
     STALE_DELTA = "a delta of parameters that were replaced"
@@ -84,14 +79,9 @@ class FaultName(Enum):
 
 @dataclass
 class Fault(Exception):  # noqa: N818 - the kit's result, not an error of its own
-    """A candidate broke the contract.
+    """A violation of the contract.
 
-    Attributes:
-        name: which fault.
-        expected: what the contract asks for here.
-        came: what came instead.
-        place: where docs/protocol.md says so.
-        after: what the kit had done to the candidate before, and which calls came since; empty: nothing unusual.
+    `after`: preceding disturbance and calls; empty: none.
     """
 
     name: FaultName

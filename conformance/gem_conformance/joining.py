@@ -1,4 +1,4 @@
-"""Judges a Join, and says what the answer is."""
+"""Judges a Join and builds its response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_TEXT_BYTES = 256
 def joined_session(
     request: session_pb2.JoinRequest, task: Task, worker_name: str, before: Session | None, eta: float
 ) -> Session:
-    """The session of a right Join: the one before, or a new one. Raises Fault."""
+    """Judge a Join; return its session. Raises Fault."""
     _judge(request, task, worker_name)
     delta_type = _choose(request.delta_wire_types, task.delta_wire_types, "delta_wire_types")
     parameter_type = _choose(request.parameter_wire_types, task.parameter_wire_types, "parameter_wire_types")
@@ -40,7 +40,7 @@ def joined_session(
 
 
 def join_response(central: Central, session: Session, chunk_bytes: int) -> session_pb2.JoinResponse:
-    """What a correct server answers."""
+    """Build the response."""
     return session_pb2.JoinResponse(
         incarnation=central.incarnation,
         settings=run_pb2.RunSettings(
@@ -93,7 +93,7 @@ def _judge(request: session_pb2.JoinRequest, task: Task, worker_name: str) -> No
 
 
 def _choose(offered: Iterable[int], wanted: tuple[WireType, ...], field: str) -> WireType:
-    """The first of the task's types that is offered. Raises Fault for an offer of something else."""
+    """Return the first acceptable type. Raises Fault."""
     numbers = [int(one) for one in offered] or [int(WireType.FLOAT32)]
     for one in wanted:
         if int(one) in numbers:

@@ -1,8 +1,4 @@
-"""Judges payloads: their parts as they come, then every value. Pure; no connection, no clock.
-
-An `Upload` takes the parts of one payload in the order in which they came and raises a Fault at the first that the
-contract does not allow. `judge_values` compares a complete payload with the one that the quadratic task makes.
-"""
+"""Judges payloads."""
 
 from __future__ import annotations
 
@@ -22,12 +18,7 @@ __all__ = ["Expected", "Mistake", "Upload", "judge_values"]
 
 
 class Upload:
-    """One payload on its way in.
-
-    Attributes:
-        received: its bytes so far.
-        is_complete: a footer that matches has come.
-    """
+    """An incoming payload."""
 
     def __init__(self, payload: PayloadFormat, chunk_bytes: int, what: str) -> None:
         self.received = bytearray()
@@ -39,16 +30,16 @@ class Upload:
 
     @property
     def has_all_bytes(self) -> bool:
-        """Only the footer is missing."""
+        """Whether all payload bytes have arrived."""
         return len(self.received) == self._payload.byte_count
 
     @property
     def crc32c(self) -> int:
-        """Of what has come."""
+        """CRC32C of the received bytes."""
         return crc32c(bytes(self.received))
 
     def take(self, chunk: transfer_pb2.Chunk | None, footer: transfer_pb2.Footer | None) -> None:
-        """Take the parts of a message, in the order of the contract. Raises Fault."""
+        """Take a chunk, then a footer. Raises Fault."""
         if self.is_complete:
             raise self._fault(FaultName.OUT_OF_ORDER, "nothing behind the footer", "another part")
         if chunk is not None:
@@ -106,7 +97,7 @@ class Upload:
         self.is_complete = True
 
     def no_footer(self, came: str) -> Fault:
-        """The fault of a payload that does not end."""
+        """Return the fault for a missing footer."""
         return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self._payload.byte_count} bytes", came)
 
     def _fault(self, name: FaultName, expected: str, came: str) -> Fault:
@@ -115,13 +106,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Parameters that are wrong in a way that can be told.
+    """Recognisable wrong parameters.
 
-    Attributes:
-        name: of the fault.
-        right, wrong: what was to be sent, and what this is.
-        place: where docs/protocol.md says it right.
-        parameters: float32, one dimension, before they are encoded.
+    `parameters`: float32, one-dimensional, before encoding.
     """
 
     name: FaultName
@@ -133,13 +120,9 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a payload has to be.
+    """An expected payload; `rest`: bytes after the PARAMETERs.
 
-    Attributes:
-        parameters: float32, one dimension, before they are encoded.
-        rest: the bytes behind the PARAMETERs.
-        place: where docs/protocol.md says what the parameters are before they are encoded.
-        mistakes: what they may be instead.
+    `parameters`: float32, one-dimensional, before encoding.
     """
 
     parameters: NDArray[np.float32]
@@ -149,7 +132,7 @@ class Expected:
 
 
 def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: str) -> None:
-    """Raise a Fault unless `data`, a complete payload, is the expected one bit by bit (though 0 may be -0)."""
+    """Raise a Fault unless `data` is bitwise as expected (0 may be -0)."""
     middle = payload.parameter_bytes
     came, rest = data[:middle], data[middle:]
     wire_type = payload.wire_type
@@ -185,7 +168,7 @@ def _same(wire_type: WireType, came: bytes, right: bytes) -> bool:
         return True
     if wire_type is WireType.INT8_BLOCK:
         return False
-    # 0 and -0 differ in a bit, and in nothing else.
+    # 0 equals -0.
     return bool(np.array_equal(_values(wire_type, came), _values(wire_type, right)))
 
 
@@ -207,7 +190,7 @@ def _truncated(values: NDArray[np.float32]) -> bytes:
 
 
 def _first_difference(payload: PayloadFormat, came: bytes, right: bytes) -> tuple[str, str]:
-    """What the first wrong element should be, and what it is."""
+    """Return expected and actual element."""
     wire_type = payload.wire_type
     offset = next(index for index, pair in enumerate(zip(came, right, strict=True)) if pair[0] != pair[1])
     if wire_type is not WireType.INT8_BLOCK:

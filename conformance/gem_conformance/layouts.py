@@ -1,4 +1,4 @@
-"""Layouts of the wire's messages, as gem_core has them."""
+"""Conversion of layouts to and from messages."""
 
 from gemps.v1 import layout_pb2
 
@@ -17,7 +17,7 @@ _KIND_NUMBERS = {one: number for number, one in _KINDS.items()}
 
 
 def layout_from(message: layout_pb2.Layout) -> Layout:
-    """A legal layout. Raises LayoutError."""
+    """Convert a message. Raises LayoutError."""
     tensors = []
     for index, spec in enumerate(message.tensors):
         if spec.element_type not in _TYPES or spec.kind not in _KINDS:
@@ -29,7 +29,7 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
 
 
 def layout_to(layout: Layout) -> layout_pb2.Layout:
-    """The message of a layout."""
+    """Convert to a message."""
     message = layout_pb2.Layout()
     for spec in layout.tensors:
         message.tensors.add(

@@ -1,4 +1,4 @@
-"""How long the kit waits for what, in seconds. A candidate is never judged by its speed, only given up on."""
+"""Timeouts of the kit in seconds, against hangs only."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,14 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Generous, so that an interpreter on a busy machine survives them.
+    """Generous, for busy machines.
 
     Attributes:
-        start: until the first Join of a candidate that was just started; compilers and interpreters take their time.
-        answer: until the next call or message. A right worker computes for a moment and retries within 10 s of when it
-            may; shorter finds a hanging one sooner.
-        footer: until the footer when all chunks of a payload are there.
-        quiet: for which the kit watches whether something comes too early. Longer sees slower offenders, and delays
-            every scenario that does this.
-        exit: until the process has ended after its Leave.
+        start: until the first Join.
+        answer: until the next call or message; correct workers retry within 10 s of when they may.
+        footer: after the last chunk.
+        quiet: time to watch for premature messages.
+        exit: after Leave.
     """
 
     start: float = 90.0

@@ -1,9 +1,6 @@
-"""A strict, correct server as a sequence of steps, for the scenarios to write down.
+"""A strict, correct server as a sequence of steps.
 
-A scenario calls `new_header`, `take`, `apply`, `reply` (or `commit`, which is all four), and in between refuses, tears
-or withholds. Whatever else a worker may do meanwhile (Join, Pull, Heartbeat, another stream) is answered as a correct
-server does, and judged: a Fault is raised at the first message that the contract does not allow. Everything runs in the
-thread of the scenario; see wire.py.
+Other calls are answered and judged meanwhile. Runs in the scenario's thread.
 """
 
 from __future__ import annotations
@@ -36,9 +33,9 @@ from gem_core.wire_types import WireType, decode
 
 __all__ = ["Play"]
 
-# Calls that are served while the scenario waits for another one; a worker in a loop makes thousands.
+# A looping worker makes thousands.
 _MOST_CALLS = 60
-# After a header that stands alone: so long, and so many times a candidate's own reaction time, for it to protest.
+# Seconds to wait for a protest: minimum, maximum, reactions.
 _PAUSE, _MOST_PAUSE, _REACTIONS = 0.25, 3.0, 3
 
 _Found = TypeVar("_Found")
@@ -46,24 +43,13 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class _StoppedError(Exception):
-    """The candidate has ended, and may."""
+    """The candidate ended, as it may."""
 
 
 class Play:
-    """One scenario's server and what it knows. The scenario's thread only.
+    """A scenario's server. Scenario thread only.
 
-    Args:
-        task: what the candidate trains.
-        wire: the connection; started.
-        limits: how long to wait for what.
-        worker_name: as the candidate must join.
-        chunk_bytes: what Join tells.
-        may_not_speak: whether the candidate may say that it does not speak what the scenario needs.
-        by_hand: there is no process to watch: somebody starts the candidate.
-
-    Attributes:
-        central: the central variable and the run; scenarios change it.
-        digest: what headers tell as the layout's; scenarios change it.
+    `wire` must be started. `by_hand`: no process. Scenarios may change `central` and `digest`.
     """
 
     def __init__(
@@ -87,14 +73,13 @@ class Play:
         self._chunk_bytes = chunk_bytes
         self._by_hand = by_hand
         self._session: Session | None = None
-        # Why calls of a session that is not known are refused.
+        # Refusal reason while the session is unknown.
         self._lost_reason = ""
-        # A complete commit that is applied when the candidate speaks again.
+        # Applied at the candidate's next commit or pull.
         self._late: Commit | None = None
         self._transfers = Transfers(self.central, chunk_bytes)
-        # Calls since the last commit.
         self._calls = 0
-        # What the kit did last that a worker has to react to.
+        # Disturbance that the worker must react to.
         self._trouble: Trouble | None = None
         self._may_commit = True
         self._may_stop = False
@@ -108,21 +93,19 @@ class Play:
         return self._session
 
     def perform(self, steps: Callable[[Play], None]) -> None:
-        """Take the steps of a scenario. A Fault that is raised says what the kit had done before."""
+        """Run a scenario; add the trouble to a Fault."""
         try:
             steps(self)
         except Fault as fault:
             fault.after = str(self._trouble or "")
             raise
 
-    # --- the beginning
-
     def initialised_by_others(self, *, narrow: bool = False) -> None:
-        """Let there be parameters before the candidate joins; `narrow`: exact in all four floating-point types."""
+        """Set parameters; `narrow`: exact in all floating-point types."""
         self.central.begin(-first_parameters(self._layout.parameter_count) if narrow else self._others_theta())
 
     def join(self, refusal: Refusal | None = None) -> None:
-        """Await a Join, and answer it; or refuse it."""
+        """Await a Join and answer or refuse it."""
         event = self._await("Join", Place.SESSIONS)
         if refusal is None:
             self._answer_join(event)
@@ -131,7 +114,7 @@ class Play:
             self._talk.refuse(call_of(event), refusal)
 
     def initialise(self) -> None:
-        """Await the first parameters, judge them, and take them."""
+        """Await, judge and install the first parameters."""
         event = self._await("Initialize", Place.INITIALIZE)
         call, request = call_of(event), self._initialize_header(event)
         payload = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True)
@@ -154,7 +137,7 @@ class Play:
         self._say_initialised(call, parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED)
 
     def already_initialised(self) -> None:
-        """Await an upload, and say that another one was faster."""
+        """Await an upload that loses to another."""
         event = self._await("Initialize", Place.INITIALIZE)
         self._initialize_header(event)
         self.central.begin(self._others_theta())
@@ -165,7 +148,7 @@ class Play:
         return self._wait(lambda one: self._judge_pull(one) if is_call(one, "Pull") else None, "Pull", Place.PULL)
 
     def send(self, pull: Pull, *, tear_after: int | None = None, damaged: bool = False) -> None:
-        """Answer a pull: all of it, or so many chunks and then tear it; undamaged or not."""
+        """Answer a pull, optionally torn after `tear_after` chunks, or damaged."""
         session = self.session
         payload = PayloadFormat(self._layout, session.parameter_wire_type, pull.request.with_constants)
         parts = self._transfers.begin(payload, pull.snapshot, pull.offset, self.digest, damaged=damaged)
@@ -183,17 +166,12 @@ class Play:
             session.open = None
         self._say_what_was_sent("pull", is_sent=is_sent, damaged=damaged)
 
-    # --- commits
-
     def commit(self, *, next_eta: float | None = None) -> None:
-        """Await a new commit, take it, apply it and answer it; repeats are answered on the way.
-
-        `next_eta`: a new learning rate, which the verdict tells.
-        """
+        """Answer a new commit, and repeats before it; announce `next_eta`."""
         self.answer(self.new_header(), next_eta=next_eta)
 
     def answer(self, commit: Commit, *, next_eta: float | None = None) -> None:
-        """Take a new commit, apply it and answer it; `next_eta` as in `commit`."""
+        """Take, apply and answer a new commit."""
         self.take(commit)
         self.apply(commit)
         if next_eta is not None:
@@ -201,7 +179,7 @@ class Play:
         self.reply(commit)
 
     def new_header(self) -> Commit:
-        """Await the header of a new commit, and judge it; repeats are answered on the way."""
+        """Await a new commit's header; answer repeats."""
         while True:
             event = self._await("Commit", Place.COMMIT, "a commit's header")
             commit = self._judge_header(event)
@@ -217,7 +195,7 @@ class Play:
             self.reply(commit)
 
     def header_unless_it_stops(self, why: str, place: Place) -> Commit | None:
-        """Await the next commit's header; None where the candidate ends instead, with another status than 0."""
+        """Await a header; None if the candidate exits with an error."""
         self._may_stop = True
         try:
             return self.new_header()
@@ -229,7 +207,7 @@ class Play:
             self._may_stop = False
 
     def quiet(self, commit: Commit, seconds: float) -> None:
-        """Say nothing, and see that the candidate sends nothing on this stream meanwhile."""
+        """Check that nothing comes on this stream."""
         self._require_alone(commit)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -246,13 +224,13 @@ class Play:
             self._serve(event)
 
     def proceed(self, commit: Commit) -> None:
-        """Say that a staging buffer is reserved."""
+        """Send proceed."""
         self._require_alone(commit)
         said = commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=commit.header.sequence))
         commit.call.send(said.SerializeToString())
 
     def take(self, commit: Commit) -> None:
-        """Take all of the payload, saying proceed where it is due, and judge every byte of it."""
+        """Take and judge the whole payload."""
         if commit.is_alone:
             self.proceed(commit)
         else:
@@ -261,7 +239,7 @@ class Play:
         self.take_rest(commit)
 
     def take_part(self, commit: Commit) -> None:
-        """Take one further message of the payload."""
+        """Take one message of the payload."""
         upload = commit.upload
         message = self._part(commit.call, upload, commit_pb2.CommitRequest, Place.COMMIT)
         if message.HasField("header"):
@@ -278,13 +256,13 @@ class Play:
         )
 
     def take_rest(self, commit: Commit) -> None:
-        """Take what is left of the payload behind `take_part`, and judge every byte of it."""
+        """Take the rest and judge the payload."""
         while not commit.upload.is_complete:
             self.take_part(commit)
         judge_payload(commit, self.session, self._delta_format(), self.central)
 
     def apply(self, commit: Commit) -> None:
-        """Let others commit first, then this; the verdict is not told yet."""
+        """Apply commits of others, then this one."""
         session, payload = self.session, self._delta_format()
         staleness = self.central.others_commit()
         data = bytes(commit.upload.received)
@@ -302,9 +280,9 @@ class Play:
     def reply(
         self, commit: Commit, *, tear_after: int | None = None, damaged: bool = False, pause: float = 0.0
     ) -> None:
-        """Send the verdict and the parameters: all of it, or so many chunks and then tear the stream.
+        """Send verdict and parameters, optionally torn after `tear_after` chunks.
 
-        `pause`: seconds behind each chunk.
+        `pause`: seconds after each chunk.
         """
         session = self.session
         if session.stored is None:
@@ -331,12 +309,10 @@ class Play:
             self._said_finished(f"the verdict of commit {commit.header.sequence}")
         self._say_what_was_sent(f"reply to commit {commit.header.sequence}", is_sent=is_sent, damaged=damaged)
 
-    # --- trouble
-
     def tear(self, commit: Commit, *, applied_late: bool = False) -> None:
-        """Break the stream, as a broken connection looks.
+        """Break the stream.
 
-        `applied_late`: a complete commit is applied only when the candidate's next commit or pull has come.
+        `applied_late`: apply at the next commit or pull.
         """
         name, bytes_ = f"commit {commit.header.sequence}", len(commit.upload.received)
         self._late = commit if applied_late else None
@@ -352,7 +328,7 @@ class Play:
         self._leave_open(commit)
 
     def refuse(self, commit: Commit, reason: str, retry_after: float | None = None) -> None:
-        """End the stream with a refusal, of a commit whose footer was not taken yet."""
+        """Refuse a commit before its footer is taken."""
         if reason == "EXPIRED_SESSION":
             self._forget_session(reason)
         elif reason == "STALE_BASE":
@@ -366,10 +342,7 @@ class Play:
         self._talk.refuse(commit.call, said)
 
     def restart(self, *, lost: int = 0) -> None:
-        """Kill the server, and start another on the same port: a new incarnation.
-
-        `lost`: so many of the candidate's commits are not in the checkpoint that it starts with.
-        """
+        """Start another incarnation on the same port, without `lost` commits."""
         self._talk.wire.stop()
         self._trouble = Trouble.restarted()
         self.central.incarnation += 1
@@ -380,10 +353,8 @@ class Play:
         self._forget_session("UNKNOWN_SESSION")
         self._talk.wire.start()
 
-    # --- the end
-
     def last_commit(self) -> None:
-        """Answer one more commit with a verdict that says that the run is finished; then `finish`."""
+        """Finish the run with one more commit."""
         commit = self.new_header()
         self.take(commit)
         self.apply(commit)
@@ -392,10 +363,7 @@ class Play:
         self.finish()
 
     def finish(self, *, was_refused: bool = False) -> None:
-        """The run is finished and the candidate was told: see it leave, and end with status 0.
-
-        `was_refused`: it was told by the refusal of a commit.
-        """
+        """Expect Leave and exit status 0; a commit may be refused unless `was_refused`."""
         status = self._see_it_end(leaving=True, was_refused=was_refused)
         if status not in (0, None):
             raise Fault(FaultName.WRONG_EXIT, "exit status 0 at the end of a run", f"exit status {status}", Place.END)
@@ -403,15 +371,15 @@ class Play:
             raise Fault(FaultName.NO_LEAVE, "Leave when the run is finished", "the end of the process", Place.END)
 
     def must_stop(self, why: str, place: Place) -> None:
-        """The candidate must end with another status than 0 (and than that of what is not spoken)."""
+        """Expect an exit status other than 0 and 3."""
         status = self._see_it_end(leaving=False)
         if status in (0, NOT_SPOKEN):
             raise Fault(FaultName.WRONG_EXIT, f"a non-zero exit status other than 3: {why}", f"{status}", place)
 
     def _see_it_end(self, *, leaving: bool, was_refused: bool = False) -> int | None:
-        """Serve until the process has ended; its status, or None where nobody can tell.
+        """Serve until the process ends; return its status, or None without a process.
 
-        `leaving`: the run is finished, of which one refused commit may tell again, unless `was_refused`.
+        `leaving`: one commit may be refused, unless `was_refused`.
         """
         until = time.monotonic() + self.limits.answer + self.limits.exit
         while True:
@@ -448,13 +416,11 @@ class Play:
         expected, place = (trouble.expected, trouble.place) if trouble else ("the end of the process", Place.END)
         return Fault(FaultName.NOT_ENDED, expected, came, place)
 
-    # --- waiting
-
     def _await(self, method: str, place: Place, what: str = "") -> Event:
         return self._wait(lambda one: one if is_call(one, method) else None, what or method, place)
 
     def _wait(self, pick: Callable[[Event], _Found | None], what: str, place: Place) -> _Found:
-        """Serve what comes until `pick` finds what is awaited in an event."""
+        """Serve events until `pick` returns a value."""
         while True:
             limit = self.limits.answer if self._session is not None else self.limits.start
             event = self._next(limit + self._talk.asked_to_wait)
@@ -472,7 +438,7 @@ class Play:
             self._serve(event)
 
     def _awaited(self, what: str, place: Place) -> tuple[str, Place]:
-        """What the candidate should have done now, for a scenario that waits for `what`, and where the page says so."""
+        """Return the expected action."""
         if self._trouble is not None:
             return self._trouble.expected, self._trouble.place
         return (what, place) if self._session is not None else ("Join", Place.SESSIONS)
@@ -484,13 +450,13 @@ class Play:
         return event
 
     def _refuse(self, call: Call, refusal: Refusal) -> None:
-        """Refuse a call that no scenario meant to refuse."""
+        """Refuse an unexpected call."""
         if self._trouble is not None:
             self._trouble.note_refusal(call.method, refusal.reason)
         self._talk.refuse(call, refusal)
 
     def _serve(self, event: Event) -> None:
-        """Answer what nobody awaits, as a correct server does."""
+        """Answer like a correct server."""
         if event.kind is Kind.EXITED:
             came = f"the end of the process, exit status {event.status}"
             raise Fault(FaultName.STOPPED, "a worker that goes on", came, Place.CONFORMANCE)
@@ -519,7 +485,7 @@ class Play:
                 status.status.run_state = self.central.run_state
                 answer(call, status)
             case "Commit":
-                # What is wrong with it in itself is the better name.
+                # The commit's own fault takes precedence.
                 if self._judge_header(event) is not None:
                     expected = "one commit at a time, each after the other's reply"
                     raise Fault(FaultName.OUT_OF_ORDER, expected, "another one", Place.COMMIT)
@@ -535,7 +501,7 @@ class Play:
             raise Fault(FaultName.NO_PROGRESS, "a worker that goes on training", came, Place.RETRIES)
 
     def _part(self, call: Call, upload: Upload, kind: type[_Message], place: Place) -> _Message:
-        """The next message of an upload."""
+        """Return an upload's next message."""
         limit = self.limits.footer if upload.has_all_bytes else self.limits.answer
         until = time.monotonic() + limit
         while True:
@@ -551,7 +517,7 @@ class Play:
             self._serve(event)
 
     def _await_protest(self, call: Call) -> None:
-        """A header of the right digest was sent, and nothing else: who stops now has another digest in mind."""
+        """Raise a Fault if the candidate rejects its own digest."""
         until = time.monotonic() + min(_MOST_PAUSE, max(_PAUSE, _REACTIONS * self._talk.reaction))
         while (left := until - time.monotonic()) > 0:
             event = self._talk.next(left)
@@ -567,8 +533,6 @@ class Play:
                     Place.LAYOUTS,
                 )
             self._serve(event)
-
-    # --- Join, Heartbeat, Leave, Initialize
 
     def _answer_join(self, event: Event) -> None:
         request = parse(event, session_pb2.JoinRequest)
@@ -604,20 +568,20 @@ class Play:
             raise Fault(FaultName.WRONG_SESSION, "the session id of Join in every call", "another one", Place.SESSIONS)
 
     def _is_known(self, call: Call, session_id: bytes) -> bool:
-        """Whether the server knows the session now; the call is refused where not."""
+        """Whether the session is known; refuse the call if not."""
         self._check_session(session_id)
         if not self.session.is_known:
             self._refuse(call, refusal(self._lost_reason))
         return self.session.is_known
 
     def _forget_session(self, reason: str) -> None:
-        """From now on the server does not know the session; Join makes it known again."""
+        """Forget the session until Join."""
         self._lost_reason = reason
         self.session.is_known = False
         self._lose_snapshot()
 
     def _lose_snapshot(self) -> None:
-        """The session has to pull; and meanwhile others commit, so that an old delta can be told from a new one."""
+        """Require a pull; others commit, so that old and new deltas differ."""
         self.session.lose_snapshot()
         self.central.others_commit()
 
@@ -640,14 +604,12 @@ class Play:
         answer(call, parameters_pb2.InitializeResponse(outcome=outcome, version=self.central.version.to_wire()))
 
     def _others_theta(self) -> NDArray[np.float32]:
-        """Not what a candidate would have made; up to 9 bits of significand, so that bfloat16 has ties to round."""
+        """9 bits of significand give bfloat16 ties to round."""
         count = self._layout.parameter_count
         return (((np.arange(count) * 7 + 510) % 1021 - 510) / 512).astype(np.float32)
 
-    # --- Pull
-
     def _judge_pull(self, event: Event) -> Pull | None:
-        """The pull, or None where it was answered here: refused, or not modified."""
+        """Return the pull, or None if answered."""
         call, request = call_of(event), parse(event, parameters_pb2.PullRequest)
         if not self._is_known(call, request.session_id):
             return None
@@ -661,10 +623,8 @@ class Play:
             answer(call, parameters_pb2.PullResponse(not_modified=outcome))
         return None
 
-    # --- Commit
-
     def _judge_header(self, event: Event) -> Commit | None:
-        """The commit, or None where it was refused here."""
+        """Return the commit, or None if refused."""
         call, message = call_of(event), parse(event, commit_pb2.CommitRequest)
         if not message.HasField("header"):
             raise Fault(FaultName.OUT_OF_ORDER, "a commit's header first", "a message without it", Place.COMMIT)
@@ -682,7 +642,7 @@ class Play:
         return judge_header(call, message, self.session, self._delta_format(), self._chunk_bytes)
 
     def _require_alone(self, commit: Commit) -> None:
-        """The header of a payload that does not travel whole came without any of it. Raises Fault."""
+        """Require a large payload's header alone."""
         if not commit.is_alone:
             take_whole(commit)
 
@@ -690,7 +650,7 @@ class Play:
         if commit.upload.is_complete:
             return
         if commit.upload.has_all_bytes:
-            self._part(commit.call, commit.upload, commit_pb2.CommitRequest, Place.COMMIT)  # or there is no footer
+            self._part(commit.call, commit.upload, commit_pb2.CommitRequest, Place.COMMIT)  # raises if no footer comes
         expected = "header, chunk and footer in one message, or the header alone"
         raise Fault(FaultName.OUT_OF_ORDER, expected, "only a part of them in it", Place.COMMIT)
 
@@ -707,7 +667,7 @@ class Play:
         self._trouble = Trouble(f"said in {where} that the run is finished", expected, Place.END)
 
     def _say_what_was_sent(self, what: str, *, is_sent: bool, damaged: bool) -> None:
-        """Note what was wrong with parameters that were sent."""
+        """Record defects of sent parameters."""
         if not is_sent:
             done, place = f"torn the {what} behind {self._transfers.sent} bytes of its parameters", Place.PULL
             self._trouble = Trouble(done, "Pull, of the rest or from the start", place)

@@ -1,4 +1,4 @@
-"""Judges a Pull, and says what it gets."""
+"""Judges a Pull and decides its response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Pull", "judge_pull"]
 
 @dataclass(slots=True)
 class Pull:
-    """A pull that was judged: what is to be sent, and from where on."""
+    """A judged pull."""
 
     call: Call
     request: parameters_pb2.PullRequest
@@ -28,9 +28,9 @@ class Pull:
 def judge_pull(
     call: Call, request: parameters_pb2.PullRequest, session: Session, central: Central, sent: int
 ) -> Pull | Refusal | parameters_pb2.NotModified:
-    """What a pull of a session that is known gets. A pull from the start makes the session hold what it gets.
+    """Decide the response; a pull from the start replaces the session's snapshot.
 
-    `sent`: bytes of the transfer that it may go on with. Raises Fault.
+    `sent`: resumable bytes. Raises Fault.
     """
     if central.theta is None:
         return refusal("NOT_INITIALIZED")

@@ -1,4 +1,4 @@
-"""Plays scenarios against a candidate, several side by side, each with a server, a port and a process of its own."""
+"""Plays scenarios concurrently."""
 
 from __future__ import annotations
 
@@ -25,14 +25,7 @@ Verdict = Literal["passed", "failed", "not spoken"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one scenario.
-
-    Attributes:
-        scenario: its name.
-        verdict: passed, failed, or not spoken: the candidate says that it does not speak what the scenario needs.
-        fault: why it failed.
-        output: the candidate's last lines, where it failed.
-    """
+    """Result of one scenario; `output`: a failed candidate's."""
 
     scenario: str
     verdict: Verdict
@@ -40,7 +33,7 @@ class Outcome:
     output: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, object]:
-        """Plain values for programs."""
+        """Return JSON-compatible values."""
         values: dict[str, object] = {"scenario": self.scenario, "verdict": self.verdict}
         if self.fault is not None:
             values |= {
@@ -62,17 +55,9 @@ def play_scenarios(
     limits: Limits | None = None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Play scenarios against the candidate that `command` starts; the outcomes are in the scenarios' order.
+    """Play scenarios against processes of `command`; return outcomes in order.
 
-    Args:
-        scenarios: which.
-        command: the candidate's command line; it is started anew for each.
-        jobs: so many at a time.
-        limits: how long to wait for what.
-        on_outcome: told each outcome as soon as there is one, one at a time.
-
-    Raises:
-        OSError: the command cannot be started.
+    `on_outcome` is never called concurrently. Raises OSError if the command cannot be started.
     """
     told = threading.Lock()
     limits = limits or Limits()
@@ -89,7 +74,7 @@ def play_scenarios(
     futures = [pool.submit(one, scenario) for scenario in scenarios]
     try:
         return [future.result() for future in futures]
-    except BaseException:  # Ctrl-C, or a command that cannot be started: nothing may stay behind
+    except BaseException:  # leave no process behind
         stage.close()
         raise
     finally:
@@ -97,7 +82,7 @@ def play_scenarios(
 
 
 class _Stage:
-    """Where scenarios are played against candidates of one command. `close` ends those that run; any thread may."""
+    """Candidates of one command; `close` is thread-safe."""
 
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
         self.is_closed = False
@@ -107,7 +92,7 @@ class _Stage:
         self._lock = threading.Lock()
 
     def play(self, scenario: Scenario) -> Outcome:
-        """Start a candidate, play, and end it."""
+        """Play one scenario."""
         wire = Wire()
         with tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder:
             wire.start()
@@ -126,7 +111,7 @@ class _Stage:
                 wire.stop()
 
     def close(self) -> None:
-        """End every candidate; their scenarios see that, and end, too."""
+        """Kill all candidates."""
         with self._lock:
             self.is_closed = True
             for candidate in self._candidates:
@@ -147,17 +132,9 @@ def play_by_hand(
     on_ready: Callable[[Scenario, dict[str, str]], None],
     on_outcome: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Play scenarios one after the other against candidates that somebody starts by hand.
+    """Play scenarios in sequence against manually started candidates.
 
-    Args:
-        scenarios: which.
-        listen: HOST:PORT; port 0: any.
-        limits: how long to wait for what.
-        on_ready: told the environment that the next candidate must be started with.
-        on_outcome: told each outcome.
-
-    Raises:
-        OSError: the address cannot be listened at.
+    `listen`: HOST:PORT. `on_ready` receives the next candidate's environment. Raises OSError.
     """
     outcomes = []
     for scenario in scenarios:

@@ -1,4 +1,4 @@
-"""Parameters on their way out: the parts of a transfer, and how they are packed into messages."""
+"""Packing and sending of parameter transfers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ __all__ = ["Transfers", "as_pull"]
 
 
 class Transfers:
-    """The transfers of one scenario, one after the other.
-
-    Attributes:
-        count: how many there were.
-        sent: bytes of the last one that were sent, from offset 0.
-    """
+    """Transfers of one scenario; `sent`: bytes of the last one, from offset 0."""
 
     def __init__(self, central: Central, chunk_bytes: int) -> None:
         self.count = 0
@@ -30,7 +25,7 @@ class Transfers:
     def begin(
         self, payload: PayloadFormat, snapshot: Snapshot, offset: int, digest: bytes, *, damaged: bool
     ) -> list[commit_pb2.CommitResponse]:
-        """Header, chunks and footer, a message each. `damaged`: a bit is another than the footer says."""
+        """Return header, chunks and footer. `damaged`: flip a payload bit."""
         self.count += 1
         header = transfer_pb2.ParametersHeader(
             version=snapshot.version.to_wire(),
@@ -46,7 +41,7 @@ class Transfers:
             byte_count=payload.byte_count, chunk_count=splitter.chunk_count, crc32c=splitter.crc32c
         )
         if damaged:
-            # The lowest bit of an element: its value is then as legal as the right one.
+            # The lowest bit keeps the value legal.
             chunk = chunks[len(chunks) // 2]
             chunk.data = bytes([chunk.data[0] ^ 1]) + chunk.data[1:]
         return [
@@ -56,7 +51,7 @@ class Transfers:
         ]
 
     def pack(self, parts: list[commit_pb2.CommitResponse], tear_after: int | None) -> list[commit_pb2.CommitResponse]:
-        """In turn each part in a message of its own, and as many together as a message may hold; uses `parts` up."""
+        """Pack alternate transfers densely; modifies `parts`."""
         if self.count % 2 or tear_after is not None:
             return parts
         messages = [parts[0]]
@@ -75,9 +70,9 @@ class Transfers:
         tear_after: int | None,
         pause: float = 0.0,
     ) -> bool:
-        """Send messages, up to so many chunks, and then tear the call; whether all of them were sent.
+        """Send messages, tearing after `tear_after` chunks; return whether all were sent.
 
-        `pause`: seconds behind each chunk.
+        `pause`: seconds after each chunk.
         """
         chunks, self.sent = 0, offset
         for message in messages:
@@ -94,7 +89,7 @@ class Transfers:
 
 
 def as_pull(message: commit_pb2.CommitResponse) -> parameters_pb2.PullResponse:
-    """The same parts as the answer to a Pull has them."""
+    """Convert to a Pull response."""
     converted = parameters_pb2.PullResponse()
     if message.HasField("parameters"):
         converted.header.CopyFrom(message.parameters)

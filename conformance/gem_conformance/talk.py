@@ -1,4 +1,4 @@
-"""What passes between a candidate and the kit, before anybody looks into it: what is next, and whether too soon."""
+"""The candidate's event stream, with timing checks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["NOT_SPOKEN", "NotSpokenError", "Talk", "answer", "call_of", "is_call
 
 # parameter_server.proto: 2 MiB + 64 KiB.
 MESSAGE_LIMIT = (2 << 20) + (64 << 10)
-# The exit status of a candidate that does not speak what the task asks for.
+# Exit status: task not supported.
 NOT_SPOKEN = 3
-# Timers may fire a little early (JavaScript's do by a millisecond).
+# JavaScript's timers fire a millisecond early.
 _EARLY = 0.05
-# Of the time that a process takes to start.
+# Fraction of the start time.
 _OF_STARTING = 0.05
-# errors.proto: the status of each reason that the kit gives.
+# From errors.proto.
 _CODES = {
     "STALE_BASE": grpc.StatusCode.FAILED_PRECONDITION,
     "SEQUENCE_GAP": grpc.StatusCode.FAILED_PRECONDITION,
@@ -42,17 +42,13 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class NotSpokenError(Exception):
-    """The candidate says, by its exit status, that it does not speak what this scenario needs."""
+    """The candidate does not support this scenario."""
 
 
 class Talk:
-    """The events of a wire, one after the other, and what is known of their times. The scenario's thread only.
+    """Events of a wire. Scenario thread only.
 
-    Attributes:
-        wire: the connection.
-        exit_status: of the candidate's process; None: it runs, or there is none.
-        reaction: how long the candidate takes for little things, in seconds: from the answer to its Join to its next
-            word, or a part of what it took to start, which is the better measure of a machine that is busy.
+    `exit_status`: None: running, or no process. `reaction`: the candidate's estimated latency in seconds.
     """
 
     def __init__(self, wire: Wire, *, may_not_speak: bool) -> None:
@@ -66,7 +62,7 @@ class Talk:
         self._commit_streams: set[Call] = set()
 
     def next(self, seconds: float) -> Event | None:
-        """The next event that still matters; None: nothing for so long. Raises Fault, NotSpokenError."""
+        """Return the next event, None on timeout. Raises Fault, NotSpokenError."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -86,27 +82,27 @@ class Talk:
             return event
 
     def joined(self) -> None:
-        """A Join is being answered: see how long the candidate takes for its next word."""
+        """Measure the reaction from now."""
         self._joined_at = time.monotonic()
 
     def refuse(self, call: Call, refusal: Refusal) -> None:
-        """End a call; one with RetryInfo may not come again before its delay is over."""
+        """End a call; enforce its RetryInfo."""
         call.end(refusal)
         if refusal.retry_after is not None:
             self._not_before[call.method] = time.monotonic() + refusal.retry_after
 
     def forget_delays(self) -> None:
-        """Another server is there, which has asked for nothing."""
+        """Clear retry delays after a restart."""
         self._not_before.clear()
 
     @property
     def asked_to_wait(self) -> float:
-        """Seconds for which the candidate may not come back with some call."""
+        """Longest remaining retry delay in seconds."""
         return max([0.0, *(one - time.monotonic() for one in self._not_before.values())])
 
     @property
     def has_open_commit_stream(self) -> bool:
-        """The candidate has neither ended its side of a commit stream nor broken it off."""
+        """Whether a commit stream is open."""
         return any(not one.is_over for one in self._commit_streams)
 
     def _follow(self, event: Event) -> None:
@@ -144,30 +140,30 @@ class Talk:
 
 
 def refusal(reason: str, retry_after: float | None = None) -> Refusal:
-    """For this reason, with its status."""
+    """Return the refusal for `reason`."""
     return Refusal(_CODES[reason], reason, retry_after, f"{reason}: the conformance kit plays this refusal")
 
 
 def is_call(event: Event, method: str) -> bool:
-    """Whether it is a message of such a call."""
+    """Whether it is a message of `method`."""
     return event.kind is Kind.MESSAGE and event.call is not None and event.call.method == method
 
 
 def call_of(event: Event) -> Call:
-    """The call of an event that has one."""
+    """Return the event's call, which must exist."""
     if event.call is None:
         raise AssertionError("an event without a call")
     return event.call
 
 
 def answer(call: Call, message: Message) -> None:
-    """The one answer to a call."""
+    """Answer a unary call."""
     call.send(message.SerializeToString())
     call.end()
 
 
 def parse(event: Event, kind: type[_Message]) -> _Message:
-    """The event's message. Raises Fault."""
+    """Parse the message. Raises Fault."""
     try:
         return kind.FromString(event.message)
     except DecodeError:

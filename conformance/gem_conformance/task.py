@@ -1,7 +1,6 @@
-"""The quadratic task: what a candidate trains, so that every byte that it must send is known.
+"""The quadratic task, which determines every payload byte.
 
-The loss is 1/2 * sum(theta^2), so the gradient is theta and a delta is float32(-eta) * theta as float32 rounds it. What
-the candidate reads of it is the task file, `Task.to_json`.
+The loss is 1/2 * sum(theta^2), so a delta is float32(-eta) * theta.
 """
 
 from __future__ import annotations
@@ -32,25 +31,20 @@ _DTYPES = {
 
 
 def wire_name(wire_type: WireType) -> str:
-    """Its name in the task file."""
+    """Return the name in the task file."""
     return wire_type.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a scenario has a candidate train.
-
-    Attributes:
-        layout: of the model.
-        delta_wire_types, parameter_wire_types: to be offered in Join, in this order.
-    """
+    """A scenario's model, and wire types for Join, in order."""
 
     layout: Layout
     delta_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
     parameter_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
 
     def to_json(self) -> str:
-        """The task file, whose form docs/protocol.md#conformance describes."""
+        """Serialise as the task file (docs/protocol.md#conformance)."""
         return json.dumps(
             {
                 "layout": self.layout.describe(),
@@ -63,22 +57,22 @@ class Task:
 def tensor(
     name: str, shape: Sequence[int], kind: str = "parameter", element_type: str = "float32", *aliases: str
 ) -> TensorSpec:
-    """A tensor of a scenario's layout."""
+    """Create a tensor."""
     return TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind), aliases)
 
 
 def first_parameters(count: int) -> NDArray[np.float32]:
-    """What a candidate uploads as its `count` PARAMETERs; exact in all four floating-point types."""
+    """Return initial PARAMETERs, exact in all floating-point types."""
     return ((np.arange(count) % 509 - 254) / 256).astype(np.float32)
 
 
 def delta(theta: NDArray[np.float32], eta: float) -> NDArray[np.float32]:
-    """What a candidate must commit for parameters `theta` (float32, one dimension) and the learning rate `eta`."""
+    """Return the expected commit (float32, one-dimensional)."""
     return np.float32(-eta) * theta
 
 
 def buffer_bytes(tensors: Sequence[TensorSpec], generation: int) -> bytes:
-    """Made-up legal bytes of BUFFERs or CONSTANTs, others in each generation; generation 0 is all zeros."""
+    """Return synthetic BUFFERs or CONSTANTs."""
     parts = []
     for one in tensors:
         values = (np.arange(one.elements) * generation + generation) % (

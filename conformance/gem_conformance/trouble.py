@@ -1,4 +1,4 @@
-"""What the kit did to a candidate last, and what the contract asks for then: so that a fault can say both."""
+"""The kit's last disturbance, for fault reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gem_conformance.wire import Refusal
 __all__ = ["Trouble", "refused"]
 
 _JOIN_AND_PULL = "Join with the same session id, Pull, and a commit of a new delta"
-# docs/protocol.md, the states of a commit: what follows a refusal without RetryInfo.
+# After a refusal without RetryInfo.
 _AFTER_REFUSAL = {
     "STALE_BASE": ("Pull, and a commit of a new delta under the same sequence", Place.RETRIES),
     "SEQUENCE_GAP": ("Join, and a commit of its last_applied_sequence + 1", Place.RETRIES),
@@ -21,13 +21,9 @@ _AFTER_REFUSAL = {
 
 @dataclass(slots=True)
 class Trouble:
-    """Something that the kit did, until the next reply to a commit.
+    """A disturbance, until the next reply to a commit.
 
-    Attributes:
-        done: what, behind "the kit had".
-        expected: what the contract asks for then.
-        place: where docs/protocol.md says so.
-        since: the calls that came afterwards.
+    `done` continues "the kit had". `since`: later calls.
     """
 
     done: str
@@ -37,16 +33,16 @@ class Trouble:
 
     @staticmethod
     def restarted() -> Trouble:
-        """A server of another incarnation is there."""
+        """A restart with another incarnation."""
         return Trouble("killed the server, and started another incarnation of it", _JOIN_AND_PULL, Place.RETRIES)
 
     def note(self, call: str) -> None:
-        """A call came; messages of one call, and repeats of it, count once."""
+        """Record a call; consecutive repeats count once."""
         if self.since[-1:] != [call]:
             self.since.append(call)
 
     def note_refusal(self, call: str, reason: str) -> None:
-        """The call that came last is being refused."""
+        """Mark the last call as refused."""
         if self.since[-1:] == [call]:
             self.since.pop()
         self.note(f"{call} (refused with {reason})")
@@ -57,7 +53,7 @@ class Trouble:
 
 
 def refused(what: str, refusal: Refusal) -> Trouble:
-    """The trouble of a call, or commit, that was refused."""
+    """Return the trouble of a refused call."""
     done = f"refused {what} with {refusal.reason}"
     if refusal.retry_after is not None:
         done += f" and a RetryInfo of {refusal.retry_after:g} s"

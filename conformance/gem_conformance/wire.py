@@ -1,7 +1,6 @@
-"""The kit's end of the connection: a gRPC server whose every call and message becomes an event in one queue.
+"""gRPC server that turns every message into an event of one queue.
 
-gRPC's threads only carry bytes; who reads the queue (play.py) decides everything, in one thread: so a scenario is a
-sequence of steps. All methods are served as streams of raw bytes, which on the wire is the same as unary calls.
+gRPC's threads only carry bytes; play.py decides in one thread. Streams of raw bytes equal unary calls on the wire.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from google.rpc.status_pb2 import Status
 
 __all__ = ["Call", "Event", "Kind", "Refusal", "Wire"]
 
-# Far above the contract's 2 MiB + 64 KiB, so that a message that is too large reaches the judge, who has a name for it.
+# Oversized messages must reach the judge.
 _RECEIVE_LIMIT = 64 << 20
-# Every open call holds one; candidates have two or three.
+# Each open call occupies one.
 _THREADS = 32
 _SERVICE = "gemps.v1.ParameterServerService"
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -33,7 +32,7 @@ _REBIND_SECONDS = 10.0
 
 
 class Kind(Enum):
-    """What an event is about."""
+    """Type of an event."""
 
     MESSAGE = "a message"
     HALF_CLOSED = "the candidate has sent its last message"
@@ -43,13 +42,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a call ends: with a status, and ErrorInfo and RetryInfo where there are a reason and a delay.
+    """How a call ends.
 
-    Attributes:
-        code: gRPC's.
-        reason: name of an ErrorReason; empty: as a broken connection looks, without any details.
-        retry_after: seconds; None: no RetryInfo.
-        message: for people.
+    `reason`: empty: no details, like a broken connection. `retry_after`: seconds for RetryInfo.
     """
 
     code: grpc.StatusCode
@@ -58,17 +53,12 @@ class Refusal:
     message: str = "the conformance kit refuses this"
 
 
-# As the end of a connection looks to a client.
+# A lost connection.
 TORN = Refusal(grpc.StatusCode.UNAVAILABLE, message="the conformance kit broke this call")
 
 
 class Call:
-    """One call of the candidate. `send` and `end` return at once; gRPC's thread does the rest.
-
-    Attributes:
-        method: its name, without the service.
-        is_over: nothing can be sent any more.
-    """
+    """A call of the candidate. `send` and `end` do not block."""
 
     def __init__(self, method: str, events: queue.Queue[Event]) -> None:
         self.method = method
@@ -80,29 +70,29 @@ class Call:
         self._allowed = threading.Semaphore(0)
 
     def send(self, message: bytes) -> None:
-        """Send a message."""
+        """Queue a message."""
         self._outgoing.put(message)
 
     def end(self, refusal: Refusal | None = None) -> None:
-        """End the call, after what was sent: with OK, or with a refusal. What still comes on it is nobody's concern."""
+        """End the call after queued messages."""
         self.is_over = True
         self._outgoing.put(refusal)
 
     def stop_reading(self) -> None:
-        """Take no further message; HTTP/2's flow control then stops the candidate."""
+        """Stop reading; HTTP/2 flow control then blocks the candidate."""
         self._may_read.clear()
 
     def read_one(self) -> None:
-        """Take one message more."""
+        """Read one message."""
         self._allowed.release()
 
     def go_on_reading(self) -> None:
-        """Read again as it comes."""
+        """Resume reading."""
         self._may_read.set()
         self._allowed.release()
 
     def serve(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """For gRPC's thread: what is sent."""
+        """Yield outgoing messages; runs in gRPC's thread."""
         context.add_callback(self._ended)
         threading.Thread(target=self._read, args=(messages,), daemon=True).start()
         while (outgoing := self._outgoing.get()) is not None:
@@ -120,7 +110,7 @@ class Call:
                 if message is None:
                     break
                 self._events.put(Event(Kind.MESSAGE, self, message))
-        except Exception:  # gRPC raises a bare Exception when the call ended; `_ended` tells
+        except Exception:  # bare Exception of an ended call
             return
         self._events.put(Event(Kind.HALF_CLOSED, self))
 
@@ -132,7 +122,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened, and when (monotonic seconds). `status`: the exit status, of EXITED."""
+    """An event; `at`: monotonic seconds; `status`: exit status."""
 
     kind: Kind
     call: Call | None = None
@@ -142,14 +132,7 @@ class Event:
 
 
 class Wire:
-    """A server on a port of this machine.
-
-    Args:
-        listen: HOST:PORT; port 0: any, which then stays the same over restarts.
-
-    Attributes:
-        events: everything that happens, in order.
-    """
+    """A server at `listen` (HOST:PORT; port 0: any, kept over restarts)."""
 
     def __init__(self, listen: str = "127.0.0.1:0") -> None:
         self.events: queue.Queue[Event] = queue.Queue()
@@ -164,7 +147,7 @@ class Wire:
         return f"{self._host}:{self._port}"
 
     def start(self) -> None:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen. Raises OSError if the port is taken."""
         server = grpc.server(
             ThreadPoolExecutor(_THREADS),
             handlers=[_Handlers(self.events)],
@@ -181,7 +164,7 @@ class Wire:
                 self._port = server.add_insecure_port(self.address) or self._port
                 break
             except RuntimeError:
-                # One's own port, which was just given back, may be busy for a moment.
+                # The port may stay busy briefly.
                 if time.monotonic() >= until:
                     raise OSError(f"cannot listen at {self.address}: is another server there?") from None
                 time.sleep(0.1)
@@ -189,7 +172,7 @@ class Wire:
         self._server, self._was_here = server, True
 
     def stop(self) -> None:
-        """End every call and connection at once, as a killed server does."""
+        """Drop all connections, like a killed server."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(0).wait()
@@ -213,13 +196,13 @@ def _stream(behaviour: Any) -> grpc.RpcMethodHandler[bytes, bytes]:
 
 
 def _healthy(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Answer Check: HealthCheckResponse{status: SERVING}."""
+    """Answer HealthCheckResponse{status: SERVING}."""
     next(messages, None)
     yield b"\x08\x01"
 
 
 def _healthy_for_good(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Answer Watch, which lasts as long as the caller wants it, since nothing changes."""
+    """Answer Watch until the caller ends it."""
     ended = threading.Event()
     context.add_callback(ended.set)
     yield from _healthy(messages, context)

@@ -1,4 +1,4 @@
-"""Payloads cut into chunks (split.py) and put together again (assemble.py): paired opposites."""
+"""Split and reassemble payloads."""
 
 from gem_core.chunking.assemble import Assembler, DecodingAssembler, RawAssembler
 from gem_core.chunking.split import ScaledSplitter, Source, Splitter

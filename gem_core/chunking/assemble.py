@@ -1,8 +1,4 @@
-"""Puts a payload together from its chunks, checking every one. The opposite is split.py.
-
-An assembler is a gate, not a buffer: it writes into memory that its caller owns, and says no to the first chunk that
-is not the next one. It knows neither streams nor time-outs.
-"""
+"""Reassemble and validate payloads."""
 
 from __future__ import annotations
 
@@ -19,9 +15,9 @@ from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
-# Encoded values that are received at once: they are decoded while they are in a core's cache.
+# Bytes decoded at once, within a core's cache.
 SCRATCH_BYTES = 256 << 10
-# Up to this size a NumPy call costs more than the copy.
+# Up to here a NumPy call costs more than the copy.
 _SMALL_BYTES = 64 << 10
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -30,18 +26,15 @@ __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest"]
 
 
 class Assembler(ABC):
-    """Takes the chunks of one payload in order, then its footer: the sink of a transfer. Use from one thread at a time.
+    """Takes a payload's chunks in order, then its footer, into the caller's memory. Not thread-safe.
 
-    A chunk comes as a whole (`add`), or is received piece by piece into memory that the assembler hands out: `begin`,
-    then `space` and `filled` until the chunk is complete. After the first error, and after `finish`, everything else is
-    refused with a ChunkError: a transfer that was wrong once cannot become right.
+    Pass whole chunks to `add`, or receive them piecewise: `begin`, then `space` and `filled`. After an error or
+    `finish`, later chunks raise ChunkError until `restart`.
 
     Attributes:
-        payload: the format.
-        received: bytes of the payload that are in place, from byte 0 to a border.
-        chunk_count: complete chunks taken by this assembler.
-        crc32c: CRC32C of the bytes [0, received) as sent.
-        complete: whether `finish` has accepted the footer; until then nothing that was written may be used.
+        received: bytes in place, up to a border.
+        crc32c: of bytes [0, received) as sent.
+        complete: whether `finish` succeeded; until then do not use the data.
     """
 
     def __init__(self, payload: PayloadFormat, start: int = 0, crc32c: int = 0) -> None:
@@ -51,20 +44,19 @@ class Assembler(ABC):
         self.restart(start, crc32c)
 
     def restart(self, start: int = 0, crc32c: int = 0) -> None:
-        """Begin with another transfer, whose bytes [0, start) are in place."""
+        """Start a transfer with bytes [0, start) in place."""
         self.received = self._written = self._end = start
         self.chunk_count = 0
         self.crc32c = crc32c
         self.complete = False
-        self._refused = ""  # why: not the error, whose frames know this object, and keep the chunk that it is about
+        self._refused = ""  # an exception would keep the chunk alive
 
     def add(self, offset: int, data: Buffer) -> None:
-        """Take the next chunk: copy (and decode) `data`, which lies at `offset` of the payload.
+        """Take the next chunk.
 
         Raises:
-            ChunkError: empty, more than 2 MiB, not where the last one ended, beyond the payload's end, or not cut at a
-                border; or an earlier call failed.
-            BadValueError: a value that must not pass (decoding assemblers only).
+            ChunkError: illegal size, position or border, or an earlier call failed.
+            BadValueError: a value is refused.
         """
         end = offset + len(data)
         self._check_open()
@@ -79,7 +71,7 @@ class Assembler(ABC):
         self.chunk_count += 1
 
     def begin(self, offset: int, count: int) -> None:
-        """The next chunk, of `count` bytes at `offset`, is about to be received. Raises ChunkError as `add` does."""
+        """Begin a chunk of `count` bytes. Raises ChunkError as `add` does."""
         self._check_open()
         try:
             self._check_place(offset, offset + count)
@@ -89,11 +81,11 @@ class Assembler(ABC):
         self._written, self._end = self.received, offset + count
 
     def space(self) -> memoryview:
-        """Memory for the next bytes of the chunk that has begun; empty when it is complete."""
+        """Memory for the chunk's next bytes; empty when complete."""
         return self._space(self._written, self._end)
 
     def filled(self, count: int) -> None:
-        """The first `count` bytes of `space()` have been received. Raises BadValueError as `add` does."""
+        """Count bytes received into `space()`. Raises BadValueError as `add` does."""
         self._written += count
         border = self._end if self._written == self._end else self.payload.border_at_or_before(self._written)
         if border > self.received:
@@ -107,19 +99,19 @@ class Assembler(ABC):
             self.chunk_count += border == self._end
 
     def fill(self, data: memoryview) -> None:
-        """Put `data`, which has been received elsewhere, into `space()`. Raises as `filled` does."""
+        """Copy `data` into `space()`. Raises as `filled` does."""
         while count := min(len(data), len(space := self.space())):
             space[:count] = data[:count]
             self.filled(count)
             data = data[count:]
 
     def finish(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
-        """Compare the footer with what came; afterwards the payload is complete.
+        """Check the footer.
 
         Raises:
-            SizeMismatchError: the footer speaks of other bytes or chunks, or chunks are missing.
-            ChecksumError: the bytes differ from those that were sent.
-            ChunkError: an earlier call failed, or the payload is complete already.
+            SizeMismatchError: byte or chunk counts differ.
+            ChecksumError: the bytes differ.
+            ChunkError: an earlier call failed, or the payload is complete.
         """
         self._check_open()
         try:
@@ -131,19 +123,19 @@ class Assembler(ABC):
 
     @abstractmethod
     def _take(self, start: int, stop: int, data: memoryview) -> None:
-        """Write the bytes [start, stop) of the payload, two borders."""
+        """Write bytes [start, stop), two borders."""
 
     @abstractmethod
     def _space(self, start: int, stop: int) -> memoryview:
-        """Memory for bytes [start, stop) of the payload, or for the first of them."""
+        """Memory for bytes [start, stop) or a prefix."""
 
     @abstractmethod
     def _at(self, start: int, stop: int) -> memoryview:
-        """Where bytes [start, stop) were received; `start` is a border, and all before it are taken."""
+        """Received bytes [start, stop)."""
 
     @abstractmethod
     def _take_received(self, start: int, stop: int) -> None:
-        """What `_take` does, for bytes that were received into `_space`."""
+        """Take bytes received into `_space`."""
 
     def _check_place(self, offset: int, end: int) -> None:
         if not 1 <= end - offset <= MAX_CHUNK_BYTES:
@@ -184,17 +176,10 @@ class Assembler(ABC):
 
 
 class RawAssembler(Assembler):
-    """Keeps the bytes as they were sent, for who decodes them elsewhere (on a device) or not at all.
+    """Stores the bytes as sent into `into` (`payload.byte_count` bytes).
 
-    Args:
-        payload: the format.
-        into: where the payload goes: `payload.byte_count` writable bytes.
-        start: go on after a torn transfer whose bytes [0, start) are in `into` already: `received` of its assembler.
-        crc32c: `crc32c` of that assembler.
-
-    Raises:
-        SizeMismatchError: `into` is not of the payload's size.
-        ChunkError: `start` is not a border.
+    To resume, pass an assembler's `received` and `crc32c` as `start` and `crc32c`. Raises SizeMismatchError or
+    ChunkError.
     """
 
     def __init__(self, payload: PayloadFormat, into: memoryview, start: int = 0, crc32c: int = 0) -> None:
@@ -208,30 +193,23 @@ class RawAssembler(Assembler):
         return self._into[start:stop]
 
     def _take_received(self, start: int, stop: int) -> None:
-        """They stay as they were sent."""
+        """Nothing to do."""
 
     def _take(self, start: int, stop: int, data: memoryview) -> None:
         if len(data) <= _SMALL_BYTES:
             self._into[start:stop] = data
-        else:  # memoryview's own assignment holds the interpreter lock while it copies
+        else:  # memoryview assignment would hold the GIL
             np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
 
 
 class DecodingAssembler(Assembler):
-    """Decodes PARAMETERs into float32 and keeps the rest as bytes, refusing values that must not reach the model.
+    """Decodes PARAMETERs into contiguous float32 `parameters`; keeps other bytes in `rest`.
 
-    Refused are PARAMETERs that are not finite or beyond +-1e30 (with the codec FINITE: not finite), the illegal -128
-    and illegal scales of INT8_BLOCK, values of floating-point BUFFERs and CONSTANTs that are not finite, and bytes of
-    bool ones that are not 0 or 1.
-
-    Args:
-        payload: the format.
-        parameters: where PARAMETERs go: float32, one dimension, contiguous, `payload.layout.parameter_count` elements.
-        rest: where the bytes of what follows go: `payload.rest_bytes` writable bytes.
-        codec: what decodes; wire_kernels.py has a faster one.
+    Refuses PARAMETERs not finite or beyond +-1e30 (codec FINITE: not finite), -128 and illegal scales in INT8_BLOCK,
+    non-finite floats in `rest`, and bools other than 0 and 1.
 
     Raises:
-        SizeMismatchError: `parameters` or `rest` is not of the payload's size.
+        SizeMismatchError: wrong size of `parameters` or `rest`.
     """
 
     def __init__(
@@ -242,7 +220,7 @@ class DecodingAssembler(Assembler):
         self._judge_values = codec.judge
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
-        # Values of float32 are received to where they belong; others into the scratch memory, made when first needed.
+        # FLOAT32 is received in place.
         self._parameter_bytes = parameters.view(np.uint8).data
         self._direct_bytes = payload.parameter_bytes if payload.wire_type is WireType.FLOAT32 else 0
         self._scratch: memoryview | None = None
@@ -272,7 +250,7 @@ class DecodingAssembler(Assembler):
             return
         scratch = self._received_elsewhere()
         self._take(start, stop, scratch[: stop - start])
-        if left := self._written - stop:  # the beginning of an element or block
+        if left := self._written - stop:  # partial element or block
             scratch[:left] = bytes(scratch[stop - start : stop - start + left])
 
     def _received_elsewhere(self) -> memoryview:
@@ -288,7 +266,7 @@ class DecodingAssembler(Assembler):
         self._refuse(first, self._decode(payload.wire_type, data, parameters))
 
     def _refuse(self, first: int, bad: BadElement | None) -> None:
-        """Raise BadValueError for a bad element behind the element `first`."""
+        """Raise BadValueError for `bad`, relative to `first`."""
         if bad is not None:
             tensor, index = self.payload.layout.locate_parameter(first + bad.position)
             raise _bad_value(tensor, index, bad.problem)
@@ -301,7 +279,7 @@ class DecodingAssembler(Assembler):
 
 
 def check_rest(payload: PayloadFormat, start: int, data: NDArray[np.uint8]) -> None:
-    """Raise BadValueError if `data`, which lies at the border `start` behind the PARAMETERs, holds an illegal value."""
+    """Raise BadValueError for illegal `data` at border `start` after the PARAMETERs."""
     for region in payload.regions_between(start, start + data.size):
         bad = _first_bad(region, data[region.start - start : region.stop - start])
         if bad is not None:
@@ -316,12 +294,11 @@ def _bad_value(tensor: TensorSpec, index: int, problem: str) -> BadValueError:
     )
 
 
-# Types that have values which are not finite and that NumPy knows.
 _FLOAT_TYPES = {ElementType.FLOAT16: "<f2", ElementType.FLOAT32: "<f4", ElementType.FLOAT64: "<f8"}
 
 
 def _first_bad(region: Region, data: NDArray[np.uint8]) -> int | None:
-    """Index of the first illegal element of `data`, bytes of the region's type, at any alignment."""
+    """Index of the first illegal element."""
     if region.element_type in _FLOAT_TYPES:
         good = np.isfinite(data.view(_FLOAT_TYPES[region.element_type]))
     elif region.element_type is ElementType.BFLOAT16:

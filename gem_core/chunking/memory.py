@@ -1,4 +1,4 @@
-"""Whether memory that a caller hands over is what a payload needs; shared by split.py and assemble.py."""
+"""Validate callers' buffers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ __all__ = ["check_bytes", "check_parameters"]
 
 
 def check_parameters(payload: PayloadFormat, parameters: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`parameters` if they are what the payload's PARAMETERs need.
-
-    Raises:
-        SizeMismatchError: another type, shape or memory order.
-    """
+    """Return `parameters`; raise SizeMismatchError unless contiguous float32 of the layout's size."""
     expected = payload.layout.parameter_count
     if parameters.dtype != np.float32 or parameters.shape != (expected,) or not parameters.flags.c_contiguous:
         raise SizeMismatchError(
@@ -27,12 +23,8 @@ def check_parameters(payload: PayloadFormat, parameters: NDArray[np.float32]) ->
 
 
 def check_bytes(view: memoryview, expected: int, what: str) -> memoryview:
-    """`view` as plain bytes if it has `expected` of them.
-
-    Raises:
-        SizeMismatchError: it has another length, or is not contiguous.
-    """
+    """Return `view` as bytes; raise SizeMismatchError unless contiguous with `expected` bytes."""
     if view.nbytes != expected or not view.c_contiguous:
         raise SizeMismatchError(f"{what} has {view.nbytes} bytes; this payload needs {expected} contiguous bytes")
-    # memoryview.cast refuses shapes that contain a 0.
+    # cast refuses shapes with a 0.
     return view.cast("B") if view.nbytes else memoryview(b"")

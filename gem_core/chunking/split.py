@@ -1,4 +1,4 @@
-"""Cuts a payload into chunks: the source of a transfer. The opposite is assemble.py."""
+"""Split payloads into chunks."""
 
 from __future__ import annotations
 
@@ -21,24 +21,16 @@ __all__ = ["ScaledSplitter", "Source", "Splitter"]
 
 
 class Source(ABC):
-    """The chunks of one payload, made while they are asked for. Use from one thread at a time.
+    """Generates a payload's chunks on demand, the same in each iteration. Not thread-safe.
 
-    What the payload is made of is read while iterating, and must not change until the iteration is over; iterating
-    again makes the same chunks. A chunk is valid until the next one is asked for.
-
-    Args:
-        payload: the format.
-        chunk_bytes: the most bytes a chunk may have.
-        start: the border to start at, when a torn transfer goes on.
+    The data must not change during iteration. A chunk is valid until the next one is requested.
 
     Attributes:
-        payload: the format.
-        chunk_count: chunks yielded so far: what the footer says after the last one.
-        crc32c: CRC32C of the payload from byte 0 to the end of the last chunk yielded: what the footer says after the
-            last one. Bytes before `start` are counted, too (they are encoded again for it).
+        chunk_count: chunks yielded so far.
+        crc32c: CRC32C from byte 0 (even if `start` > 0) to the last chunk's end.
 
     Raises:
-        ChunkError: `start` is not a border, or `chunk_bytes` is out of range for this payload.
+        ChunkError: `start` is not a border, or `chunk_bytes` is out of range.
     """
 
     def __init__(self, payload: PayloadFormat, chunk_bytes: int, start: int = 0) -> None:
@@ -52,7 +44,7 @@ class Source(ABC):
             payload.cut(chunk_bytes, start)  # raises
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
-        """(offset, data) in order."""
+        """Yield (offset, data) in order."""
         if self._is_one:
             data = self._bytes(0, self.payload.byte_count)
             self.chunk_count, self.crc32c = 1, crc32c(data)
@@ -75,24 +67,14 @@ class Source(ABC):
 
     @abstractmethod
     def _bytes(self, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop) of the payload, two borders, as they are sent."""
+        """Payload bytes [start, stop), two borders."""
 
 
 class Splitter(Source):
-    """Encodes PARAMETERs chunk by chunk.
-
-    Chunks of FLOAT32 are views into `parameters`; other wire types are encoded into a new buffer. Only a chunk
-    that holds both PARAMETERs and what follows them is copied together.
-
-    Args:
-        payload, chunk_bytes, start: see Source.
-        parameters: all PARAMETERs, one dimension, contiguous, `payload.layout.parameter_count` elements.
-        rest: the bytes of the BUFFERs (and CONSTANTs), `payload.rest_bytes` of them.
-        codec: what encodes; wire_kernels.py has a faster one.
+    """Encodes contiguous float32 `parameters` chunk by chunk; `rest`: bytes after them.
 
     Raises:
-        SizeMismatchError: `parameters` or `rest` is not of the payload's size.
-        ChunkError: see Source.
+        SizeMismatchError: wrong size of `parameters` or `rest`.
     """
 
     def __init__(
@@ -123,27 +105,17 @@ class Splitter(Source):
 
 
 class ScaledSplitter(Source):
-    """Cuts bytes that are encoded already; PARAMETERs of FLOAT32 may be multiplied on their way.
-
-    Args:
-        payload, chunk_bytes: see Source.
-    """
+    """Splits an encoded payload, optionally multiplying FLOAT32 PARAMETERs."""
 
     def __init__(self, payload: PayloadFormat, chunk_bytes: int) -> None:
         super().__init__(payload, chunk_bytes)
         self._encoded = memoryview(b"")
         self._scale: np.float32 | None = None
         self._scratch = memoryview(b"")
-        self._scaled = np.empty(0, np.float32)  # the same memory
+        self._scaled = np.empty(0, np.float32)  # same memory
 
     def load(self, encoded: memoryview, scale: float | None = None) -> Self:
-        """Send these bytes, `payload.byte_count` of them, from now on.
-
-        Args:
-            encoded: the payload.
-            scale: each PARAMETER that is sent is this number times the one in `encoded`, rounded to float32. A piece is
-                multiplied just before it is sent, while it is in the cache. None: bytes are sent as they are.
-        """
+        """Send `encoded` (`payload.byte_count` bytes) from now on, PARAMETERs times `scale` unless None."""
         self._encoded = encoded
         self._scale = np.float32(scale) if scale is not None else None
         if scale is not None and not self._scaled.size:

@@ -1,4 +1,4 @@
-"""Update rules by name. A new rule is one new file in this folder and a line in `gem_core/registry.py`."""
+"""Update rules by name."""
 
 from __future__ import annotations
 
@@ -21,23 +21,14 @@ __all__ = [
 
 
 def known_settings(name: str) -> tuple[Setting, ...]:
-    """What can be set for the rule `name`, with defaults and ranges.
-
-    Raises:
-        RuleError: there is no such rule, or the package that brings it cannot be loaded.
-    """
+    """Return the rule's settings. Raises RuleError if it cannot be loaded."""
     return _rule(name).known_settings
 
 
 def create_rule(name: str, **settings: float) -> UpdateRule:
-    """The rule `name` with `settings`; those that are not given have their defaults.
+    """Create a rule for one run; settings default to those of `known_settings`.
 
-    One object serves one run: some rules keep state of the whole run in it. Nothing is compiled yet:
-    `UpdateRule.warm_up` does that, or the first commit.
-
-    Raises:
-        RuleError: there is no such rule, the package that brings it cannot be loaded, the rule does not know a setting,
-            or a value is out of range.
+    Raises RuleError for an unknown or unloadable rule, or an illegal setting.
     """
     return _rule(name)(settings)
 
@@ -51,7 +42,7 @@ def _rule(name: str) -> type[UpdateRule]:
     origin = f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist is not None else "a package"
     try:
         rule = entry_point.load()
-    except Exception as error:  # whatever another package's code raises
+    except Exception as error:
         raise RuleError(
             f"the update rule {name!r} of {origin} cannot be loaded from {entry_point.value!r}: "
             f"{type(error).__name__}: {error}; mend or remove that package, or choose another rule"

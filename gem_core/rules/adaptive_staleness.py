@@ -1,9 +1,9 @@
-"""Adaptive staleness: a delta counts the less the older the parameters it was computed at (GEM paper, figure 1c).
+"""Adaptive staleness: scale a delta down by its staleness (GEM paper, figure 1c).
 
     theta <- theta + delta / (tau + 1)
     s_w   <- theta
 
-tau is the number of commits applied since the worker's snapshot. Stable, and the slower the more workers.
+tau: commits applied since the worker's snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _update(theta, snapshot, delta, divisor):  # type: ignore[no-untyped-def]
 
 
 class AdaptiveStaleness(UpdateRule):
-    """The rule `adaptive-staleness`: theta += delta / (tau + 1). It has no settings; `mean_pi` is 1 / (tau + 1)."""
+    """Rule `adaptive-staleness`; no settings. `mean_pi` is 1 / (tau + 1)."""
 
     name = "adaptive-staleness"
     kernel = Kernel(_update)

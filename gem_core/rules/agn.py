@@ -1,12 +1,11 @@
-"""Accumulated gradient normalization: a worker explores by local steps, and commits their mean instead of their sum.
+"""Accumulated gradient normalization: a worker commits the mean of its local steps.
 
-Hermans, Spanakis and Moeckel, 2017, "Accumulated Gradient Normalization", arXiv 1710.02368, by the first author of GEM.
-A worker makes lambda local steps of SGD from the parameters that it holds, and what it commits is
+Hermans, Spanakis and Moeckel, 2017, "Accumulated Gradient Normalization", arXiv 1710.02368:
 
-    delta = -eta / lambda * (the sum of the gradients on the way)
+    delta =  -eta / lambda * (sum of the gradients of lambda local SGD steps)
+    theta <- theta + delta
 
-which the server adds: theta <- theta + delta. So the worker's part (`worker_step`) is all there is to it, and the
-server does what DOWNPOUR does. With lambda = 1 it is DOWNPOUR.
+lambda = 1 is DOWNPOUR.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["Agn"]
 
 
 class Agn(Downpour):
-    """The rule `agn`: theta += delta, of workers that commit the mean of their local steps."""
+    """Rule `agn`: theta += delta, the mean of local steps."""
 
     name = "agn"
     known_settings = (
@@ -27,5 +26,5 @@ class Agn(Downpour):
 
     @property
     def worker_step(self) -> WorkerStep:
-        """`local_steps` steps, whose mean is committed."""
+        """`local_steps` steps, normalised."""
         return WorkerStep(int(self.settings["local_steps"]), normalise=True)

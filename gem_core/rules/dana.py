@@ -1,7 +1,7 @@
-"""DANA: momentum of each worker, and gradients at where theta is expected to be when they arrive.
+"""DANA: per-worker momentum, and gradients at the predicted theta.
 
 Hakimi, Barkai, Gabel and Schuster, 2019, "Taming Momentum in a Distributed Asynchronous Environment", arXiv 1907.11612,
-DANA-Zero. Each worker has a momentum of its own; what it is sent is theta after all momenta have moved it once more:
+DANA-Zero; elementwise, in float32:
 
     V     <- V - v_w
     v_w   <- mu * v_w + delta
@@ -9,10 +9,8 @@ DANA-Zero. Each worker has a momentum of its own; what it is sent is theta after
     theta <- theta + v_w
     s_w   <- theta + mu * V
 
-elementwise, in float32. In the paper theta <- theta - eta * v with v in gradients: with a constant eta that is the same
-v times -eta. The authors' own simulator (DANA-DC, without its delay compensation) does the same. One worker alone is
-Nesterov's accelerated gradient: V = v_w, exactly. With mu = 0 this is DOWNPOUR. The momentum of a worker that has gone
-is taken out of V, or theta would be expected to move by it for ever.
+The paper's v is in gradients (theta <- theta - eta * v): equal for constant eta. A leaving worker's momentum is
+subtracted from V.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ def _update(theta, snapshot, momentum, total, delta, mu):  # type: ignore[no-unt
 
 
 class Dana(UpdateRule):
-    """The rule `dana`; `mean_pi` is 1, `proxy_norm` that of v_w, `drift_norm` how far the expectation was off."""
+    """Rule `dana`; `mean_pi` is 1, `proxy_norm` |v_w|, `drift_norm` the prediction error."""
 
     name = "dana"
     kernel = Kernel(_update, proxy="momentum")
@@ -51,13 +49,13 @@ class Dana(UpdateRule):
         self._momentum = np.float32(self.settings["momentum"])
 
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
-        """v_w is 0; s_w follows from `parameters` and what the others have."""
+        """Start with v_w = 0 and s_w = theta + mu * V."""
         state = super().new_worker(parameters)
         self.refresh(parameters, state)
         return state
 
     def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
-        """s_w = theta + mu * V; v_w stays."""
+        """Set s_w = theta + mu * V; v_w stays."""
         (total,) = self.vectors_of_run(parameters)
         np.multiply(total, self._momentum, out=state.snapshot)
         np.add(parameters, state.snapshot, out=state.snapshot)

@@ -1,7 +1,7 @@
-"""DC-ASGD, adaptive form (DC-ASGD-a): a stale gradient is corrected by what others have moved since it was computed.
+"""DC-ASGD-a: correct a stale gradient by the movement of theta since its computation.
 
-Zheng et al., 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv 1609.08326, the
-adaptive form. With g the gradient and w_bak the parameters that it was computed at, the authors' implementation has
+Zheng et al., 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv 1609.08326, adaptive form.
+Authors' code, with gradient g computed at w_bak:
 
     MeanSquare <- m * MeanSquare + (1 - m) * g^2
     w          <- w - eta * (g + lambda / sqrt(MeanSquare + 1e-7) * g * g * (w - w_bak))
@@ -13,9 +13,8 @@ In deltas, delta = -eta * g, elementwise, in float32, in this order:
     theta  <- theta + factor * delta
     s_w    <- theta
 
-q_w is eta^2 times MeanSquare, and eta cancels out of the rest: the same lambda, and epsilon = eta^2 * 1e-7, which is
-what the default is for eta 0.05. With an eta that changes, q_w remembers deltas of the older one for some commits.
-MeanSquare is one of each worker, as in the authors' own code (Multiverso's updater). With lambda 0 this is DOWNPOUR.
+q_w = eta^2 * MeanSquare; eta cancels elsewhere: same lambda, epsilon = eta^2 * 1e-7 (default: eta 0.05). After a change
+of eta, q_w keeps older deltas for some commits. MeanSquare is per worker, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["DcAsgd"]
 
 def _update(theta, snapshot, mean_square, delta, strength, keep, fresh, epsilon):  # type: ignore[no-untyped-def]
     mean_square = keep * mean_square + fresh * (delta * delta)
-    # In this order a square that overflows leaves no correction instead of NaN.
+    # An overflowing square must give no correction instead of NaN.
     factor = np.float32(1) - strength * (delta / np.sqrt(mean_square + epsilon)) * (theta - snapshot)
     update = factor * delta
     theta = theta + update
@@ -40,7 +39,7 @@ def _update(theta, snapshot, mean_square, delta, strength, keep, fresh, epsilon)
 
 
 class DcAsgd(UpdateRule):
-    """The rule `dc-asgd`; `mean_pi` is the mean of the factor. A worker's vector is q_w."""
+    """Rule `dc-asgd`; `mean_pi` is the mean factor. The worker's vector is q_w."""
 
     name = "dc-asgd"
     kernel = Kernel(_update)

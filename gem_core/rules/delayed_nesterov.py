@@ -1,7 +1,6 @@
-"""Delayed Nesterov: deltas are applied at once, and gathered; momentum is renewed and applied every N commits.
+"""Delayed Nesterov: deltas are applied at once, momentum every N commits.
 
-Liu et al., 2024, "Asynchronous Local-SGD Training for Language Modeling", arXiv 2401.09135, delayed Nesterov update.
-Momentum that is renewed by each stale delta amplifies staleness; so it is renewed by the mean of N of them:
+Liu et al., 2024, "Asynchronous Local-SGD Training for Language Modeling", arXiv 2401.09135; elementwise, in float32:
 
     every Nth commit                                 any other
     B     <- B + delta                               B     <- B + delta
@@ -11,10 +10,8 @@ Momentum that is renewed by each stale delta amplifies staleness; so it is renew
     B     <- 0
     s_w   <- theta                                   s_w   <- theta
 
-elementwise, in float32. The paper has theta <- theta - eps * (...) with m and B in (pseudo-)gradients: with a constant
-rate these are the same, times -eps. c in [0, 1/N] spreads the momentum's part over the commits between. N = 1 is
-Nesterov momentum. m and B are of the run, not of a worker. The paper's workers make many local steps: `local_steps`, of
-plain SGD where the paper takes AdamW. (To fit their number to each worker's speed, DyLU, is not the server's to do.)
+The paper's m and B are in (pseudo-)gradients (theta <- theta - eps * (...)): equal, times -eps, for a constant rate. c
+in [0, 1/N]. m and B belong to the run. Local steps are plain SGD, in the paper AdamW; DyLU is not implemented.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ def _update(theta, snapshot, momentum, buffer, delta, mu, share, delay, renews):
 
 
 class DelayedNesterov(UpdateRule):
-    """The rule `delayed-nesterov`; `mean_pi` is 1 / N, `proxy_norm` that of m."""
+    """Rule `delayed-nesterov`; `mean_pi` is 1 / N, `proxy_norm` is |m|."""
 
     name = "delayed-nesterov"
     kernel = Kernel(_update, proxy="momentum")
@@ -67,7 +64,7 @@ class DelayedNesterov(UpdateRule):
 
     @property
     def worker_step(self) -> WorkerStep:
-        """`local_steps` steps, whose sum is committed."""
+        """`local_steps` steps, summed."""
         return WorkerStep(int(self.settings["local_steps"]))
 
     def _scalars(self, staleness: int) -> tuple[np.float32, ...]:

@@ -1,9 +1,9 @@
-"""DOWNPOUR: every delta is added as it is (Dean et al., 2012, "Large Scale Distributed Deep Networks", section 4.1).
+"""DOWNPOUR: add deltas unchanged.
 
     theta <- theta + delta
     s_w   <- theta
 
-The baseline of the GEM paper's figures 1 and 6: it degrades and then fails as workers are added.
+Dean et al., 2012, "Large Scale Distributed Deep Networks", section 4.1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _update(theta, snapshot, delta):  # type: ignore[no-untyped-def]
 
 
 class Downpour(UpdateRule):
-    """The rule `downpour`: theta += delta. It has no settings; `mean_pi` is 1 wherever something was applied."""
+    """Rule `downpour`; no settings. `mean_pi` is 1, or 0 if delta is all zero."""
 
     name = "downpour"
     kernel = Kernel(_update)

@@ -1,7 +1,7 @@
-"""Elastic averaging, EASGD, and with momentum EAMSGD: workers have parameters of their own, tied to theta by a spring.
+"""Elastic averaging: EASGD, and EAMSGD with momentum.
 
 Zhang, Choromanska and LeCun, 2015, "Deep learning with Elastic Averaging SGD", arXiv 1412.6651, algorithms 1 and 2,
-asynchronous. A worker that has made its local steps meets theta, and both give way by the same amount:
+asynchronous; elementwise, in float32, in this order:
 
     EASGD                               EAMSGD (momentum mu > 0)
     x_w   <- s_w + delta                v_w   <- mu * v_w + delta
@@ -11,13 +11,9 @@ asynchronous. A worker that has made its local steps meets theta, and both give 
     x_w   <- x_w - e                    x_w   <- x_w - e
     s_w   <- x_w                        s_w   <- x_w + mu * v_w
 
-elementwise, in float32, in this order. What is sent back is s_w: the worker's own parameters, and with momentum those
-where Nesterov's next gradient is taken. A worker that pulls begins anew at theta; v_w stays.
-
-Where it departs from the paper: there a worker takes the gradient of a step at x_w, and applies it to what the exchange
-in the same step has made of x_w. Here it gets x_w after the exchange first, as in the code of dist-keras. Local steps
-are the paper's communication period tau, for EASGD: a worker commits the sum of their deltas. EAMSGD's momentum lives
-in every local step, and is kept here, so it needs a period of 1. The paper's alpha is 0.9 over the number of workers.
+Departures from the paper: there, a worker takes a step's gradient at x_w and applies it after that step's exchange;
+here it gets x_w after the exchange first, as in dist-keras. Period tau: local steps, whose deltas are summed; EAMSGD
+needs 1, because its momentum acts in every local step and is kept here. The paper's alpha is 0.9 / workers.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ _WITH_MOMENTUM = Kernel(_momentum_update, proxy="velocity")
 
 
 class Easgd(UpdateRule):
-    """The rule `easgd`; `mean_pi` is alpha. With momentum a worker has x_w and v_w, and `proxy_norm` is that of v_w."""
+    """Rule `easgd`; `mean_pi` is alpha. With momentum a worker has x_w and v_w, and `proxy_norm` is |v_w|."""
 
     name = "easgd"
     kernel = Kernel(_update)
@@ -80,17 +76,17 @@ class Easgd(UpdateRule):
 
     @property
     def worker_step(self) -> WorkerStep:
-        """`period` local steps, whose sum is committed."""
+        """`period` local steps, summed."""
         return WorkerStep(int(self.settings["period"]))
 
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
-        """x_w is a copy of `parameters`, v_w is 0."""
+        """Start with x_w = theta and v_w = 0."""
         state = super().new_worker(parameters)
         self.refresh(parameters, state)
         return state
 
     def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
-        """x_w becomes a copy of `parameters`; s_w follows from it and v_w."""
+        """Set x_w = theta and recompute s_w; v_w stays."""
         if self._momentum:
             position, velocity = state.vectors
             np.copyto(position, parameters)

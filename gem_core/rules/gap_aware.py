@@ -1,24 +1,21 @@
-"""Gap-Aware: a delta counts the less the further the parameters have moved since it was computed, element by element.
+"""Gap-Aware: scale each element of a delta down by the movement of theta since its computation.
 
 Barkai, Hakimi and Schuster, 2020, "Gap Aware Mitigation of Gradient Staleness", arXiv 1909.10802, without its momentum.
-The gap is a distance, in steps: what lies between theta and the worker's parameters, divided by the size C of an
-average step. As the authors' group has it in code (FTPipe, `sgd_gap_aware.py`, where the average is a root of a mean
-square, corrected for its start at 0), with g the gradient:
+Authors' code (FTPipe, `sgd_gap_aware.py`), with gradient g:
 
     V <- G * V + (1 - G) * g^2
     C =  eta_max * (sqrt(V / (1 - G^t)) + 1e-8)
     g <- g / (1 + |theta - s_w| / C)
 
-In deltas, elementwise, in float32, in this order, with t the commits so far, this one included:
+In deltas, elementwise, in float32, in this order, at commit t:
 
     q     <- G * q + (1 - G) * delta^2
     step  =  sqrt(q / (1 - G^t)) + epsilon
     theta <- theta + delta / (1 + |theta - s_w| / step)
     s_w   <- theta
 
-q is one for the run, and eta^2 times V: for a constant eta the same, with epsilon = eta * 1e-8, which is what the
-default is for eta 0.05. With an eta that falls, q follows it within some 1 / (1 - G) commits, where C keeps the
-largest. Where nothing has moved, delta is applied as it is.
+q is per run. For constant eta q = eta^2 * V, epsilon = eta * 1e-8 (default: eta 0.05). If eta falls, q follows within
+about 1 / (1 - G) commits, whereas C keeps the largest.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ def _update(theta, snapshot, mean_square, delta, keep, fresh, bias, epsilon):  #
 
 
 class GapAware(UpdateRule):
-    """The rule `gap-aware`; `mean_pi` is the mean of 1 / (1 + gap)."""
+    """Rule `gap-aware`; `mean_pi` is the mean of 1 / (1 + gap)."""
 
     name = "gap-aware"
     kernel = Kernel(_update)

@@ -7,12 +7,10 @@ Elementwise, in float32, in this order:
     theta <- theta + pi * delta
     s_w   <- theta
 
-pi is computed when the delta is applied, so theta - s_w is exact; the paper's worker computes it before it commits.
-The clamp is not in the paper's equations, but in its code, and without its lower end runs of five workers and more
-diverge. One worker is not momentum SGD (its update is sign(delta) * min(|m|, pi_max * |delta|)): that is as it must be.
-
-Where delta = 0 nothing is applied, whatever pi: epsilon makes it a number, and the statistics leave it out. m_w still
-decays and s_w is still refreshed there.
+Departures from the paper: pi is computed when the delta is applied, so theta - s_w is exact; the paper's worker
+computes it before it commits. The clamp is only in the paper's code; without its lower end, runs of five or more
+workers diverge. One worker is not momentum SGD: its update is sign(delta) * min(|m|, pi_max * |delta|). Statistics skip
+elements where delta = 0.
 """
 
 from __future__ import annotations
@@ -41,10 +39,7 @@ def _update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):
 
 
 class Gem(UpdateRule):
-    """The rule `gem`: a delta may bring in as much energy as the worker's proxy has left beyond the drift.
-
-    A worker's vector is its moment m_w, an exponential sum of its deltas.
-    """
+    """Rule `gem`. The worker's vector is its moment m_w."""
 
     name = "gem"
     kernel = Kernel(_update, proxy="moment")
@@ -71,10 +66,10 @@ class Gem(UpdateRule):
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32]:
-        """Pi of the elements `at`, equation 27 with the clamp; where delta is 0 it means nothing."""
+        """Pi (equation 27, clamped) of the elements `at`; meaningless where delta is 0."""
         mu, kappa, least, most, epsilon = self._constants
         (moment,), deltas = state.vectors, delta[at]
-        with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
+        with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moments = mu * moment[at] + deltas
             drifts = parameters[at] - state.snapshot[at]
             pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)

@@ -1,8 +1,4 @@
-"""What an update rule is: state in, statistics out. It never locks, logs or reads a clock (DESIGN.md, section 2).
-
-Nothing here is thread-safe: whoever calls `commit` makes sure that nobody else touches the same parameters or the same
-worker's state meanwhile.
-"""
+"""Interface of update rules, which must not lock, log or read clocks. Callers serialise access to arrays."""
 
 from __future__ import annotations
 
@@ -26,12 +22,11 @@ __all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "WorkerStep"]
 
 
 class WorkerState:
-    """What a rule keeps of one worker.
+    """Float32 arrays of shape (n,) per worker.
 
     Attributes:
-        snapshot: s_w, float32, shape (n,): exactly the parameters that the worker holds, which the server sends it. The
-            state's owner may replace the array.
-        vectors: what else the rule keeps, in the order of its `kernel`: float32, shape (n,) each.
+        snapshot: s_w, the parameters that the worker holds; replaceable.
+        vectors: as in the rule's `kernel`.
     """
 
     __slots__ = ("snapshot", "vectors")
@@ -43,36 +38,25 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStep:
-    """What a worker does between two commits: local steps of plain SGD from its snapshot, each w += -eta * gradient.
-
-    Attributes:
-        local_steps: how many, at least 1.
-        normalise: commit their sum divided by `local_steps`; else the sum.
-    """
+    """Local SGD steps (w += -eta * gradient) between commits; `normalise`: commit their mean, not sum."""
 
     local_steps: int = 1
     normalise: bool = False
 
 
 class UpdateRule:
-    """A way to apply a worker's delta to the central variable. One subclass, in one file, a rule.
+    """Applies deltas to the central variable. Subclasses define `kernel` and `_scalars`, or `_commit`.
 
-    A subclass either has a `kernel` and its `_scalars`, or a `_commit`. One object serves one run, because a rule may
-    keep vectors of the whole run: it makes those with the first worker.
+    One object serves one run, because it may keep vectors of the run.
 
     Attributes:
-        name: what `create_rule` and `--rule` call it.
-        kernel: its elementwise update, over theta, the snapshot, the worker's vectors and the run's.
-        vectors_per_worker: float32 vectors of the model's size that one worker's state takes, its snapshot included.
-        vectors_per_run: those that the rule itself keeps, however many workers there are.
-        has_factors: whether it scales each element of a delta by a factor of its own, which `factors` tells.
-        sends_parameters: whether a snapshot is a copy of theta. Where it is not, what a worker holds cannot be told
-            from its version alone, and nobody may take it for theta.
-        known_settings: what can be set.
-        settings: the values of this rule, by name; read-only.
+        vectors_per_worker: float32 vectors of size n, snapshot included.
+        has_factors: whether `factors` is supported.
+        sends_parameters: whether snapshots are copies of theta. If not, a version does not identify what a worker
+            holds.
 
     Raises:
-        RuleError: a setting that the rule does not know, or a value out of range.
+        RuleError: illegal setting.
     """
 
     name: ClassVar[str]
@@ -84,7 +68,7 @@ class UpdateRule:
     known_settings: ClassVar[tuple[Setting, ...]] = ()
 
     settings: Mapping[str, float]
-    # The least and the largest factor, which count as blocked and clamped, and what the proxy's norm is multiplied by.
+    # Blocked and clamped factors; multiplier of the proxy's norm.
     _limits: tuple[np.float32, ...] = NO_LIMITS
     _proxy_scale: float = 1.0
 
@@ -109,27 +93,17 @@ class UpdateRule:
 
     @property
     def worker_step(self) -> WorkerStep:
-        """What workers do between two commits: one step, unless a rule says otherwise."""
+        """Work between two commits."""
         return WorkerStep()
 
     def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
-        """State of a worker that begins at `parameters` (theta; float32, shape (n,)), which are copied.
-
-        Its other vectors are 0, unless a rule says otherwise.
-
-        Raises:
-            SizeMismatchError: the rule keeps vectors of a run with another n.
-        """
+        """Create the state of a worker at a copy of `parameters`. Raises SizeMismatchError."""
         self.vectors_of_run(parameters)
         others = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_worker - 1))
         return WorkerState(aligned_copy(parameters), others)
 
     def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """What the rule keeps of the run, float32 of the shape of `parameters`; 0 at first.
-
-        Raises:
-            SizeMismatchError: an earlier call had another n.
-        """
+        """Return vectors of the run, initially 0. Raises SizeMismatchError if n changed."""
         if len(self._vectors) != self.vectors_per_run:
             self._vectors = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_run))
         if self._vectors and self._vectors[0].shape != parameters.shape:
@@ -140,16 +114,13 @@ class UpdateRule:
         return self._vectors
 
     def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
-        """Make the state's snapshot anew from `parameters` (theta), for a worker that pulls; in place.
-
-        What else the state keeps stays. Copies theta, unless a rule says otherwise.
-        """
+        """Update the snapshot in place for a pull, by default to theta. Other vectors stay."""
         np.copyto(state.snapshot, parameters)
 
     def forget_worker(self, state: WorkerState) -> None:
-        """The worker of `state` has gone: take out what it has left in the vectors of the run.
+        """Remove a departed worker's share from the run's vectors.
 
-        A commit that still comes with this state is as one of a new worker.
+        Later commits with this state count as a new worker's.
         """
 
     def commit(
@@ -159,19 +130,16 @@ class UpdateRule:
         delta: NDArray[np.float32],
         staleness: int,
     ) -> Statistics:
-        """Apply `delta` to `parameters` in place, and make the state's snapshot what the worker gets: mostly theta.
-
-        Releases the interpreter lock while it works, and allocates nothing of the model's size.
+        """Apply `delta` to `parameters` in place and update the state. Releases the GIL.
 
         Args:
-            parameters: theta, the central variable; float32, shape (n,), contiguous.
-            state: of the worker whose delta it is; made by this rule's `new_worker`.
-            delta: -eta * gradient, or what came of the local steps that `worker_step` asks for; float32, shape (n,),
-                contiguous, finite; only read.
-            staleness: commits applied since the snapshot: clock now - clock of the snapshot.
+            parameters: theta; contiguous float32, shape (n,).
+            state: made by this rule's `new_worker`.
+            delta: -eta * gradient or the result of `worker_step`; like `parameters`, finite.
+            staleness: commits since the snapshot.
 
         Raises:
-            SizeMismatchError: the arrays are not contiguous float32 vectors of one length.
+            SizeMismatchError: wrong type, shape or memory order.
             RuleError: staleness is negative.
         """
         for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
@@ -196,31 +164,19 @@ class UpdateRule:
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32] | None:
-        """What `commit` would scale the elements `at` of `delta` by (pi of `gem`), were it called with these now.
-
-        Changes nothing, and is not what commits are computed with: it is for whoever watches some of the elements.
-        None: the rule has no factor by element (`has_factors`).
-        """
+        """Return the factors that `commit` would apply to elements `at`, for monitoring; None if not supported."""
         return None
 
     def is_parallel(self, elements: int) -> bool:
-        """Whether a commit of so many elements runs on several threads.
-
-        Those that do must all be launched from one thread. Those that do not take well under a millisecond, on the
-        thread that calls.
-        """
+        """Return whether a commit uses several threads; launch such commits from one thread only."""
         return elements >= PARALLEL_FROM
 
     def warm_up(self) -> None:
-        """Compile (or load from Numba's cache) all that `commit` needs, and start the threads.
-
-        Raises:
-            ThreadingError: this machine cannot run parallel kernels safely.
-        """
+        """Load all kernels and start the threads. Raises ThreadingError."""
         require_threads()
         self._is_warm = True
         for parallel in (False, True):
-            rule = type(self)(self.settings)  # so that nothing of this is left in the vectors of the run
+            rule = type(self)(self.settings)  # keeps run vectors clean
             parameters = np.zeros(1, np.float32)
             rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, parallel)
 
@@ -232,13 +188,13 @@ class UpdateRule:
         staleness: int,
         parallel: bool,
     ) -> Statistics:
-        """`commit` with checked arguments, on several threads or on this one."""
+        """Implement `commit` with checked arguments."""
         vectors = (*state.vectors, *self.vectors_of_run(parameters)) if self.vectors_per_run else state.vectors
         scalars = (*self._scalars(staleness), *self._limits)
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel)
 
     def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
-        """The arguments of the kernel's update behind delta; called once for each commit."""
+        """Return the update's arguments after delta; called once per commit."""
         return ()
 
     def __repr__(self) -> str:

@@ -1,15 +1,12 @@
-"""A rule's kernels, serial and parallel, made of its elementwise update.
+"""Serial and parallel kernels, generated from a rule's elementwise update.
 
-The update is compiled without any fast-math flag and inlined into a loop over a strip of elements, which also sums up
-the statistics. Only those additions may be reassociated, so LLVM vectorises them without touching the update. A block's
-sums do not depend on the thread that computes them, and blocks are added in order, so neither parameters nor statistics
-depend on the number of threads.
+The update is inlined without fast-math; only sums of statistics may be reassociated. Blocks are summed in order, so
+results do not depend on the number of threads.
 
-Strips are summed in float32 and added up in float64. A strip's sum of squares that may have overflowed or underflowed
-is computed again in float64, from what is still in the level 1 cache.
+Strips are summed in float32 and added in float64; unreliable sums of squares are recomputed.
 
-The loops are generated as text, because the number of vectors and settings differs by rule, and Numba compiles no loop
-over arrays in a tuple as well. Their names have a checksum of this file, so Numba's cache notices a change here.
+Loops are generated as text: Numba compiles loops over tuples of arrays poorly. Their names hold this file's checksum,
+so that Numba's cache notices changes.
 """
 
 from __future__ import annotations
@@ -41,9 +38,9 @@ from gem_core.rules.blocks import (
 
 __all__ = ["NO_LIMITS", "Kernel", "Statistics"]
 
-# Between these a sum of squares in float32 has overflowed nowhere, and what has underflowed is less than 1e-6 of it.
+# Float32 sums of squares beyond these are unreliable.
 _LEAST_SUM, _LARGEST_SUM = np.float32(1e-28), np.float32(1e38)
-# For rules whose factor has no least and no largest value: equal to nothing.
+# NaN equals no factor.
 NO_LIMITS = (np.float32(math.nan), np.float32(math.nan))
 
 _LOOPS = """
@@ -101,21 +98,16 @@ def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, partials, le
 
 
 class Statistics(NamedTuple):
-    """What one commit did.
+    """Statistics of one commit.
 
-    The first three are over the elements with delta != 0, and 0 when there are none: there pi cannot change anything.
-    The norms are Euclidean, over all elements: within 1e-6, and finite for every delta that staging lets through, as
-    long as the parameters are.
+    The first three cover elements with delta != 0. Norms are Euclidean, accurate to 1e-6.
 
     Attributes:
-        mean_pi: mean of pi; a rule without a pi reports the factor by which it applied the delta.
-        blocked_fraction: fraction with pi = pi_min: nothing (or the least) of delta was applied. Without a pi 1 for a
-            commit that was dropped, else 0.
-        clamped_fraction: fraction with pi = pi_max. 0 without a pi.
-        proxy_norm: of kappa * m, the energy proxy, after the commit; of another rule's moment; 0 without one.
-        drift_norm: of theta - s before the commit: what others did since this worker's snapshot.
-        delta_norm: of delta.
-        update_norm: of what was added to theta.
+        mean_pi: mean of pi, or of the rule's factor.
+        blocked_fraction: fraction with pi = pi_min; without a pi 1 for a dropped commit.
+        clamped_fraction: fraction with pi = pi_max.
+        proxy_norm: of kappa * m, or the rule's moment, after the commit.
+        drift_norm: of theta - s before the commit.
     """
 
     mean_pi: float
@@ -128,19 +120,15 @@ class Statistics(NamedTuple):
 
 
 class Kernel:
-    """Applies a delta to vectors in place, in one pass over memory, and returns the commit's statistics.
-
-    Attributes:
-        serial, parallel: the compiled loops over blocks.
-    """
+    """Applies a delta in place, in one pass, and returns statistics."""
 
     def __init__(self, update: Callable[..., tuple[Any, ...]], proxy: str = "") -> None:
-        """Make the loops; they are compiled at their first call.
+        """Generate the loops, which compile at the first call.
 
         Args:
-            update: (theta, snapshot, *vectors, delta, *scalars) -> (theta, snapshot, *vectors, update, factor), of one
-                element, in float32: the new values, what was added to theta, and by which factor of delta.
-            proxy: the one of the vectors whose norm is reported; "": none.
+            update: (theta, snapshot, *vectors, delta, *scalars) -> (theta, snapshot, *vectors, update, factor) of one
+                element.
+            proxy: vector whose norm is reported, or "".
         """
         names = list(inspect.signature(update).parameters)
         at = names.index("delta")
@@ -155,7 +143,7 @@ class Kernel:
             sum_up_proxy=f"proxy_squares += new_{proxy} * new_{proxy}" if proxy else "",
             add_proxy=f"sums[4] += squares(found[4], {proxy}[a:b])" if proxy else "",
         )
-        # In the rule's module and file, beside which Numba keeps what it has compiled.
+        # Numba caches next to the rule's file.
         namespace: dict[str, Any] = {**_NAMES, "update_element": arithmetic(update), "__name__": update.__module__}
         exec(compile(text, update.__code__.co_filename, "exec"), namespace)  # noqa: S102  (the text is the one above)
         signature = (
@@ -176,16 +164,16 @@ class Kernel:
         proxy_scale: float,
         parallel: bool,
     ) -> Statistics:
-        """Apply `delta` to `theta`, `snapshot` and `vectors` (float32, shape (n,)). Releases the interpreter lock.
+        """Apply `delta` to float32 vectors of shape (n,). Releases the GIL.
 
-        `scalars` are the update's, and the least and the largest factor, which count as blocked and clamped.
+        `scalars` end with the blocked and clamped factors.
         """
         partials = np.empty((-(-theta.size // BLOCK), 8))
         loop = self.parallel if parallel else self.serial
         loop(theta, snapshot, *vectors, delta, *scalars, partials, BLOCK)
-        sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)  # from the first to the last
+        sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)  # in order
         moving, blocked, clamped, factors, proxy, drift, deltas, updates = sums.tolist()
-        moving = moving or 1.0  # the counts are 0 as well
+        moving = moving or 1.0  # avoids 0 / 0
         return Statistics(
             factors / moving,
             blocked / moving,
@@ -212,7 +200,7 @@ def _precise_squares(values):  # type: ignore[no-untyped-def]
 
 @driver_function
 def _squares(quick, values):  # type: ignore[no-untyped-def]
-    """The sum of the squares of `values` in float64: `quick`, found in float32, where that can be trusted."""
+    """Return `quick` if reliable, else recompute in float64."""
     if _LEAST_SUM <= quick <= _LARGEST_SUM:
         return np.float64(quick)
     return _precise_squares(values)
@@ -223,7 +211,6 @@ def _listed(names: Any) -> str:
 
 
 _CHECKSUM = zlib.crc32(Path(__file__).read_bytes())
-# What the generated text refers to.
 _NAMES = {
     "STRIP": STRIP,
     "block_function": block_function,

@@ -1,15 +1,13 @@
-"""Ringmaster ASGD: a delta that is too old is dropped, and its worker goes on from theta as it is.
+"""Ringmaster ASGD: drop deltas that are too old.
 
 Maranjyan, Tyurin and Richtarik, 2025, "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity", arXiv
-2501.16168, without its calculation stops (stopping a computation is not the server's to do):
+2501.16168, without its calculation stops:
 
     theta <- theta + delta    if delay < R
     s_w   <- theta
 
-The delay is what the paper's k counts: updates that were applied since the worker's snapshot. A dropped delta is none,
-so the delay is less than the staleness, which counts commits, where some of those were dropped.
-
-`mean_pi` is 1 for an applied commit, and 0 for one that was dropped, which also counts as blocked.
+delay: updates since the worker's snapshot; unlike staleness it excludes dropped deltas. `mean_pi` is 0 for dropped
+commits (blocked), else 1.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ __all__ = ["Ringmaster"]
 
 def _update(theta, snapshot, delta, factor):  # type: ignore[no-untyped-def]
     is_fresh = factor != np.float32(0)
-    theta = theta + delta if is_fresh else theta  # a -0 stays
+    theta = theta + delta if is_fresh else theta  # keeps -0
     return theta, theta, delta if is_fresh else np.float32(0), factor
 
 
 class Ringmaster(UpdateRule):
-    """The rule `ringmaster`: theta += delta while the delay is below the threshold R."""
+    """Rule `ringmaster`: theta += delta while the delay is below R."""
 
     name = "ringmaster"
     kernel = Kernel(_update)
@@ -44,8 +42,7 @@ class Ringmaster(UpdateRule):
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
         self._commits = 0
-        # Which of all commits the last R applied ones were. The delay is below R unless all of them came after the
-        # snapshot: so no longer memory is needed, however old a snapshot is.
+        # The last R applied commits; delay < R unless all came after the snapshot.
         self._applied: deque[int] = deque(maxlen=int(self.settings["threshold"]))
 
     def _scalars(self, staleness: int) -> tuple[np.float32, ...]:

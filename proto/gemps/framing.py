@@ -1,12 +1,6 @@
-"""Messages that carry chunks, without copying the tensor bytes more often than gRPC itself needs.
+"""Encode and parse messages with a `Chunk` without the copies of generated code.
 
-A message of the data path (`CommitRequest`, `CommitResponse`, `InitializeRequest`, `PullResponse`) is a few small
-fields and at most one `Chunk` with up to 2 MiB of tensor bytes. Generated code would copy those bytes twice each way.
-Here the small fields go through the generated classes, and the chunk is put behind them or found (no copy, a view)
-directly. What `before_chunk` and the data make is what protobuf's own serialisation of the same fields would be, and
-`split_chunk` accepts whatever a conforming encoder may write; the tests hold both against the generated code.
-
-Nothing here knows what a chunk means: order, borders and checksums are `gem_core.chunking`'s.
+Chunk order, borders and checksums are not checked here.
 """
 
 import functools
@@ -20,8 +14,6 @@ from gemps.v1 import transfer_pb2
 Buffer: TypeAlias = bytes | bytearray | memoryview
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
-# Field numbers of `Chunk chunk` in the four messages, and of Chunk's own fields (commit.proto, parameters.proto,
-# transfer.proto).
 COMMIT_REQUEST_CHUNK = 2
 COMMIT_RESPONSE_CHUNK = 4
 INITIALIZE_REQUEST_CHUNK = 2
@@ -30,43 +22,38 @@ _OFFSET, _DATA = 1, 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-# The contract's messages have at most ten fields, and a later one's will not have many more. Without a limit 2 MiB of
-# empty fields would keep a receiver busy for seconds, and cost it a hundred times their size.
+# 2 MiB of empty fields would take seconds.
 MAX_FIELDS = 1000
-# commit.proto: payloads up to this size travel in the header's message, without waiting for proceed.
+# commit.proto: larger payloads wait for proceed.
 WHOLE_BYTES = 64 << 10
-# Such a message: the payload and all other fields.
+# A whole message with such a payload.
 SMALL_BYTES = WHOLE_BYTES + (16 << 10)
-# The fields without the chunk are far smaller.
 MAX_FIELDS_BYTES = 8192
 
 
 class FramingError(ValueError):
-    """The bytes are not a protobuf message of the expected shape. The sender's fault; sending them again won't help."""
+    """The bytes are no protobuf message of the expected shape. Not retryable."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"not a message of this contract ({problem}): use code generated from the protos")
 
 
 def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
-    """What a message whose other fields are serialised in `rest` holds before the data of a Chunk in `field`.
-
-    With the `size` bytes of data it ends. Fields of a protobuf message may come in any order, so the chunk goes last.
-    """
+    """Return the bytes before a chunk's data, which ends the message; `rest`: serialised other fields."""
     return rest + (_chunk_head(field, offset, size) if offset else _first_chunk_head(field, size))
 
 
 class HasFooter(Protocol):
-    """A message that can begin and end a payload."""
+    """Message that can begin and end a payload."""
 
     footer: transfer_pb2.Footer
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Its bytes."""
+        """Serialise."""
 
 
 class Chunks(Protocol):
-    """Offset and data of a payload's chunks, in order, with their number and CRC32C so far."""
+    """A payload's chunks (offset, data), with count and CRC32C so far."""
 
     chunk_count: int
     crc32c: int
@@ -77,15 +64,10 @@ class Chunks(Protocol):
 def payload_messages(
     chunks: Chunks, field: int, byte_count: int, first: HasFooter
 ) -> Iterator[tuple[bytes, memoryview, bool]]:
-    """The messages that carry a payload: for each what precedes the chunk's data, the data, and whether it is the last.
+    """Yield (bytes before the chunk's data, data, is_last) for each message of a payload.
 
-    Each is valid until the next one is asked for.
-
-    Args:
-        chunks: up to `byte_count`.
-        field: of the chunk in the messages.
-        byte_count: the payload's.
-        first: the other fields of the first message. The last one has the footer.
+    Each is valid until the next one is requested. `first`: the first message's other fields; the last one gets the
+    footer.
     """
     message: HasFooter | None = first
     end = -1
@@ -98,7 +80,7 @@ def payload_messages(
         rest = b"" if message is None else message.SerializeToString()
         yield before_chunk(rest, field, offset, len(data)), data, is_last
         message = None
-    if end != byte_count:  # there was nothing to send
+    if end != byte_count:  # no chunks
         _put_footer(first.footer, chunks, byte_count)
         yield first.SerializeToString(), memoryview(b""), True
 
@@ -123,18 +105,18 @@ def _chunk_head(field: int, offset: int, size: int) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _first_chunk_head(field: int, size: int) -> bytes:
-    """Of a payload that is one chunk it is the same every time."""
+    """Equal for all one-chunk payloads."""
     return _chunk_head(field, 0, size)
 
 
 def take_apart(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[AnyMessage, int, Buffer | None]:
-    """Parse a message: its fields (the chunk may be among them), the chunk's offset, and the chunk's data or None.
+    """Return the parsed fields (maybe with the chunk), chunk offset and chunk data or None.
 
-    Raises FramingError as `split_chunk` does, and for other fields of more than MAX_FIELDS_BYTES.
+    Raises FramingError as `split_chunk` does, or if other fields exceed MAX_FIELDS_BYTES.
     """
     if len(message) <= SMALL_BYTES:
-        # Parsing a small message as a whole copies its chunk, and is still eight times faster than `split_chunk`. One
-        # with repeated, unknown or unusually encoded fields has another size when serialised; `split_chunk` judges it.
+        # Eight times faster than `split_chunk`, which judges repeated, unknown or unusually encoded fields (the size
+        # differs).
         try:
             parsed = kind.FromString(bytes(message))
         except DecodeError:
@@ -149,7 +131,7 @@ def take_apart(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[Any
 
 
 def parse_fields(kind: type[AnyMessage], fields: bytes) -> AnyMessage:
-    """Parse the fields of a message without its chunk. Raises FramingError."""
+    """Parse a message without its chunk. Raises FramingError."""
     _check_fields_bytes(kind, len(fields))
     try:
         return kind.FromString(fields)
@@ -158,20 +140,15 @@ def parse_fields(kind: type[AnyMessage], fields: bytes) -> AnyMessage:
 
 
 def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | None]:
-    """Take a message apart: the other fields, serialised; the chunk's offset; a view of the chunk's data.
-
-    The data is None when the message has no chunk, and empty when the chunk is. Raises FramingError when the bytes are
-    not a protobuf message, have more than one chunk, or more than MAX_FIELDS fields.
-    """
+    """Return serialised other fields, chunk offset and a view of its data or None. Raises as `split_field` does."""
     rest, chunk = split_field(message, field)
     return (rest, 0, None) if chunk is None else (rest, *_chunk(chunk))
 
 
 def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
-    """Take a message apart: the other fields, serialised; a view of this submessage, or None.
+    """Return serialised other fields and a view of submessage `field` or None.
 
-    Raises FramingError when the bytes are not a protobuf message, have the submessage more than once, or more than
-    MAX_FIELDS fields.
+    Raises FramingError for malformed bytes, a repeated `field` or more than MAX_FIELDS fields.
     """
     view = memoryview(message)
     end = len(message)
@@ -197,10 +174,10 @@ def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
 
 
 def message_head(begin: memoryview, size: int, field: int) -> tuple[bytes, int, int]:
-    """Parse the beginning of a message of `size` bytes that ends with its chunk, as `before_chunk` makes it.
+    """Parse the beginning of a message of `size` bytes made as by `before_chunk`.
 
-    Returns its other fields, serialised, the chunk's offset, and where in the message the chunk's data begins; the data
-    takes all the rest. Raises FramingError when the message is not of this form, or `begin` ends before the data.
+    Returns serialised other fields, chunk offset and position of its data. Raises FramingError for other forms, or if
+    `begin` ends before the data.
     """
     rest: list[memoryview] = []
     position, end = 0, len(begin)
@@ -227,10 +204,9 @@ def message_head(begin: memoryview, size: int, field: int) -> tuple[bytes, int, 
 
 
 def count_fields(message: Buffer, path: tuple[int, ...], limit: int) -> int:
-    """Count the occurrences of the field at `path` (field numbers, outermost first), stopping above `limit`.
+    """Count the field at `path` (outermost first), stopping above `limit`, without parsing messages.
 
-    Lets a receiver refuse a message with absurdly many submessages before parsing makes objects of them. Raises
-    FramingError when the bytes are not a protobuf message, or when it has more than MAX_FIELDS other fields.
+    Raises FramingError for malformed bytes or more than MAX_FIELDS other fields.
     """
     return _count(message, 0, len(message), path, limit)
 

@@ -1,11 +1,8 @@
-"""The lane's protocol, without I/O: frames in and out, and the state that says which frame is legal (lane.proto).
+"""Lane protocol (lane.proto) without I/O.
 
-Both ends use `Lane`: the server's `lane_connection.py` and the worker's `lane_call.py`, which own the sockets. Bytes of
-the peer go into `space()`; `received()` counts them; `next_frame()` gives frames until there are none. A MESSAGE that
-does not fit into the buffer is given as soon as its beginning is there; its reader takes the `missing` bytes from the
-socket to where they belong, and says so to `skip()`.
-
-Nothing here knows what a MESSAGE means. Code that reads or writes a MESSAGE that passes the turn calls `enter`.
+Put received bytes into `space()`, call `received()`, then `next_frame()` until None. A MESSAGE larger than the buffer
+is returned once its beginning is there; its reader takes the `missing` bytes from the socket and calls `skip()`.
+Whenever a MESSAGE passes the turn, call `enter`.
 """
 
 import struct
@@ -23,7 +20,7 @@ _HEADER = struct.Struct("<IB")
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """Frame kind."""
 
     HELLO = 1
     WELCOME = 2
@@ -35,7 +32,7 @@ class Kind(IntEnum):
 
 
 class State(IntEnum):
-    """Of a connection; lane.proto says when it changes."""
+    """Connection state."""
 
     HELLO = 0
     IDLE = 1
@@ -45,14 +42,14 @@ class State(IntEnum):
 
 
 class Side(Enum):
-    """Whose end of the connection it is."""
+    """End of the connection."""
 
     WORKER = "worker"
     SERVER = "server"
 
 
 class Rule(NamedTuple):
-    """A frame that is legal in some state: the state that it leads to, and the sizes that it may have."""
+    """Legal frame."""
 
     after: State
     least: int = 0
@@ -62,13 +59,11 @@ class Rule(NamedTuple):
 Table = Mapping[State, Mapping[int, Rule]]
 
 HELLO_BYTES = 4096
-# A chunk of 2 MiB and what is said of it: parameter_server.proto.
 MESSAGE_BYTES = (2 << 20) + (64 << 10)
-# A MESSAGE that begins a commit: the header, or a whole commit of at most 64 KiB.
+# A commit's first MESSAGE.
 FIRST_MESSAGE_BYTES = SMALL_BYTES
 _CANCEL = Rule(State.CLOSED)
 _END = Rule(State.CLOSED, 0, 8192)
-# Frames that each side may send in each state.
 FROM_WORKER: Table = MappingProxyType(
     {
         State.HELLO: {Kind.HELLO: Rule(State.HELLO, 1, HELLO_BYTES)},
@@ -95,24 +90,24 @@ FROM_SERVER: Table = MappingProxyType(
         State.CLOSED: {},
     }
 )
-# States that a MESSAGE leads to when it says so: proceed, or a footer.
+# States after proceed or a footer.
 TURNS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         State.REPLYING: frozenset({State.COMMITTING, State.IDLE}),
         State.COMMITTING: frozenset({State.REPLYING}),
     }
 )
-# A larger MESSAGE need not fit into the receiver's buffer: its chunk's data begins within HEAD_BYTES.
+# Larger MESSAGEs need not fit the buffer; chunk data begins within HEAD_BYTES.
 BUFFERED_BYTES = 16 << 10
 HEAD_BYTES = 1 << 10
 
 
 class IllegalFrameError(Exception):
-    """The peer sent a frame that the state does not allow, or of an impossible size. The connection ends."""
+    """Illegal frame; close the connection."""
 
 
 class Frame(NamedTuple):
-    """One frame of a `Kind`. `body` is valid until `space` is called; of a large MESSAGE it is the beginning."""
+    """Frame; `body` is valid until `space()`, and only the beginning of a large MESSAGE."""
 
     kind: int
     body: memoryview
@@ -120,16 +115,7 @@ class Frame(NamedTuple):
 
 
 class Lane:
-    """One end of a connection.
-
-    Args:
-        side: this end's.
-        buffer_bytes: memory for what the peer sends; the first frame of the peer must fit.
-
-    Attributes:
-        state: of the connection, as far as this end knows.
-        missing: bytes of the current MESSAGE that are not in the buffer, for its reader to take from the socket.
-    """
+    """One end of a connection; the peer's first frame must fit into `buffer_bytes`."""
 
     def __init__(self, side: Side, buffer_bytes: int) -> None:
         self.missing = 0
@@ -140,7 +126,7 @@ class Lane:
         self.state = State.HELLO
 
     def grow(self, buffer_bytes: int) -> None:
-        """Use a larger buffer from now on."""
+        """Switch to a larger buffer."""
         buffer = memoryview(bytearray(buffer_bytes))
         count = self._stop - self._start
         buffer[:count] = self._buffer[self._start : self._stop]
@@ -148,11 +134,11 @@ class Lane:
 
     @property
     def buffered(self) -> int:
-        """Bytes of the peer that belong to no frame yet."""
+        """Received bytes outside frames."""
         return self._stop - self._start
 
     def space(self) -> memoryview:
-        """Where the peer's next bytes go."""
+        """Memory for the peer's next bytes."""
         if self._start == self._stop:
             self._start = self._stop = 0
         elif self._stop == len(self._buffer):
@@ -162,11 +148,11 @@ class Lane:
         return self._buffer[self._stop :]
 
     def received(self, count: int) -> None:
-        """`count` bytes of the peer are in `space()`."""
+        """Count bytes received into `space()`."""
         self._stop += count
 
     def next_frame(self) -> Frame | None:
-        """The next frame, None when more bytes are needed. Raises IllegalFrameError."""
+        """Return the next frame, or None if incomplete. Raises IllegalFrameError."""
         available = self._stop - self._start - HEADER_BYTES
         if available < 0:
             return None
@@ -176,7 +162,7 @@ class Lane:
         if rule is None:
             raise IllegalFrameError(f"a frame of kind {number} in state {self.state.name}")
         after, least, most = rule
-        if self.state is State.IDLE:  # a commit begins with a message that fits
+        if self.state is State.IDLE:  # a commit's first message must fit
             most = min(most, len(self._buffer) - HEADER_BYTES)
         if not least <= size <= most:
             raise IllegalFrameError(f"a frame of kind {number} with {size} bytes in state {self.state.name}")
@@ -193,11 +179,11 @@ class Lane:
         return Frame(number, self._buffer[begin : self._start], size)
 
     def skip(self, count: int) -> None:
-        """`count` of the missing bytes went elsewhere."""
+        """Count missing bytes as read."""
         self.missing -= count
 
     def header(self, kind: Kind, size: int) -> bytes:
-        """What goes before the `size` bytes of a frame that this end sends now."""
+        """Return the header of a frame sent now; advances the state."""
         rule = self._outgoing[self.state].get(kind)
         if rule is None:
             raise AssertionError(f"{kind.name} in state {self.state.name}")
@@ -205,11 +191,11 @@ class Lane:
         return _HEADER.pack(size, kind)
 
     def enter(self, state: State) -> None:
-        """The MESSAGE that was just received or sent passes the turn."""
+        """Pass the turn after a MESSAGE."""
         if state not in TURNS.get(self.state, ()):
             raise AssertionError(f"from {self.state.name} to {state.name}")
         self.state = state
 
     def close(self) -> None:
-        """Nothing is legal any more."""
+        """Make all frames illegal."""
         self.state = State.CLOSED

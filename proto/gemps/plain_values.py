@@ -1,4 +1,4 @@
-"""A message as plain values: of a status or a history, for `--json` and for whoever draws it."""
+"""Convert messages to plain Python values."""
 
 from typing import Any
 
@@ -16,11 +16,7 @@ _FLOATING = frozenset({FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_F
 
 
 def to_dict(message: Message) -> dict[str, Any]:
-    """The message as protobuf's JSON mapping has it, by the proto's field names and with every field that has a value.
-
-    But numbers are numbers: JSON's mapping makes text of 64-bit integers and of NaN and infinities. Fields that are
-    unset (a loss before the first commit) are left out.
-    """
+    """Apply protobuf's JSON mapping, with proto names and defaults; numbers stay numbers."""
     report = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     _restore_numbers(message, report)
     return report

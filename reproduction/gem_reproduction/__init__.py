@@ -1,5 +1,4 @@
-"""The figures of the paper as declared experiments: runs, a picture, and a verdict on what the paper claims.
+"""The paper's figures as declared experiments; see DESIGN.md.
 
-Hermans and Louppe, 2018, arXiv 1805.08469. Runs are gem_simulator's, on a virtual clock. `DESIGN.md` beside this file
-says how a run is found again, what is kept of it, and what counts as a loss.
+Hermans and Louppe, 2018, arXiv 1805.08469.
 """

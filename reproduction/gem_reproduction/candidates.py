@@ -1,25 +1,13 @@
-"""Rules that were tried in place of GEM's (figure "better-default"): in NumPy, float32, and nowhere else.
+"""Experimental rules in NumPy float32, not offered by the server.
 
-The server does not have them, since the table does not say that it should. u is what is added to theta, m_w the moment
-of worker w, s_w its snapshot; elementwise, in this order, with s_w <- theta at the end:
-
-    signed-moment        m_w <- mu * m_w + delta;  u = sign(m_w) * max(0, kappa * |m_w| - |theta - s_w|)
-    clipped-difference   m_w <- mu * m_w + delta;  u = m_w - (theta - s_w), cut to at most pi_max * |delta| either way
-    tuned-momentum       GEM, with the mu of YellowFin's formula
-
-The first goes where the moment points, also where a delta points elsewhere, and has no upper bound; the second is what
-is missing of the moment, in either direction.
-
-YellowFin: Zhang and Mitliagkas, 2017, "YellowFin and the Art of Momentum Tuning", arXiv 1706.03471, with what its
-authors' code measures. From all workers' deltas as they come (g stands for the gradient), with averages that forget by
-`beta` and are corrected for their beginning at 0:
+YellowFin: Zhang and Mitliagkas, 2017, arXiv 1706.03471. Averages over all workers' deltas (g: gradient) decay by `beta`
+and are bias-corrected:
 
     h = |g|^2;  h_max, h_min = averages of the logarithm of the largest and the least h of the last 20
     C = average(|g|^2) - |average(g)|^2;  D = average(average(|g|) / average(|g|^2))
     mu = max(x^2, ((sqrt(h_max / h_min) - 1) / (sqrt(h_max / h_min) + 1))^2),  2 * C * (1 - x)^3 = D^2 * h_min^2 * x
 
-and mu itself is averaged, from 0.9 on. A rule sees deltas, -eta * g: D^2 * h_min^2 / C and h_max / h_min are the same
-with these. Eta stays what it is: only the momentum is tuned.
+mu is averaged from 0.9 on. Scaling g by -eta leaves mu unchanged.
 """
 
 from __future__ import annotations
@@ -38,16 +26,16 @@ _MU = Setting("momentum", 0.9, 0.0, 0.9999, "mu of each worker's moment")
 _KAPPA = Setting("kappa", 1.0, 0.0, 1e6, "amplification of the energy proxy")
 _PI_MAX = Setting("pi_max", 5.0, 0.0, 1e6, "the largest factor of a delta")
 
-# Of YellowFin's authors: how many gradients the range of the curvature is taken from.
+# YellowFin's curvature window.
 _WINDOW = 20
-# The momentum that is tuned begins where GEM's is, and stays below 1.
+# Bounds of tuned momentum.
 _FIRST_MU, _MOST_MU = 0.9, 0.999
-# So that a gradient of 0 divides nothing by 0; of YellowFin's authors' code.
+# From YellowFin's code.
 _EPSILON = 1e-15
 
 
 class _Moments(UpdateRule):
-    """Each worker has a snapshot and a moment; a subclass says what is added."""
+    """Base with a moment per worker."""
 
     vectors_per_worker = 2
 
@@ -60,7 +48,7 @@ class _Moments(UpdateRule):
         parallel: bool,
     ) -> Statistics:
         (moment,) = state.vectors
-        with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
+        with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moment *= np.float32(self.momentum(delta))
             moment += delta
             drift = parameters - state.snapshot
@@ -70,18 +58,18 @@ class _Moments(UpdateRule):
             return _statistics(update, moment, drift, delta)
 
     def momentum(self, delta: NDArray[np.float32]) -> float:
-        """Mu for this commit."""
+        """Return mu."""
         return self.settings["momentum"]
 
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """What is added to theta; drift = theta - s_w."""
+        """Return the change of theta; drift = theta - s_w."""
         raise NotImplementedError
 
 
 class SignedMoment(_Moments):
-    """`signed-moment`: the way of the moment, by what is left of its energy."""
+    """`signed-moment`: along the moment, by its remaining energy."""
 
     name = "signed-moment"
     known_settings = (_MU, _KAPPA)
@@ -89,14 +77,14 @@ class SignedMoment(_Moments):
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """See the module."""
+        """Return sign(m_w) * max(0, kappa * |m_w| - |drift|)."""
         left = np.float32(self.settings["kappa"]) * np.abs(moment) - np.abs(drift)
         wanted: NDArray[np.float32] = np.sign(moment) * np.maximum(left, np.float32(0))
         return wanted
 
 
 class ClippedDifference(_Moments):
-    """`clipped-difference`: what is missing of the moment."""
+    """`clipped-difference`: what the moment lacks."""
 
     name = "clipped-difference"
     known_settings = (_MU, _PI_MAX)
@@ -104,14 +92,14 @@ class ClippedDifference(_Moments):
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """See the module."""
+        """Return m_w - drift, clipped to pi_max * |delta|."""
         most = np.float32(self.settings["pi_max"]) * np.abs(delta)
         wanted: NDArray[np.float32] = np.clip(moment - drift, -most, most)
         return wanted
 
 
 class TunedMomentum(_Moments):
-    """`tuned-momentum`: GEM with YellowFin's mu, of the whole run."""
+    """GEM with YellowFin's mu."""
 
     name = "tuned-momentum"
     vectors_per_run = 1
@@ -126,13 +114,13 @@ class TunedMomentum(_Moments):
         self._yellowfin = YellowFinMomentum(self.settings["beta"])
 
     def momentum(self, delta: NDArray[np.float32]) -> float:
-        """Measured, this delta included."""
+        """Update mu with this delta."""
         return self._yellowfin.measure(delta)
 
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """GEM's, pi from 0 on."""
+        """Return GEM's update."""
         left = np.float32(self.settings["kappa"]) * np.abs(moment) - np.abs(drift)
         pi = np.clip(left / (np.abs(delta) + np.float32(1e-12)), np.float32(0), np.float32(self.settings["pi_max"]))
         wanted: NDArray[np.float32] = np.multiply(pi, delta, dtype=np.float32)
@@ -140,7 +128,7 @@ class TunedMomentum(_Moments):
 
 
 class YellowFinMomentum:
-    """YellowFin's mu, measured from gradients, or from anything that is proportional to them (see the module)."""
+    """YellowFin's mu, from multiples of gradients."""
 
     def __init__(self, beta: float) -> None:
         self.mu = _FIRST_MU
@@ -155,7 +143,7 @@ class YellowFinMomentum:
         self._gradient: NDArray[np.float64] | None = None
 
     def measure(self, gradient: NDArray[np.float32]) -> float:
-        """Take one more gradient in, and return mu."""
+        """Add a gradient and return mu."""
         values = gradient.astype(np.float64)
         square = float(np.dot(values, values))
         self._window.append(square + _EPSILON)
@@ -179,9 +167,9 @@ class YellowFinMomentum:
 
 
 def momentum_of(distance: float, variance: float, least: float, most: float) -> float:
-    """YellowFin's mu of its measurements: D, C, h_min, h_max (see the module)."""
+    """Compute mu from D, C, h_min, h_max."""
     p = (distance * least) ** 2 / (2 * variance)
-    # x in [0, 1] with p * x = (1 - x)^3: the difference falls there, so halving finds it to the last bit.
+    # Bisect p * x = (1 - x)^3 on [0, 1].
     low, high = 0.0, 1.0
     for _ in range(60):
         x = (low + high) / 2
@@ -198,7 +186,7 @@ CANDIDATES: Mapping[str, type[UpdateRule]] = {
 def _statistics(
     update: NDArray[np.float32], moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
 ) -> Statistics:
-    """As gem_core's rules have them, with u / delta for pi; none is clamped, whatever was cut."""
+    """As gem_core's, with u / delta for pi."""
     moving = delta != 0
     factors = (update[moving] / delta[moving]).astype(np.float64)
     return Statistics(

@@ -1,4 +1,4 @@
-"""How pictures look: one style, curves with a shaded spread over the seeds. The only file that needs matplotlib."""
+"""Style of the pictures. Only this file needs matplotlib."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gem_reproduction.figures.interface import Figure, Group
     from gem_reproduction.runs import Scope
 
-# Few workers light, many dark, then those that no figure has more of; other methods have colours of their own.
 SHADES = ("#9ecae1", "#6baed6", "#3182bd", "#08519c", "#041f4a")
 RULES: Mapping[str, str] = {"gem": "#0a63c2", "downpour": "#c2410c", "adaptive-staleness": "#228833"}
 SGD = "#222222"
@@ -25,12 +24,12 @@ NAMES: Mapping[str, str] = {"gem": "GEM", "downpour": "DOWNPOUR", "adaptive-stal
 
 _DPI = 100
 _COLOURS = 128
-# A logarithmic axis that spans less than so many decades has ticks at 2 and 5, too.
+# Shorter log axes have ticks at 2 and 5.
 _FEW_DECADES = 2.2
 
 
 def picture(figure: Figure, scope: Scope, found: Mapping[str, Group], path: Path) -> None:
-    """Draw a figure to a PNG. Raises ImportError where matplotlib is not installed, OSError."""
+    """Draw a PNG. Raises ImportError without matplotlib, OSError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
     from PIL import Image
@@ -42,7 +41,7 @@ def picture(figure: Figure, scope: Scope, found: Mapping[str, Group], path: Path
     figure.draw(found, canvas)
     drawn = BytesIO()
     canvas.savefig(drawn, dpi=_DPI)
-    # A palette: a third of the bytes. Without time and versions in it, the same results give the same file.
+    # Smaller; without metadata, equal results give equal files.
     palette = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     path.parent.mkdir(parents=True, exist_ok=True)
     palette.save(path, optimize=True)
@@ -56,7 +55,7 @@ def axes_of(
     x_scale: Literal["log", "linear"] = "linear",
     y_scale: Literal["log", "linear"] = "linear",
 ) -> None:
-    """Names and scales of a plot's axes; after its curves are drawn."""
+    """Set axis labels and scales, after drawing curves."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_xscale(x_scale)
@@ -72,7 +71,7 @@ def axes_of(
 def over_seeds(
     axes: Axes, x: Sequence[Sequence[float]], y: Sequence[Sequence[float]], label: str, colour: str, style: str = "-"
 ) -> None:
-    """A curve: the mean over seeds, shaded from the least to the most; a list a seed, cut to the shortest."""
+    """Plot mean and min-max shade, cut to the shortest seed."""
     length = min((len(one) for one in y), default=0)
     if not length:
         return
@@ -85,7 +84,7 @@ def over_seeds(
 
 
 def bars_over_seeds(axes: Axes, x: Sequence[float], y: Sequence[Sequence[float]], label: str, colour: str) -> None:
-    """A point for each x, with a bar from the least to the most of its seeds; what is not finite is not drawn."""
+    """Plot finite values' geometric means with min-max bars."""
     rows = [[value for value in values if np.isfinite(value)] for values in y]
     kept = [(place, values) for place, values in zip(x, rows, strict=True) if values]
     if not kept:
@@ -98,12 +97,12 @@ def bars_over_seeds(axes: Axes, x: Sequence[float], y: Sequence[Sequence[float]]
 
 
 def legend(axes: Axes, **options: Any) -> None:
-    """Of the curves that have a name."""
+    """Add a legend."""
     axes.legend(frameon=False, fontsize=8, **options)
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """0.1 and 1 instead of powers of ten, and some between them where there are few."""
+    """Write 0.1 instead of powers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     least, most = axis.get_view_interval()

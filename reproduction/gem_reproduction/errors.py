@@ -1,5 +1,5 @@
-"""What can be wrong with a reproduction. Each message names the fix."""
+"""Errors of a reproduction; messages name the fix."""
 
 
 class ReproductionError(Exception):
-    """There is no such figure, a run cannot be done, or its folder cannot be used."""
+    """Unknown figure, failed run, or unusable folder."""

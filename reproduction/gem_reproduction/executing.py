@@ -1,8 +1,4 @@
-"""Does runs that are not done yet, as many at once as asked for, each on one thread of a process of its own.
-
-A process does one run after the other, since importing torch and compiling kernels takes seconds. What is done is
-kept at once, so whoever is interrupted goes on from there.
-"""
+"""Executes missing runs in parallel, one thread per process."""
 
 import json
 import multiprocessing
@@ -22,29 +18,19 @@ from gem_reproduction.errors import ReproductionError
 from gem_reproduction.outcomes import Outcome
 from gem_reproduction.runs import Run
 
-# Of every library that a process loads. Sums in convolutions depend on it, and several runs share the machine.
+# Thread counts change convolution sums, and runs share the machine.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
-# What a process of a large run takes at most: 16 workers of AlexNet, two vectors of 57 million numbers each, 9.4e9.
+# Upper bound of a large run: 16 workers of AlexNet take 9.4e9.
 LARGE_BYTES = 10_000_000_000
 
 
 def execute(
     runs: Sequence[Run], folder: Path, jobs: int, on_done: Callable[[Run, Outcome, bool], None]
 ) -> dict[str, Outcome]:
-    """Do those of the runs that `folder` does not have.
+    """Execute runs missing in `folder`; return outcomes by key.
 
-    Args:
-        runs: in any order; the same one may occur several times.
-        folder: where they are kept.
-        jobs: processes at once.
-        on_done: is told every run once: it, what came of it, and whether it was done just now.
-
-    Returns:
-        What came of each, by its key.
-
-    Raises:
-        ReproductionError: a run cannot be done, or not be kept; those that were done by then are.
+    `on_done`: called per run with its outcome and whether it is new. Raises ReproductionError; finished runs are kept.
     """
     wanted = {run.key(): run for run in runs}
     found: dict[str, Outcome] = {}
@@ -56,7 +42,7 @@ def execute(
         else:
             found[key] = outcome
             on_done(run, outcome, False)
-    # The longest first, so that the last ones leave no core idle; at the end those of which memory holds only some.
+    # Longest first; large runs last, limited by memory.
     queue = sorted(missing.values(), key=lambda run: -run.commits)
     together, large = [run for run in queue if not run.large], [run for run in queue if run.large]
     beside = max(1, min(jobs, psutil.virtual_memory().available // LARGE_BYTES))
@@ -84,7 +70,7 @@ def _in_processes(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[tupl
                     run = waiting.pop(future)
                     yield run, _outcome(run, folder, future)
         finally:
-            # After an error, or Ctrl-C: those that are still at work would be waited for, and lose nothing but theirs.
+            # Terminate running processes instead of waiting.
             for process in multiprocessing.active_children() if waiting else ():
                 process.terminate()
             pool.shutdown(cancel_futures=True)
@@ -109,7 +95,7 @@ def _outcome(run: Run, folder: Path, future: "Future[str | None]") -> Outcome:
 
 
 def _perform(description: str, folder: str) -> str | None:
-    """In another process: do the run and keep it. Gives what went wrong that the user can mend."""
+    """Execute and store a run; return the user's error."""
     from gem_simulator import SimulationError
     from gem_worker.errors import TaskError
 
@@ -127,7 +113,7 @@ def _perform(description: str, folder: str) -> str | None:
 
 
 def _follow_the_parent() -> None:
-    """Ctrl-C goes to all processes of a terminal: the parent ends the others. If it is killed, they end themselves."""
+    """The parent handles Ctrl-C, which reaches all processes; exit if it dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
@@ -136,12 +122,12 @@ def _end_with_the_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)  # whatever the main thread computes: nobody waits for it
+    os._exit(1)  # regardless of the main thread
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile have these variables."""
+    """Set variables for children."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,6 +1,6 @@
-"""Momentum SGD in one process, without a server: what figures 5 and 6 compare GEM with.
+"""Momentum SGD without a server, for figures 5 and 6.
 
-torch.optim.SGD with momentum, on the batches, first parameters and dropout of worker 0 of a run with the same seed.
+Uses worker 0's batches, first parameters and dropout.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of it: the loss of each step's batch before the step, and evaluations; the last is of the end."""
+    """Losses before each step, and evaluations; the last is final."""
 
     losses: list[float]
     evaluations: list[Evaluation]
@@ -30,10 +30,7 @@ class Trained:
 
 
 def train(settings: SimulationSettings, task: Task) -> Trained:
-    """Train `settings.steps` steps: eta, batch size, seed, model and evaluate_every are heeded, a step takes a second.
-
-    A loss that is not finite ends the training.
-    """
+    """Train until `settings.steps` or a non-finite loss; a step takes one virtual second."""
     with torch_as_it_was():
         torch.set_num_threads(1)
         model = create_model(settings.model or task.default_model, task.input_shape, task.classes, settings.seed)

@@ -1,8 +1,4 @@
-"""The median of pi, over a model and over each of its tensors: an observer for figures 3, 9 and 10.
-
-The rule `gem` reports the mean of pi and not its median, which no single pass over memory gives. So it is asked for pi
-of every element beforehand.
-"""
+"""Median of pi, over a model and its tensors."""
 
 import math
 
@@ -12,18 +8,14 @@ from numpy.typing import NDArray
 from gem_core import Layout, UpdateRule, WorkerState
 from gem_reproduction.outcomes import Medians
 
-# Commits that are looked at: as many as a picture of a heat map can show.
+# Sampled commits.
 SAMPLES = 100
 
 
 class MedianOfPi:
-    """Looks at every so many commits of a run.
+    """Samples commits of a run.
 
-    Args:
-        rule: of the run; where it has no factor by element, nothing is seen.
-        layout: of the model.
-        commits: how many the run will have; 0: unknown, and every tenth is looked at.
-        workers: of the run. The stride and their number have no common divisor: in a round-robin order each is seen.
+    `commits`: expected number; 0: unknown. The stride is coprime to `workers`, so that round-robin samples cover each.
     """
 
     def __init__(self, rule: UpdateRule, layout: Layout, commits: int, workers: int) -> None:
@@ -36,7 +28,7 @@ class MedianOfPi:
         self.found = Medians([tensor.name for tensor in layout.parameters] if rule.has_factors else [])
 
     def __call__(self, parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
-        """A commit is about to be applied."""
+        """Observe a pending commit."""
         factors = None
         if self._seen % self._stride == 0:
             factors = self._rule.factors(parameters, state, delta, slice(None))

@@ -1,4 +1,4 @@
-"""What is kept of a run: the figures that claims are about, and curves short enough to draw and to keep as JSON."""
+"""Stored results of a run, as JSON."""
 
 import json
 import math
@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 
 from gem_reproduction.runs import Run
 
-# Points of a curve: more than a picture of this size can show.
 POINTS = 100
 
-# What a curve has of each bin of worker steps, as means over the commits of all workers in it.
+# Means per bin of worker steps.
 CURVES = ("at", "loss", "mean_pi", "blocked_fraction", "staleness")
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Means over bins of worker steps; all lists are of one length. `step`: the last one of a bin."""
+    """Means over bins of worker steps; `step`: a bin's last."""
 
     step: list[float] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
@@ -35,10 +34,9 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Medians:
-    """The median of pi over the elements with delta != 0, of some commits (observing.py).
+    """Median of pi over elements with delta != 0.
 
-    tensors: names of the model's parameters. commits: how many had been applied. whole: over the whole model.
-    by_tensor: a row a commit, a column a tensor.
+    commits: applied before. by_tensor: [commit][tensor].
     """
 
     tensors: list[str] = field(default_factory=list)
@@ -49,19 +47,15 @@ class Medians:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run.
+    """Result of one run.
 
     Attributes:
-        evaluations: the last is of the end; its training loss is L, what the claims compare.
-        chance_loss: log(classes), the loss of whoever knows nothing.
-        commits: that were applied. skipped: gradients that were not finite.
-        gave_up: a worker did, after 100 of these in a row.
-        finite: all losses and the last parameters are.
-        tenths: mean loss of the minibatches, with dropout, of each tenth of the commits; and around the middle, from
-            0.45 to 0.55 of them, as `middle`.
-        mean_pi, blocked_fraction, clamped_fraction, staleness: means over all commits.
-        curves, medians: over time.
-        seconds: of the wall clock, that it took.
+        evaluations: the last one is final.
+        chance_loss: log(classes).
+        skipped: non-finite gradients.
+        gave_up: after 100 of these in a row.
+        tenths: mean minibatch loss per tenth of the commits; `middle`: from 0.45 to 0.55.
+        seconds: wall-clock.
     """
 
     evaluations: list[Evaluation]
@@ -82,44 +76,44 @@ class Outcome:
 
     @property
     def loss(self) -> float:
-        """L: the mean loss over all training samples at the end; inf when it is not finite."""
+        """L: final training loss; inf if not finite."""
         loss = self.evaluations[-1].training_loss
         return loss if self.finite and math.isfinite(loss) else math.inf
 
     @property
     def minibatch_loss(self) -> float:
-        """The mean loss of the last tenth's minibatches, with dropout; inf when one was not finite."""
+        """Last tenth's minibatch loss; inf if not finite."""
         return self.tenths[-1] if self.tenths and self.finite else math.inf
 
     @property
     def test_loss(self) -> float:
-        """The mean loss over the held-out samples at the end; inf when it is not finite."""
+        """Final held-out loss; inf if not finite."""
         loss = self.evaluations[-1].test_loss
         return loss if self.finite and math.isfinite(loss) else math.inf
 
     @property
     def accuracy(self) -> float:
-        """The fraction of the held-out samples that are right at the end."""
+        """Final held-out accuracy."""
         return self.evaluations[-1].accuracy
 
     @property
     def has_diverged(self) -> bool:
-        """A gradient, a loss or a parameter was not finite."""
+        """Whether anything was not finite."""
         return self.gave_up or self.skipped > 0 or not math.isfinite(self.loss)
 
     @property
     def has_failed(self) -> bool:
-        """It diverged, or has learnt nothing: it ended no better than chance."""
+        """Whether it diverged or did not beat chance."""
         return self.has_diverged or not self.loss < self.chance_loss
 
     def describe(self) -> dict[str, Any]:
-        """Plain JSON values: what is not finite is None."""
+        """Return JSON values; non-finite becomes None."""
         described: dict[str, Any] = _plain(asdict(self))
         return described
 
     @classmethod
     def from_description(cls, value: Mapping[str, Any]) -> Self:
-        """What `describe` described. Raises KeyError or TypeError for anything else."""
+        """Invert `describe`. Raises KeyError, TypeError."""
         rest = dict(value)
         evaluations = [Evaluation(**_numbers(one)) for one in rest.pop("evaluations")]
         curves = Curves(**{name: _row(one) for name, one in rest.pop("curves").items()})
@@ -130,18 +124,16 @@ class Outcome:
 
 
 def tenths(losses: NDArray[np.float64]) -> tuple[list[float], float]:
-    """(mean of each tenth, mean from 0.45 to 0.55) of the losses of all commits in order."""
+    """Return means of the tenths, and from 0.45 to 0.55."""
     count = len(losses)
     edges = [round(count * part / 20) for part in range(21)]
     return [_mean(losses[edges[at] : edges[at + 2]]) for at in range(0, 20, 2)], _mean(losses[edges[9] : edges[11]])
 
 
 def curves(step: NDArray[np.float64], columns: Mapping[str, NDArray[np.float64]]) -> Curves:
-    """Means over at most POINTS bins of worker steps.
+    """Average over bins of worker steps.
 
-    Args:
-        step: of each commit, from 1: the number of this worker's commits.
-        columns: of each commit, what `CURVES` names.
+    `step`: number of the worker's commit, from 1; `columns`: by commit.
     """
     last = int(step.max(initial=0))
     if not last:
@@ -156,7 +148,7 @@ def curves(step: NDArray[np.float64], columns: Mapping[str, NDArray[np.float64]]
 
 
 def read(folder: Path, run: Run) -> Outcome | None:
-    """What is kept of the run; None: nothing that can be read."""
+    """Read an outcome; None if unreadable."""
     try:
         found = json.loads(path(folder, run).read_text(encoding="utf-8"))
         return Outcome.from_description(found["outcome"])
@@ -165,7 +157,7 @@ def read(folder: Path, run: Run) -> Outcome | None:
 
 
 def write(folder: Path, run: Run, outcome: Outcome) -> None:
-    """Keep it. Whoever is interrupted leaves no half of a file under this name. Raises OSError."""
+    """Store an outcome atomically. Raises OSError."""
     target = path(folder, run)
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_suffix(f".{os.getpid()}")
@@ -174,7 +166,7 @@ def write(folder: Path, run: Run, outcome: Outcome) -> None:
 
 
 def path(folder: Path, run: Run) -> Path:
-    """Where a run is kept."""
+    """Return a run's file."""
     return folder / "runs" / f"{run.key()}.json"
 
 
@@ -183,7 +175,7 @@ def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers that JSON does not have become null."""
+    """Replace non-finite numbers."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Does one run, whatever its method, and keeps what figures need of it."""
+"""Executes one run and extracts its outcome."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from gem_reproduction.runs import Data, Run
 
 
 def perform(run: Run) -> Outcome:
-    """Do it. Raises what gem_simulator and gem_worker raise: TaskError, RuleError, SimulationError."""
+    """Execute a run. Raises TaskError, RuleError, SimulationError."""
     began = time.perf_counter()
     task = _task(run.data, run.settings.task, run.settings.dataset_dir)
     if run.method == "momentum-sgd":
@@ -42,7 +42,7 @@ def _rule(run: Run) -> UpdateRule:
 
 @cache
 def _task(data: Data, name: str, dataset_dir: Path) -> Task:
-    """Loaded once a process: many runs share it."""
+    """Cached: runs share tasks."""
     return load_patterns() if data == "patterns" else create_task(name, TaskOptions(dataset_dir=dataset_dir))
 
 

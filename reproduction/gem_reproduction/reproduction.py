@@ -1,4 +1,4 @@
-"""A reproduction: runs what the chosen figures need, judges them, draws them, and writes down what was found."""
+"""Runs, judges and draws figures."""
 
 import json
 import math
@@ -21,7 +21,7 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A figure, what was found, and where its picture is."""
+    """A figure's verdicts and picture."""
 
     figure: Figure
     verdicts: list[Verdict]
@@ -30,7 +30,7 @@ class Finding:
 
 
 def runs_of(figures: Sequence[Figure], scope: Scope) -> list[Run]:
-    """What they need; a run that several figures need is there once."""
+    """Return the figures' runs without duplicates."""
     runs = {run.key(): run for figure in figures for seeds in figure.runs(scope).values() for run in seeds}
     return list(runs.values())
 
@@ -42,18 +42,9 @@ def reproduce(
     jobs: int,
     on_done: Callable[[Run, Outcome, bool], None] = lambda run, outcome, new: None,
 ) -> list[Finding]:
-    """Run, judge, draw, and write `results.json`.
+    """Run, judge, draw and write `results.json`.
 
-    Args:
-        figures: of the registry.
-        scope: how much, and on what.
-        folder: for runs, pictures and results; runs that it has are not done again.
-        jobs: processes at once.
-        on_done: is told every run once: it, what came of it, and whether it was done just now.
-
-    Raises:
-        ReproductionError: a run cannot be done, or the folder cannot be written.
-        ImportError: matplotlib is not installed.
+    Runs in `folder` are reused. Raises ReproductionError, or ImportError without matplotlib.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +66,7 @@ def _find(figure: Figure, scope: Scope, outcomes: Mapping[str, Outcome], folder:
 
 
 def results(findings: Sequence[Finding], scope: Scope) -> dict[str, Any]:
-    """All that was found, as plain JSON values; an infinite number is null, and what is not known is left out."""
+    """Return JSON values; inf becomes null, NaN is omitted."""
     return {
         "gemps": version("gemps"),
         "torch": version("torch"),

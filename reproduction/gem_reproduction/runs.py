@@ -1,8 +1,4 @@
-"""What is run: one training, by its settings; and how much of everything a reproduction asks for.
-
-A run is known by its settings and by what computed it, not by the figure that asked for it: figures that need the same
-run share it, and a run that is done is not done again.
-"""
+"""Runs, keyed by settings and versions and shared by figures."""
 
 import hashlib
 import json
@@ -18,24 +14,24 @@ from pydantic import ValidationError
 
 from gem_reproduction.errors import ReproductionError
 
-# Of what a run's file holds; a run of another format is done again.
+# Of run files; others are run again.
 FORMAT = 1
 
-# simulation: gem_simulator's. momentum-sgd: one process without a server (momentum_sgd.py).
+# momentum-sgd: without a server.
 Method = Literal["simulation", "momentum-sgd"]
-# task: what the settings name. patterns: images that are made for figure 7 (patterns.py).
+# patterns: synthetic images.
 Data = Literal["task", "patterns"]
 
-# One pass over MNIST's 60 000 images at 64 a step, as in the paper.
+# One pass over MNIST with batch 64.
 PAPER_STEPS = 937
-# The least that its claims are judged on.
+# Fewest steps for judging claims.
 QUICK_STEPS = 200
 PAPER_SEEDS = 3
 
 
 @cache
 def _version(package: str) -> str:
-    """Looked up once: a reproduction has thousands of runs, and every look reads files."""
+    """Cached: lookups read files."""
     return version(package)
 
 
@@ -43,12 +39,7 @@ def _version(package: str) -> str:
 class Run:
     """One training.
 
-    Attributes:
-        settings: of it. For momentum SGD those of its one worker: eta, batch, seed, steps, task and model.
-        method, data: see above.
-        candidate: a rule of candidates.py in place of that of the settings, whose settings it takes.
-        large: the model has so many parameters that memory may hold one such run only, and that medians of pi take
-            longer than a step: there are none.
+    `candidate`: replaces the settings' rule. `large`: runs alone if memory is short, without medians of pi.
     """
 
     settings: SimulationSettings
@@ -58,30 +49,30 @@ class Run:
     large: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """Plain JSON values from which the same run can be made again."""
+        """Return JSON values for `from_description`."""
         settings = self.settings.model_dump(mode="json")
         described = {"settings": settings, "method": self.method, "data": self.data, "large": self.large}
         return described | ({"candidate": self.candidate} if self.candidate else {})
 
     @classmethod
     def from_description(cls, value: Mapping[str, Any]) -> Self:
-        """What `describe` described."""
+        """Invert `describe`."""
         candidate = value.get("candidate", "")
         return cls(SimulationSettings(**value["settings"]), value["method"], value["data"], candidate, value["large"])
 
     def key(self) -> str:
-        """16 hexadecimal digits of SHA-256 over what decides its result: description, gemps, torch."""
+        """Return 16 hexadecimal digits of SHA-256 over description and versions."""
         decisive = self.describe() | {"format": FORMAT, "gemps": _version("gemps"), "torch": _version("torch")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def commits(self) -> int:
-        """How many it has at most, if its budget says so; else 0."""
+        """Upper limit from the budget, or 0."""
         budgets = (self.settings.steps * self.settings.workers, self.settings.commits)
         return min((one for one in budgets if one), default=0)
 
     def title(self) -> str:
-        """A few words for whoever watches."""
+        """Return a short description."""
         settings = self.settings
         if self.method == "momentum-sgd":
             return f"momentum SGD, eta {settings.eta:g}, {settings.steps} steps, seed {settings.seed}"
@@ -99,13 +90,7 @@ class Run:
 class Scope:
     """How much is run, and on what.
 
-    Attributes:
-        quick: the short form, which shows the same claims with fewer steps.
-        task, model, dataset_dir: as in gem_worker.
-        images: folder of images for figure 7; None: it makes some.
-        steps: of each worker, where a figure does not say otherwise.
-        seeds: runs that are averaged: 0, 1, ...
-        rule_settings: of GEM, in place of its defaults; to see what becomes of the claims.
+    `images`: for figure 7; None: synthetic. `rule_settings`: of GEM.
     """
 
     quick: bool = False
@@ -118,13 +103,13 @@ class Scope:
     rule_settings: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self) -> "Scope":
-        """For runs that no claim depends on which must hold: the quick form has one seed of them."""
+        """Return a scope for non-binding claims: one seed if quick."""
         return replace(self, seeds=1) if self.quick else self
 
     def simulations(
         self, rule: str = "gem", *, data: Data = "task", candidate: str = "", large: bool = False, **settings: Any
     ) -> tuple[Run, ...]:
-        """The same run over all seeds: GEM unless told otherwise, round-robin, eta 0.05, batch 64."""
+        """Declare a run over seeds: default GEM, round-robin, eta 0.05, batch 64."""
         rule_settings = settings.pop("rule_settings", {})
         if rule == "gem" and not candidate:
             rule_settings = {**rule_settings, **self.rule_settings}
@@ -139,14 +124,14 @@ class Scope:
         )
 
     def momentum_sgd(self, **settings: Any) -> tuple[Run, ...]:
-        """Momentum SGD over all seeds, on the batches of worker 0."""
+        """Declare momentum SGD over seeds."""
         return tuple(
             Run(self._settings(workers=1, rule="downpour", seed=seed, **settings), "momentum-sgd")
             for seed in range(self.seeds)
         )
 
     def _settings(self, **given: Any) -> SimulationSettings:
-        """All fields are given, so that no environment variable changes a declared experiment."""
+        """Pass every field, so that environment variables change nothing."""
         defaults = {
             name: one.get_default(call_default_factory=True, validated_data={})
             for name, one in SimulationSettings.model_fields.items()
@@ -161,7 +146,7 @@ class Scope:
             raise ReproductionError(f"{where}: {error.errors()[0]['msg']}") from None
 
     def describe(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return JSON values."""
         return {
             "quick": self.quick,
             "task": self.task,
@@ -173,7 +158,7 @@ class Scope:
         }
 
     def subtitle(self) -> str:
-        """What pictures say of it."""
+        """Return the pictures' subtitle."""
         changed = "".join(f", {name} = {value:g}" for name, value in self.rule_settings.items())
         seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
         return f"{self.model} on {self.task}, round-robin, {self.steps} steps, {seeds}{changed}"

@@ -1,11 +1,11 @@
-"""The failure after which a server must stop, for whoever waits for one."""
+"""The error that stops the server."""
 
 import asyncio
 import contextlib
 
 
 class Breakdown:
-    """The first such failure, if there was one. The event loop's thread only."""
+    """The first fatal error."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -15,18 +15,18 @@ class Breakdown:
         return self._error is not None
 
     def note(self, error: BaseException) -> None:
-        """This has failed; what fails after it counts no more."""
+        """Record the first error."""
         if self._error is None:
             self._error = error
             self._happened.set()
 
     def check(self) -> None:
-        """Raise it."""
+        """Raise the recorded error."""
         if self._error is not None:
             raise self._error
 
     async def watch(self, seconds: float) -> None:
-        """Wait for that long, and raise it as soon as there is one."""
+        """Wait for `seconds`, or until an error, which it raises."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._happened.wait(), seconds)
         self.check()

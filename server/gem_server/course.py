@@ -1,4 +1,4 @@
-"""When this process saw its run begin and end, and its newest worker come. It decides nothing; see `ending.py`."""
+"""Times of the run's progress."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from gem_server.state.run import RunState
 
 
 class Course:
-    """Moments in seconds, on the clock that was handed in. The event loop's thread only."""
+    """Times in seconds on `clock`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class Course:
         self.last_join: float | None = None
 
     def note(self, state: RunState) -> None:
-        """The run is in this state from now on."""
+        """Record a change of state."""
         if state is RunState.TRAINING:
             self._training_since = self._clock()
         elif state is RunState.FINISHED:
@@ -27,7 +27,7 @@ class Course:
         return self._clock() - self._started_at
 
     def run_seconds(self) -> float:
-        """Seconds of training in this process: they stand still when the run is finished."""
+        """Seconds of training in this process."""
         if self._training_since is None:
             return 0.0
         return (self._clock() if self.finished_since is None else self.finished_since) - self._training_since

@@ -1,24 +1,17 @@
-"""When the log says that nobody trains. A decision, no more: it takes the clock, and returns what is to be said."""
+"""Warning for a run without workers."""
 
-# People look at the log long before.
 PATIENCE_SECONDS = 60.0
 
 
 class Desertion:
-    """Tells once, each time, that an unfinished run has been without a worker for a minute."""
+    """Warns of an unfinished run without workers."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._told = False
 
     def look(self, now: float, *, workers: int, finished: bool) -> str | None:
-        """Return what is to be said at this moment, if anything.
-
-        Args:
-            now: seconds, on any clock, as long as it is the same one each time.
-            workers: those that are joined.
-            finished: whether the run is.
-        """
+        """Return the warning to log, if any. `now` in seconds."""
         if workers or finished:
             self._since, self._told = None, False
         elif self._since is None:

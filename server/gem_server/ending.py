@@ -1,4 +1,4 @@
-"""When a server that ends with its run may end. A decision, no more: it takes the clock, and returns its reason."""
+"""When a server with `exit_when_finished` exits."""
 
 
 def reason_to_exit(
@@ -11,17 +11,10 @@ def reason_to_exit(
     linger: float,
     grace: float,
 ) -> str | None:
-    """Return why a server whose run is finished need not wait any longer; None: it must.
+    """Return why a server with a finished run can exit; None: it must wait.
 
-    Args:
-        now: seconds, on the clock of `finished_at` and `last_join`.
-        finished_at: when the run was finished, or when serving began if it was finished before this process.
-        last_join: when a worker joined last; None: none has since this process started.
-        sessions: workers that are joined.
-        watchers: calls of WatchStatus, which are owed the report that says how the run ended, or stay for what they
-            still have to read.
-        linger: seconds after the last join in which further workers may still come.
-        grace: seconds to wait for those who do not come, do not leave, or go on watching.
+    Times are in seconds. `finished_at`: when serving began, if finished before. `linger`: wait for further joins;
+    `grace`: wait for workers and watchers. Watchers must receive the final report.
     """
     patience = max(grace, linger)
     if now - finished_at >= patience:

@@ -1,7 +1,4 @@
-"""Why the server refuses a call: plain exceptions, which say whose fault it is and whether to try again.
-
-Nothing here knows gRPC; `service/status_codes.py` is the one table that turns these into status.
-"""
+"""Reasons to refuse a call; `service/status_codes.py` maps them to gRPC."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -11,7 +8,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Fault(Enum):
-    """Who has to do something about it."""
+    """Who must act."""
 
     CALLER = "the caller sent something wrong: sending it again won't help"
     SITUATION = "nobody: legal, but not now or not here; the message says what to do"
@@ -19,7 +16,7 @@ class Fault(Enum):
 
 
 class Reason(Enum):
-    """The reasons of `gemps.v1.ErrorReason`, by the same names, each with whose fault it is."""
+    """The members of `gemps.v1.ErrorReason`."""
 
     MALFORMED = Fault.CALLER, 1
     OUT_OF_ORDER = Fault.CALLER, 2
@@ -54,14 +51,14 @@ class Reason(Enum):
 
     @property
     def fault(self) -> Fault:
-        """Whose fault it is."""
+        """Who must act."""
         return self.value[0]
 
 
 class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error of this program
-    """A call is refused, and nothing was changed.
+    """A call was refused and changed nothing.
 
-    `retry_after` in seconds: the identical call may succeed then. None: do not retry as it is.
+    `retry_after`: seconds until the identical call may succeed; None: do not retry it unchanged.
     """
 
     def __init__(
@@ -79,9 +76,9 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         self.metadata = metadata
 
     def again(self) -> "Refusal":
-        """A fresh copy to raise: an exception that was raised keeps its traceback, and every frame in it, alive."""
+        """Return a copy to raise: tracebacks keep frames alive."""
         return Refusal(self.reason, self.message, retry_after=self.retry_after, metadata=self.metadata)
 
 
 class StartupError(Exception):
-    """The server cannot start as it was asked to; the message is one line that names the fix."""
+    """The server cannot start; the message is one line with the fix."""

@@ -1,7 +1,4 @@
-"""What a server keeps on the disk: the parts of `durability`, put together by the settings, begun and ended in order.
-
-Without a data directory nothing is kept, and nothing here does anything.
-"""
+"""Assembles `durability`, if there is a data directory."""
 
 import asyncio
 import json
@@ -31,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 class Persistence:
-    """The data directory of one run: `attach`, `recover`, `write_whenever_due`; `end_log`, `write_last`, `release`.
+    """The data directory of one run. Event loop thread only.
 
-    `on_failure`: the disk cannot be trusted any more. The event loop's thread only.
+    Call order: `attach`, `recover`, `write_whenever_due`, `end_log`, `write_last`, `release`.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class Persistence:
         self.checkpointer: Checkpointer | None = None
 
     def attach(self, applier: Applier) -> None:
-        """Take the state of checkpoints from this one, between two of its requests."""
+        """Create the checkpointer, which reads state through `applier`."""
         settings = self._settings
         if settings.data_dir is None:
             return
@@ -77,7 +74,7 @@ class Persistence:
             applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
 
     async def recover(self) -> None:
-        """Take the directory, and bring back what is in it when that is wanted. Raises StartupError."""
+        """Lock the directory; resume if requested. Raises StartupError."""
         data_dir = self._settings.data_dir
         if data_dir is None:
             return
@@ -118,44 +115,41 @@ class Persistence:
             self.checkpointer.written_at = monotonic()
 
     async def write_whenever_due(self) -> None:
-        """Write checkpoints for as long as the server serves."""
+        """Write checkpoints until cancelled."""
         if self.checkpointer is not None:
             level = self._settings.durability_level
             await self.checkpointer.write_whenever_due(0.0 if level == "none" else self._settings.checkpoint_interval)
 
     def soon(self) -> None:
-        """Let a checkpoint be written as soon as it can, if there is something new."""
+        """Request a checkpoint if anything changed."""
         if self.checkpointer is not None:
             self.checkpointer.soon()
 
     def run_finished(self) -> None:
-        """Have that written, although no commit may have come since the newest checkpoint."""
+        """Request a checkpoint even if no commit is new."""
         if self.checkpointer is not None:
             self.checkpointer.newest_version = None
             self.checkpointer.soon()
 
     @property
     def all_is_synced(self) -> Callable[[], Awaitable[None]] | None:
-        """What an answer waits for before it shows the state; None: for nothing."""
+        """Waits until the current state is durable."""
         return self._all_is_synced if self.log is not None else None
 
     @property
     def first_is_written(self) -> Callable[[], Awaitable[None]] | None:
-        """What an Initialize waits for before it is acknowledged; None: for nothing."""
+        """Waits until an Initialize is durable."""
         if self.checkpointer is None or self._settings.durability_level == "none":
             return None
         return self.checkpointer.first_is_written
 
     async def end_log(self) -> None:
-        """Finish the log: what was applied is on the disk. Harmless a second time."""
+        """Write all applied commits to the log. Idempotent."""
         if self.log is not None:
             await self.log.close()
 
     async def write_last(self) -> None:
-        """Write how things stand, when nothing changes any more; unless the newest checkpoint says that already.
-
-        Raises OSError, StorageFailure.
-        """
+        """Write the final checkpoint, if needed. Raises OSError, StorageFailure."""
         writer = self.checkpointer
         if writer is None or self._central.layout is None:
             return
@@ -164,7 +158,7 @@ class Persistence:
             await writer.write_last()
 
     def release(self) -> None:
-        """Leave the directory to others. Harmless a second time."""
+        """Unlock the directory. Idempotent."""
         if self._lock is not None:
             self._lock.release()
 
@@ -195,7 +189,7 @@ class Persistence:
         return run_record.describe(self._run, self._workers, self._ledger, self._settings.seed)
 
     def _says_all(self, place: Path) -> bool:
-        """Whether this checkpoint, which is of the last version, has all of the state, and no log behind it."""
+        """Whether this checkpoint of the current version is complete, without a log after it."""
         try:
             written = json.loads((place / checkpoint.STATE_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):

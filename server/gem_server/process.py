@@ -1,4 +1,4 @@
-"""The server as a process: until SIGTERM or SIGINT, or until its run is finished."""
+"""The server as a process."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ EXIT_OK, EXIT_FAILED, EXIT_CANNOT_START = 0, 1, 2
 
 
 def serve(settings: ServerSettings) -> int:
-    """Run a server in this process; returns its exit code: 0 after a clean end, 1 a failure, 2 if it cannot start.
+    """Run a server until its end; return the exit code: 0 clean, 1 failure, 2 cannot start.
 
-    SIGTERM and SIGINT drain it: new work is refused, complete commits are applied, a checkpoint is written.
+    SIGTERM and SIGINT drain it: complete commits are applied, a checkpoint is written.
     """
     keep_what_messages_used()
     _take_descriptors()
@@ -33,7 +33,7 @@ def serve(settings: ServerSettings) -> int:
 
 
 def _take_descriptors() -> None:
-    """As many as the system allows: a worker costs two, and up to seven more with shared memory."""
+    """A worker uses two descriptors; with shared memory, up to nine."""
     try:
         import resource
     except ImportError:  # Windows
@@ -44,11 +44,11 @@ def _take_descriptors() -> None:
 
 
 async def run(settings: ServerSettings, files: Files | None = None) -> int:
-    """The same within a running event loop, on another disk if need be; raises StartupError."""
+    """Run a server in the running event loop. Raises StartupError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):  # Windows: KeyboardInterrupt ends asyncio.run instead
+        with contextlib.suppress(NotImplementedError):  # Windows: KeyboardInterrupt ends asyncio.run
             loop.add_signal_handler(number, stop.set)
     server = Server(settings, files=files)
     starting = asyncio.create_task(server.start())

@@ -1,4 +1,4 @@
-"""Memory of this process, and what it may have: from /proc and the control group on Linux, psutil elsewhere."""
+"""Memory of this process and its limits."""
 
 import contextlib
 import ctypes
@@ -8,15 +8,14 @@ from pathlib import Path
 import psutil
 
 DEFAULT_SHARE = 0.8
-# glibc's mallopt (malloc.h). Messages, and what gRPC reads them into, are far smaller than MAPPED_FROM; the vectors of
-# large models are larger, and go back to the system when they are freed. KEPT is what some gRPC streams have under
-# way, and what a flood of messages leaves behind.
+# mallopt parameters (glibc's malloc.h). MAPPED_FROM is larger than gRPC messages, smaller than large models' vectors,
+# which are unmapped when freed. KEPT covers messages in flight.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 MAPPED_FROM, KEPT = 8 << 20, 16 << 20
 
 
 def anonymous_bytes() -> int:
-    """Resident anonymous memory: what the process itself holds, without mapped files and shared regions."""
+    """Return resident anonymous memory (if not on Linux: all), in bytes."""
     with contextlib.suppress(OSError, ValueError):  # not Linux
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("RssAnon:"):
@@ -25,11 +24,9 @@ def anonymous_bytes() -> int:
 
 
 def keep_what_messages_used() -> None:
-    """Let freed memory of message size be used again instead of going back to the system (glibc only).
+    """Make malloc reuse message-sized memory, to avoid page faults (glibc only).
 
-    By default malloc maps each large message afresh, and the kernel clears its pages once more, 4 KiB at a time: 5 ms
-    of processor time for each commit of 4.2 million parameters. Who has set one of the thresholds in the environment
-    has decided already.
+    Does nothing if the environment configures malloc.
     """
     if any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")):
         return
@@ -40,15 +37,15 @@ def keep_what_messages_used() -> None:
 
 
 def default_limit() -> int:
-    """80 % of the memory of the machine, or of the control group (container, systemd unit) if that has less."""
+    """Return 80 % of the smaller of machine's and control group's memory."""
     return int(min(psutil.virtual_memory().total, *group_limits(Path("/"))) * DEFAULT_SHARE)
 
 
 def group_limits(root: Path) -> list[int]:
-    """The limits of this process's control groups and of the groups around them, in bytes (version 1 and 2).
+    """Return the memory limits of this process's control groups, in bytes (versions 1 and 2).
 
-    A container may see its own group at the root of the mount, whatever path it has outside, so every group on the way
-    to the root is asked. A group without a limit says "max" (version 2) or a number beyond any machine's memory.
+    Reads all ancestors: a container may see its group at the mount's root. Without a limit, the value is no number, or
+    huge.
     """
     files = []
     with contextlib.suppress(OSError):  # not Linux
@@ -62,6 +59,6 @@ def group_limits(root: Path) -> list[int]:
                 files += [mount / one / "memory.limit_in_bytes" for one in (group, *group.parents)]
     limits = []
     for file in files:
-        with contextlib.suppress(OSError, ValueError):  # not there, or no limit
+        with contextlib.suppress(OSError, ValueError):
             limits.append(int(file.read_text(encoding="ascii")))
     return limits

@@ -1,7 +1,4 @@
-"""The ready file: there while the server serves, and fresh as long as its event loop runs.
-
-For supervisors and health checks that should neither start a program nor open a port. It knows nothing of the server.
-"""
+"""Ready file for health checks: exists while the server serves, fresh while its event loop runs."""
 
 import asyncio
 import json
@@ -11,14 +8,13 @@ from pathlib import Path
 
 from gem_server.errors import StartupError
 
-# Seconds between two renewals: one write of metadata, and often enough for a check that looks every ten seconds or so.
 RENEW_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
 
 class ReadyFile:
-    """One file: `prepare`, then `announce`, then `withdraw`; all on one event loop."""
+    """One ready file; belongs to one event loop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,7 +23,7 @@ class ReadyFile:
         self._renewing: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """Remove what a killed server left, and make sure that the file can be written. Raises StartupError."""
+        """Check that the path is writable; remove a stale file. Raises StartupError."""
         try:
             self._path.unlink(missing_ok=True)
             self._beside.touch()
@@ -39,17 +35,14 @@ class ReadyFile:
             ) from error
 
     def announce(self, host: str, port: int, dashboard: str = "") -> None:
-        """Write address, port, this process's id, and where a dashboard is, in one step; then touch the file often.
-
-        The event loop touches it: when that hangs, the file grows old.
-        """
+        """Write the file atomically, then touch it from the event loop."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         content = {"address": address, "port": port, "pid": os.getpid()}
         self._content = json.dumps(content | ({"dashboard": dashboard} if dashboard else {}))
         self._renewing = asyncio.create_task(self._write_and_renew())
 
     def withdraw(self) -> None:
-        """Remove the file, for good. Harmless a second time."""
+        """Remove the file. Idempotent."""
         if self._renewing is not None:
             self._renewing.cancel()
         try:
@@ -73,6 +66,6 @@ class ReadyFile:
     def _renew(self) -> None:
         try:
             os.utime(self._path)
-        except FileNotFoundError:  # the first time, or somebody has removed it
+        except FileNotFoundError:
             self._beside.write_text(self._content, encoding="utf-8")
             self._beside.replace(self._path)

@@ -1,8 +1,6 @@
-"""Writes the run's trace (gem_trace) while it happens, on a thread of its own, in the order in which it happens.
+"""Writes the run's trace (gem_trace) on a separate thread.
 
-A commit has been written, though not synced, before its worker hears of it: so a trace survives the process, and its
-last part may be missing after a power loss. When the file cannot be written any more the trace ends there, with an
-error in the log, and training goes on: nothing that the server promises depends on it.
+A commit is written, not synced, before its reply. After a write error the trace ends and training continues.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
 
-# What a trace says of the run beside its rule: all that decides about order, eta and end.
+# All that determine order, eta and end.
 RECORDED_SETTINGS = frozenset(
     {
         *("eta", "eta_schedule", "eta_warmup", "eta_step_every", "eta_step_factor", "eta_decay_commits", "eta_min"),
@@ -36,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """The trace of one server process, in the file of `--record`. The event loop's thread only; `clock` in seconds."""
+    """The trace of one process. Event loop thread only."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
         if settings.record is None:
@@ -50,9 +48,9 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1, "gem-trace")
 
     async def start(self, rule: UpdateRule, central: CentralVariable, run: str) -> None:
-        """Open the file, and say what starts, with which parameters if there are any yet; `run` is the run's identity.
+        """Open the file; record the start of the run with this identity.
 
-        Raises StartupError when the file cannot be had, or holds a run that does not go on here.
+        Raises StartupError if that fails or the file holds another run.
         """
         try:
             writer = self._writer = await asyncio.to_thread(TraceWriter, self._path)
@@ -86,7 +84,7 @@ class Recorder:
             await self.bound(central)
 
     async def bound(self, central: CentralVariable) -> None:
-        """The central variable has its first parameters, or those that were recovered."""
+        """Record the first or recovered parameters."""
         layout = central.layout
         if layout is None:
             raise AssertionError("there are no parameters to record")
@@ -95,7 +93,7 @@ class Recorder:
         await self._appended(event | {"layout": layout.describe()}, (_bytes_of(central.parameters), *rest))
 
     def joined(self, session: Session) -> None:
-        """A session began."""
+        """Record the start of a session."""
         worker, joining = session.worker, session.joining
         self._append(
             {
@@ -113,21 +111,21 @@ class Recorder:
         )
 
     def left(self, session: Session) -> None:
-        """A session ended."""
+        """Record the end of a session."""
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
     def pulled(self, session: Session, is_first: bool) -> None:
-        """A session's newest snapshot was made the central variable; the first time its moment was made 0."""
+        """Record a refreshed snapshot; `is_first`: its moment was reset."""
         self._append({"event": "pulled", "session": session.number, "reset": is_first})
 
     def forgotten(self, session: Session) -> None:
-        """The rule took the worker of a session that had ended out of what it keeps of the run."""
+        """Record that the rule forgot a worker."""
         self._append({"event": "forgotten", "session": session.number})
 
     async def committed(
         self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
     ) -> None:
-        """A commit was applied, and made this clock. Its buffer is read until this returns."""
+        """Record an applied commit; reads its buffer until it returns."""
         buffer = request.hold.buffer
         if buffer is None:
             raise AssertionError("a commit without its delta")
@@ -146,7 +144,7 @@ class Recorder:
         await self._appended(event, (_bytes_of(buffer.parameters), buffer.rest))
 
     async def close(self, central: CentralVariable) -> None:
-        """The server has ended with this. Harmless when it never started, or a second time."""
+        """Record the end of the process; close. Idempotent."""
         if self._writer is not None:
             has_any = central.layout is not None
             found = await asyncio.to_thread(digest, central.parameters, central.buffers) if has_any else None
@@ -154,7 +152,7 @@ class Recorder:
         await self.abandon()
 
     async def abandon(self) -> None:
-        """End without saying what the run has come to. Harmless when it never started, or a second time."""
+        """Close without recording the end. Idempotent."""
         self._thread.submit(self._end)
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -166,7 +164,7 @@ class Recorder:
         await asyncio.wrap_future(done)
 
     def _write(self, event: dict[str, Any], payload: Sequence[memoryview]) -> None:
-        """On the trace's thread."""
+        """Trace thread."""
         if self._writer is None:
             return
         try:
@@ -176,7 +174,7 @@ class Recorder:
             self._end()
 
     def _end(self) -> None:
-        """On the trace's thread."""
+        """Trace thread."""
         writer, self._writer = self._writer, None
         if writer is None:
             return

@@ -1,4 +1,4 @@
-"""The server: its parts put together, started, watched and stopped. `process.py` runs it as a process."""
+"""The server: its parts assembled, started, watched and stopped."""
 
 import asyncio
 import logging
@@ -58,11 +58,11 @@ from gem_trace import OrderError, read_order
 if TYPE_CHECKING:
     from gem_server.web.web_server import WebServer
 
-# Entries and names that outlive their sessions: a few generations of the largest run.
+# Workers and ledger entries, relative to max_sessions.
 REMEMBERED_FACTOR = 4
-# How long replies that are on their way may go on after the queue was finished.
+# For replies in flight.
 STOP_GRACE_SECONDS = 5.0
-# Of theta, where a worker's snapshot is something else: one is being written, one waits for that, one comes.
+# Of theta: one being written, one waiting, one new.
 LOGGED_COPIES = 3
 MAX_TICK_SECONDS = 0.5
 MAX_PORT = 65535
@@ -72,11 +72,10 @@ logger = logging.getLogger(__name__)
 
 
 class Server:
-    """One parameter server. `start`, then `wait_until_done` or whatever else, then `stop`; all on one event loop.
+    """One parameter server: `start`, `wait_until_done`, `stop`, on one event loop.
 
-    `make_queue(ring, started)` puts another order of serving in (`ring()`: live sessions that have budget left;
-    `started()`: whether training has started); by default it is the one of `settings.order`. `files` puts another disk
-    under the data directory.
+    `make_queue(ring, started)` sets the order of serving (`ring()`: live sessions with budget; `started()`: whether
+    training has started). `files` replaces the disk.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Server:
         )
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
         self._kernel_thread = ThreadPoolExecutor(1, "gem-kernel")
-        # Half of the cores: the other half is for the kernels.
+        # The kernels need the other half.
         copies = min(self.staging.capacity, max(1, len(os.sched_getaffinity(0)) // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
         self.telemetry = Telemetry(
@@ -174,16 +173,16 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where gRPC listens; 0 before `start`."""
+        """Port of gRPC; 0 before `start`."""
         return self._ports.ordinary
 
     @property
     def web_urls(self) -> dict[str, str]:
-        """Where the pages are, by the setting that asked for them."""
+        """URLs of the web pages, by flag."""
         return {} if self._web is None else dict(self._web.urls)
 
     async def start(self) -> int:
-        """Bind, compile, recover, serve; returns the port. Raises StartupError with the fix in its message."""
+        """Start serving; return the port. Raises StartupError."""
         settings = self.settings
         if self._ready_file is not None:
             self._ready_file.prepare()
@@ -247,13 +246,13 @@ class Server:
         return self.port
 
     async def wait_until_done(self) -> None:
-        """Return when the run is finished and `exit_when_finished` says so. Raises what broke the server."""
+        """Return when `exit_when_finished` permits. Raises the server's error."""
         while (reason := self._reason_to_exit()) is None:
             await self._breakdown.watch(MAX_TICK_SECONDS)
         logger.info("the run is finished, and %s: ending", reason, extra={"event": "ending", "reason": reason})
 
     async def stop(self) -> None:
-        """Drain: not serving, no new work, finish the queue, checkpoint, stop. Harmless a second time."""
+        """Drain, write the last checkpoint and stop. Idempotent."""
         if not self._listener.is_open:
             return
         self.gate.draining = True
@@ -295,8 +294,6 @@ class Server:
         clock = self.central.clock
         logger.info("stopped at clock %d", clock, extra={"event": "stopped", "clock": clock})
 
-    # --- starting
-
     def _queue_of_settings(self, _: object, started: Callable[[], bool]) -> RequestQueue:
         if self._turns is None:
             return FifoQueue(started)
@@ -317,13 +314,13 @@ class Server:
 
     async def _open_web(self) -> None:
         if self.settings.dashboard or self.settings.metrics:
-            from gem_server.web.opening import open_web  # and aiohttp with it: only where somebody looks
+            from gem_server.web.opening import open_web  # imports aiohttp
 
             has_factors = self.rule.has_factors
             self._web = await open_web(self.settings, self._status, self._history, has_factors=has_factors)
 
     async def _compile(self) -> None:
-        """Compile the kernels on the thread that will launch them."""
+        """On the thread that launches the kernels."""
 
         def compile_kernels() -> None:
             configure_threads(self.settings.threads)
@@ -407,10 +404,8 @@ class Server:
             ),
         )
 
-    # --- while it runs
-
     def _listen_to_changes(self) -> None:
-        """What waits for the run or for sessions looks again when they change."""
+        """Subscribe to changes."""
 
         def look_again(_: object = None) -> None:
             self.queue.sessions_changed()
@@ -443,7 +438,7 @@ class Server:
         self.run.on_change.append(run_changed)
 
     def _measure(self, interval: Interval) -> None:
-        """What is so at the end of an interval of the run's curves."""
+        """Sample the gauges recorded at the end of a history interval."""
         interval.clock = self.central.clock
         interval.jain_index = self.sessions.fairness.index(self.sessions.live_workers())
         interval.workers = len(self.sessions)
@@ -466,7 +461,7 @@ class Server:
         )
 
     async def _tick(self) -> None:
-        """What depends on time passing: sessions that expire, uploads that stall, a run that nobody trains."""
+        """Handle timeouts."""
         tick = min(MAX_TICK_SECONDS, self.settings.stall_timeout / 4, self.settings.session_timeout / 4)
         while True:
             await asyncio.sleep(tick)
@@ -501,7 +496,7 @@ class Server:
         )
 
     def _on_failed_disk(self, failure: StorageFailure) -> None:
-        """End the process, and acknowledge nothing any more."""
+        """Stop; acknowledge nothing more."""
         if not self._breakdown:
             logger.critical("%s: the server stops, because it could not keep what it promises; check the disk", failure)
             self._breakdown.note(failure)
@@ -525,12 +520,12 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
 
 
 def _copies_for_the_log(settings: ServerSettings, rule: UpdateRule) -> int:
-    """Vectors that commits on their way to the log take: none where it writes the workers' snapshots themselves."""
+    """0 if the log writes the snapshots themselves."""
     return 0 if rule.sends_parameters or settings.durability_level != "commit" else LOGGED_COPIES
 
 
 def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -> Turns | None:
-    """The turns that `settings.order` asks for; None: there are none. Raises StartupError."""
+    """Raises StartupError."""
     if settings.order == "round-robin":
         return RankTurns(live)
     path = settings.order_trace

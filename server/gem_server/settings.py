@@ -1,4 +1,4 @@
-"""The server's settings: validated once, then frozen. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
+"""The server's settings. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,11 @@ from gem_core.registry import BUILT_IN, require_rule
 from gem_core.rule_settings import GEM_SETTINGS, parse_settings, settings_text
 
 MIB = 1024 * 1024
-# Of sockaddr_un, without the zero at its end.
+# Of sockaddr_un, without the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 
-# Those that have a flag each.
 _GEM_SETTINGS = {one.name: one for one in GEM_SETTINGS}
 
-# Of `credentials`.
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
 _OPTIONAL_FILES = {"tls_client_ca": "ca.crt", "tokens": "tokens"}
 
@@ -36,7 +34,7 @@ def _of_gem(name: str, description: str) -> Any:
 
 
 class ServerSettings(BaseSettings):
-    """Everything a server can be told. Each field says its unit, its default and what follows from it."""
+    """All settings of a server."""
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 
@@ -462,16 +460,16 @@ class ServerSettings(BaseSettings):
 
     @property
     def host(self) -> str:
-        """The host part of `bind`, without brackets."""
+        """The host of `bind`, without brackets."""
         return self.bind.rpartition(":")[0].strip("[]")
 
     @property
     def durability_level(self) -> Literal["none", "interval", "commit"]:
-        """`durability`, or none where there is no directory."""
+        """`durability`, or "none" without a data directory."""
         return self.durability if self.data_dir is not None else "none"
 
     def settings_of_rule(self) -> dict[str, float]:
-        """The settings for the chosen rule, by name; `gem_core.create_rule` judges them."""
+        """Return the rule's settings by name, not validated."""
         own = {name: getattr(self, name) for name in _GEM_SETTINGS} if self.rule == "gem" else {}
         return own | parse_settings(self.rule_settings)
 
@@ -485,5 +483,5 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     return host in ("localhost", "::1") or host.startswith(("127.", "unix:"))

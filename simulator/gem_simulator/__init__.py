@@ -1,14 +1,11 @@
-"""Many workers and their server in one process, on a virtual clock.
-
-What is learnt is computed by gem_core's rules and gem_worker's models, tasks and conversions, as they are; only time is
-simulated. `DESIGN.md` beside this file says what is modelled.
+"""Many workers and their server in one process, on a virtual clock; see DESIGN.md.
 
     from gem_simulator import SimulationSettings, simulate
 
     result = simulate(SimulationSettings(workers=100, steps=150, compute_time="lognormal:1,0.5"))
     print(result.final.training_loss, result.history.column("staleness").mean())
 
-Importing this package imports no torch; the names below are loaded when they are first used.
+Imports without torch; names load lazily.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The server and its workers, as far as they are numbers: what each event of the timeline does to them."""
+"""Numeric state of server and workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,26 +11,25 @@ from gem_simulator.events import Event, Kind
 from gem_simulator.exchanges import Exchange
 from gem_simulator.workload import Delta, Hand, Workload
 
-# What may look at theta, a worker's state and its delta before a rule changes the first two. It only reads.
+# Read-only observer of theta, worker state and delta.
 BeforeRule = Callable[[NDArray[np.float32], WorkerState, NDArray[np.float32]], None]
 
 
 def look_away(parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
-    """Nobody looks."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is known of one commit when it has been applied.
+    """An applied commit.
 
     Attributes:
-        at: virtual seconds. waited: of these, at the server, for its turn.
-        rank, sequence: of the worker, and its number among this worker's commits, from 1.
-        clock: after it. base: the clock of the parameters that the gradient was computed at.
+        at: virtual seconds.
+        waited: seconds queued.
+        sequence: of the worker, from 1.
+        clock: after it. base: clock of the gradient's parameters.
         loss: of the batch; None: not finite.
-        samples: in the batch.
-        skipped: steps of this worker since its last commit whose gradient was not finite.
-        statistics: the rule's.
+        skipped: non-finite steps before.
     """
 
     at: float
@@ -46,7 +45,7 @@ class Commit:
 
     @property
     def staleness(self) -> int:
-        """Commits that were applied between."""
+        """Commits applied in between."""
         return self.clock - 1 - self.base
 
 
@@ -57,23 +56,13 @@ class _Worker:
     base: int
     buffers: bytes
     sequence: int = 0
-    # Between the two requests of the paper's exchange.
     under_way: tuple[Delta, Statistics, int, int] | None = None
 
 
 class Cluster:
-    """A run, from its first parameters on (clock 1).
+    """A run from its first parameters (clock 1).
 
-    Args:
-        workload: what the workers compute.
-        rule: what the server does with it.
-        exchange: how.
-        eta: the learning rate.
-        on_delta: looks at what a commit is about to apply (delta and BUFFERs), in the service's exchange.
-        before_rule: looks at theta, what the rule keeps of the worker, and its delta, before the rule has them.
-
-    Attributes:
-        parameters: theta, float32. buffers, constants: bytes. clock: commits and 1.
+    `on_delta`: called before a delta is applied, except in the paper's exchange. `parameters`: theta, float32.
     """
 
     def __init__(
@@ -97,7 +86,7 @@ class Cluster:
         self._workers: dict[int, _Worker] = {}
 
     def take(self, event: Event) -> Commit | None:
-        """Let it happen; gives what a commit has come to. Raises Diverged when its worker gives up."""
+        """Apply an event; return its commit. Raises Diverged."""
         if event.kind is Kind.JOINED:
             self._hands[event.rank] = self._workload.hand(event.rank)
         elif event.kind is Kind.PULLED:
@@ -112,7 +101,7 @@ class Cluster:
         return None
 
     def _compute(self, worker: _Worker) -> tuple[Delta, int]:
-        """The gradient at what the worker holds. That has not changed since it was answered, so now is early enough."""
+        """Lazy: the worker's parameters have not changed since its reply."""
         return self._workload.step(worker.hand, worker.exchange.state.snapshot, worker.buffers, self._eta)
 
     def _fetch(self, worker: _Worker) -> None:

@@ -1,12 +1,12 @@
-"""How long computing a gradient takes: a distribution for each worker, as text that people write.
+"""Distributions of gradient compute times, as text.
 
-    constant:1            always one second
-    lognormal:1,0.5       median 1 second; the logarithm's standard deviation is 0.5
+    constant:1            1 second
+    lognormal:1,0.5       median 1 second, the logarithm's standard deviation 0.5
     exponential:1         mean 1 second
-    speeds:1,1,4          worker 0 takes 1 second, worker 1 as well, worker 2 takes 4, worker 3 takes 1 again, ...
-    trace:FILE            as recorded: what a worker of the same rank took (of all workers, where there was none)
+    speeds:1,1,4          seconds by rank, repeating
+    trace:FILE            recorded, of the same rank or all workers
 
-Pure but for `trace:`, which reads its file when it is made. All numbers follow from the seed and the worker's rank.
+Draws follow from seed and rank.
 """
 
 import math
@@ -16,22 +16,18 @@ from random import Random
 
 from gem_simulator.errors import SimulationError
 
-# From a worker's generator and rank to what draws its next number of seconds.
+# (generator, rank) to sampler.
 _Draws = Callable[[Random, int], Callable[[], float]]
 
 
 class Durations:
-    """Made from its text (see the module).
-
-    Raises:
-        SimulationError: the text is none of these, or the file cannot be read as a trace.
-    """
+    """Parsed compute times. Raises SimulationError."""
 
     def __init__(self, text: str) -> None:
         self._draws = _draws(text)
 
     def of(self, seed: int, rank: int) -> Iterator[float]:
-        """Seconds of a worker's steps, one after the other, without end."""
+        """Yield seconds per gradient, endlessly."""
         draw = self._draws(Random(f"compute time {seed} {rank}"), rank)  # noqa: S311
         while True:
             yield draw()
@@ -71,7 +67,7 @@ def _speeds(seconds: list[float]) -> _Draws:
 
 
 def _recorded(path: Path) -> _Draws:
-    from gem_simulator.recorded import compute_times  # reading traces loads Numba, which a command's start need not
+    from gem_simulator.recorded import compute_times  # imports Numba
 
     times = compute_times(path)
     everybody = [seconds for found in times.values() for seconds in found]

@@ -1,5 +1,5 @@
-"""What can be wrong with a simulation. Each message names the fix."""
+"""Errors of a simulation; messages name the fix."""
 
 
 class SimulationError(Exception):
-    """A setting that makes no sense, or a trace that cannot be followed."""
+    """An invalid setting or unusable trace."""

@@ -1,14 +1,13 @@
-"""How well the central variable does at one time of a run. Needs no torch."""
+"""Scores of the central variable."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The central variable at one time: over all training samples, and over the held-out ones; nothing is dropped out.
+    """Scores over all training and held-out samples, without dropout.
 
-    `commits`: applied before. `at`: virtual seconds. Losses are means of the cross-entropy; NaN or inf: not finite.
-    `accuracy`: from 0 to 1, of the held-out samples.
+    `at`: virtual seconds. Losses: mean cross-entropy, maybe NaN or inf.
     """
 
     commits: int

@@ -1,11 +1,11 @@
-"""What happens at the server, and when: made by timeline.py, or taken from a recording by recorded.py."""
+"""Events at the server."""
 
 from enum import Enum
 from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What happens at the server. With the paper's exchange a step is a FETCHED and a COMMITTED; else the latter."""
+    """Kind of event; FETCHED: paper's exchange only."""
 
     JOINED = "joined"
     PULLED = "pulled"
@@ -15,7 +15,7 @@ class Kind(Enum):
 
 
 class Event(NamedTuple):
-    """`at`: when it took effect at the server. `waited`: seconds that the request waited there before."""
+    """`at`: when it took effect; `waited`: seconds queued."""
 
     at: float
     kind: Kind

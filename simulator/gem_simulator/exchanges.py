@@ -1,16 +1,12 @@
-"""Ways in which a worker and the server settle a step. What each does to the parameters is here; when, in timeline.py.
+"""Arithmetic of the exchanges between worker and server; timing is in timeline.py.
 
-    service    the worker sends its delta; the server rescales it when it is applied, and answers with the parameters.
-               One round trip a step: what the gemps server does (DESIGN.md, section 2).
-    paper      algorithm 1 of Hermans and Louppe (2018): the worker fetches theta, rescales its delta with the drift
-               theta - s, sends what came of it, and goes on at the theta that it fetched. Between the two requests
-               others commit, of which its pi knows nothing.
-    original   the authors' implementation: as in the paper, but the server serves one worker at a time, from fetching
-               to commit, and the worker goes on at theta with its own update. The arithmetic is then that of the
-               service; but everybody waits while one worker's messages travel.
+    service    the server rescales and applies the delta and returns the parameters, in one round trip (DESIGN.md)
+    paper      algorithm 1 of Hermans and Louppe (2018): the worker fetches theta, rescales its delta by the drift
+               theta - s, commits it and continues at the fetched theta; pi ignores commits in between
+    original   the authors' implementation: as paper, but exclusive from fetch to commit; the worker continues at theta
+               with its update, so the arithmetic is that of service
 
-The rules are gem_core's, as they are. Under `paper` a worker runs its rule on a copy of the theta that it fetched, and
-sends the difference that this made.
+Under `paper` a worker runs its rule on a copy of theta and sends the difference.
 """
 
 from abc import ABC, abstractmethod
@@ -24,13 +20,9 @@ from gem_simulator.events import Kind
 
 
 class Exchange(ABC):
-    """One way, for one worker.
+    """One worker's exchange.
 
-    Attributes:
-        name: what settings call it.
-        requests: those of a step, in order.
-        holds: whether the server serves nobody else during a step's exchange.
-        state: the rule's; its snapshot is s_w, what the worker holds.
+    `requests`: of a step. `holds`: a step blocks other workers. `state`: the rule's; its snapshot is s_w.
     """
 
     name: ClassVar[str]
@@ -43,13 +35,13 @@ class Exchange(ABC):
 
     @abstractmethod
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics | None:
-        """The worker's first request of a step is served; where the server rescales there is none."""
+        """Serve a step's first request."""
 
     @abstractmethod
     def committed(
         self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int
     ) -> Statistics | None:
-        """The commit is applied to `parameters`. Gives the statistics, unless `fetched` did."""
+        """Apply the commit; return statistics unless `fetched` did."""
 
 
 class ServiceExchange(Exchange):
@@ -58,11 +50,11 @@ class ServiceExchange(Exchange):
     name = "service"
 
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> None:
-        """There is no such request."""
+        """Raise; there is no such request."""
         raise AssertionError("the service has one request a step")
 
     def committed(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics:
-        """The server applies the rule."""
+        """Apply the rule."""
         return self._rule.commit(parameters, self.state, delta, staleness)
 
 
@@ -84,7 +76,7 @@ class PaperExchange(Exchange):
         self._update = np.empty_like(parameters)
 
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics:
-        """The worker rescales: `delta` was computed at s_w, and becomes an update; s_w becomes `parameters`."""
+        """Turn `delta` into an update; set s_w to `parameters`."""
         np.copyto(self._update, parameters)
         statistics = self._rule.commit(self._update, self.state, delta, staleness)
         self._update -= parameters
@@ -92,7 +84,7 @@ class PaperExchange(Exchange):
         return statistics
 
     def committed(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> None:
-        """The server adds what it is sent."""
+        """Add the update."""
         parameters += self._update
 
 

@@ -1,4 +1,4 @@
-"""What the simulator takes from a trace (gem_trace): the order in which workers were served, and how long they took."""
+"""Serving order and compute times from a trace."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,19 +19,13 @@ from gem_trace.format import FORMAT
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run as its trace tells it; `events` and `deltas` read the file again each time.
+    """A recorded run; `events` and `payloads` reread the file.
 
     Attributes:
-        path: of the trace.
-        rule, rule_settings, eta, seed: of the run.
-        layout: of the model.
-        parameters: the first ones, float32[layout.parameter_count]; `rest`: BUFFERs and CONSTANTs behind them.
-        batch_size: samples of a commit; 0 where there was none.
-        delta_wire, parameter_wire: wire types.
-        workers: how many took part; they have the ranks from 0.
-        commits: how many there are.
-        digest: of the last parameters and buffers; None: the server was killed, or the file cut off.
-        forgotten: numbers of the sessions that the rule forgot; they left when that happened.
+        parameters: the first, float32[layout.parameter_count]; `rest`: BUFFERs and CONSTANTs.
+        batch_size: samples per commit.
+        digest: of the final state; None: incomplete trace.
+        forgotten: sessions that the rule forgot.
     """
 
     path: Path
@@ -51,7 +45,7 @@ class Recorded:
     forgotten: frozenset[int]
 
     def events(self) -> Iterator[Event]:
-        """Who was served, in that order, at seconds since the server began."""
+        """Yield events in serving order, in seconds since the start."""
         ranks: dict[int, int] = {}
         for record in _records(self.path):
             event, name = record.event, record.event["event"]
@@ -61,21 +55,17 @@ class Recorded:
                 yield Event(event["at"], Kind.LEFT, ranks[event["session"]])
             elif name in ("joined", "pulled", "committed", "left"):
                 if name == "left" and event["session"] in self.forgotten:
-                    continue  # a commit of it may still come
+                    continue  # may still commit
                 waited = max(0.0, event["at"] - event["queued_at"]) if "queued_at" in event else 0.0
                 yield Event(event["at"], Kind(name), ranks[event["session"]], waited)
 
     def payloads(self) -> Iterator[memoryview]:
-        """What each commit applied, in that order: the delta as float32, and the BUFFERs behind it."""
+        """Yield each commit's float32 delta followed by BUFFERs."""
         return (record.payload for record in _records(self.path) if record.event["event"] == "committed")
 
 
 def read_recorded(path: Path) -> Recorded:
-    """A run that can be followed: begun from nothing, by workers of which none began anew or pulled again.
-
-    Raises:
-        SimulationError: it cannot be read, is no trace, is damaged, or is a run of another kind.
-    """
+    """Read a run without rejoins or repeated pulls. Raises SimulationError."""
     try:
         return _read(path)
     except (KeyError, TypeError, ValueError, LayoutError) as error:
@@ -83,10 +73,9 @@ def read_recorded(path: Path) -> Recorded:
 
 
 def compute_times(path: Path) -> dict[int, list[float]]:
-    """Seconds between the answer to a worker and its next commit, by rank: computing, and the way to the server.
+    """Return seconds from reply to next commit, by rank.
 
-    Raises:
-        SimulationError: it cannot be read, is no trace, is damaged, or no worker committed twice.
+    Raises SimulationError, also without repeated commits.
     """
     answered: dict[int, float] = {}
     ranks: dict[int, int] = {}

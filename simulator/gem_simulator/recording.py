@@ -1,7 +1,4 @@
-"""Writes a simulation down as a trace (gem_trace), with the events that a server's recorder writes.
-
-`gemps replay` then does it again, and `gemps serve --order trace` serves real workers in the same order.
-"""
+"""Records a simulation as a server's trace, for `gemps replay` and `gemps serve --order trace`."""
 
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,7 @@ RUN = "simulated"
 
 
 class TraceRecorder:
-    """The trace of one simulation, in a file that must not be there yet.
-
-    Raises:
-        SimulationError: the file is there already, or cannot be written.
-    """
+    """A trace in a new file. Raises SimulationError."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -44,7 +37,7 @@ class TraceRecorder:
         layout: list[dict[str, Any]],
         wires: tuple[WireType, WireType],
     ) -> None:
-        """Say what begins, with which parameters. `settings`: as in a server's trace; `layout`: described."""
+        """Write the header and first parameters."""
         self._wires = wires[0].name, wires[1].name
         self._forgets = rule.vectors_per_run > 0
         started = {"event": "started", "format": FORMAT, "date": "", "rule": rule.name}
@@ -59,11 +52,11 @@ class TraceRecorder:
         )
 
     def look(self, rank: int, delta: Delta) -> None:
-        """The next commit applies this. It is written before the next step overwrites it."""
+        """Keep the next commit's delta until `take`, before the next step overwrites it."""
         self._delta = delta
 
     def take(self, event: Event, commit: Commit | None) -> None:
-        """An event has taken effect. A session's number is the worker's rank and 1: each joins once."""
+        """Record an event. Sessions are rank + 1: workers join once."""
         fields: dict[str, Any] = {"event": event.kind.value, "session": event.rank + 1, "at": event.at}
         if event.kind is Kind.JOINED:
             fields |= {"worker": f"simulated-{event.rank}", "rank": event.rank, "host_rank": event.rank}
@@ -88,7 +81,7 @@ class TraceRecorder:
         self._writer.append(fields)
 
     def end(self, cluster: Cluster) -> None:
-        """Nothing more happens."""
+        """Record the end."""
         found = digest(cluster.parameters, cluster.buffers)
         self._writer.append({"event": "ended", "clock": cluster.clock, "digest": found, "at": 0.0})
 

@@ -1,4 +1,4 @@
-"""What came of a simulation."""
+"""Results of a simulation."""
 
 import math
 import sys
@@ -13,12 +13,12 @@ from gem_simulator.cluster import Commit
 from gem_simulator.evaluation import Evaluation
 
 _STATISTICS = Statistics._fields
-# Of each commit: a column of float64 (NaN: no loss that is finite).
+# Float64 per commit (NaN: no finite loss).
 COLUMNS = ("at", "waited", "rank", "sequence", "staleness", "loss", "skipped", *_STATISTICS)
 
 
 class History:
-    """Every commit of a simulation, in order: what `COLUMNS` names, as arrays that grow."""
+    """All commits in order, as growing arrays."""
 
     def __init__(self) -> None:
         self._rows = np.empty((1024, len(COLUMNS)))
@@ -28,7 +28,7 @@ class History:
         return self._count
 
     def add(self, commit: Commit) -> None:
-        """The next one."""
+        """Append a commit."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         first = (commit.at, commit.waited, commit.rank, commit.sequence, commit.staleness)
@@ -38,7 +38,7 @@ class History:
         self._count += 1
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One value of each commit; `name` is one of `COLUMNS`. A view. Raises KeyError for another name."""
+        """Return a view of one of `COLUMNS`. Raises KeyError."""
         if name not in COLUMNS:
             raise KeyError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
         values: NDArray[np.float64] = self._rows[: self._count, COLUMNS.index(name)]
@@ -47,19 +47,15 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What came of it.
+    """Result of a simulation.
 
     Attributes:
-        layout: of the model.
-        parameters: the last theta, float32. buffers, constants: its BUFFERs and CONSTANTs, bytes.
-        digest: SHA-256 of both, as a trace's end has it.
-        clock: commits and 1.
-        history: every commit.
-        evaluations: the last is of the end.
-        diverged: a worker gave up, because 100 gradients in a row were not finite; the simulation ended there.
-        peak_memory_bytes: of this process, its libraries included.
-        settings: that led to it.
-        compared_end: the parameters were held against those at the end of the trace that was followed.
+        parameters: final theta, float32.
+        digest: SHA-256 of parameters and buffers.
+        clock: commits + 1.
+        evaluations: the last one is final.
+        diverged: a worker gave up after 100 consecutive non-finite gradients.
+        compared_end: the parameters equal the trace's.
     """
 
     layout: Layout
@@ -77,21 +73,21 @@ class SimulationResult:
 
     @property
     def commits(self) -> int:
-        """How many were applied."""
+        """Number of commits."""
         return len(self.history)
 
     @property
     def final(self) -> Evaluation:
-        """The evaluation at the end."""
+        """The final evaluation."""
         return self.evaluations[-1]
 
     def jain_index(self) -> float:
-        """Jain's index over the workers' commits: 1 when all had the same."""
+        """Return Jain's index over the workers' commits."""
         counts = np.bincount(self.history.column("rank").astype(np.int64)) if self.commits else np.ones(1)
         return float(counts.sum() ** 2 / (counts.size * (counts**2).sum()))
 
     def summary(self) -> dict[str, Any]:
-        """The figures that fit on a page, as plain JSON values."""
+        """Return key figures as JSON values."""
         last = slice(-max(1, self.commits // 10), None)
         return {
             "commits": self.commits,
@@ -110,18 +106,18 @@ class SimulationResult:
         }
 
     def _means(self, commits: slice) -> dict[str, float | None]:
-        """Over these commits; None when there are none."""
+        """Column means."""
         names = ("staleness", "loss", "mean_pi", "blocked_fraction", "clamped_fraction")
         return {name: float(self.history.column(name)[commits].mean()) if self.commits else None for name in names}
 
 
 def peak_memory() -> int:
-    """Of this process so far, in bytes."""
+    """Return peak memory in bytes."""
     if sys.platform == "win32":
         import psutil
 
         return int(psutil.Process().memory_info().peak_wset)
-    import resource  # which Windows has not
+    import resource  # not on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

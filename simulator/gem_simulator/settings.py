@@ -1,6 +1,6 @@
-"""A simulation's settings: validated once, then frozen. Flag `--workers` = environment `GEMPS_WORKERS` = TOML key.
+"""Simulation settings. Flag `--workers` = environment `GEMPS_WORKERS` = TOML key.
 
-Where the server or a worker has the same setting, it has the same name, meaning and default here.
+Names, meanings and defaults are those of server and worker.
 """
 
 import re
@@ -23,7 +23,7 @@ _SPAN = re.compile(r"(\d+)(?:-(\d+))?[@x](\d+(?:\.\d*)?(?:e[+-]?\d+)?)", re.IGNO
 
 
 class SimulationSettings(BaseSettings):
-    """Everything a simulation can be told. Each field says its unit, its default and what follows from it."""
+    """All settings of a simulation."""
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 
@@ -178,21 +178,21 @@ class SimulationSettings(BaseSettings):
 
     @property
     def has_end(self) -> bool:
-        """Whether there is a budget; without one a simulation is refused when it begins."""
+        """Whether there is a budget."""
         return bool(self.steps or self.commits or self.seconds)
 
     def settings_of_rule(self) -> dict[str, float]:
-        """For `gem_core.create_rule`, which judges them."""
+        """Return arguments for `create_rule`, unvalidated."""
         return parse_settings(self.rule_settings)
 
     def task_options(self) -> "TaskOptions":
-        """For `gem_worker.tasks.create_task`."""
-        from gem_worker.tasks.options import TaskOptions  # with torch, which settings can do without
+        """Return options for `create_task`."""
+        from gem_worker.tasks.options import TaskOptions  # imports torch
 
         return TaskOptions(dataset_dir=self.dataset_dir, download=self.download, image_size=self.image_size)
 
     def spans(self, name: str) -> dict[int, float]:
-        """The value of `slow`, `join` or `die` for each rank that it names."""
+        """Return `slow`, `join` or `die` by rank."""
         return _spans(getattr(self, name))
 
 

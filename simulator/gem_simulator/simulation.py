@@ -1,6 +1,6 @@
-"""A simulation from its settings to its result; or a recorded run, followed step by step.
+"""Simulates a run, or follows a recorded one.
 
-Deterministic: the same settings, or the same trace, give the same parameters, bit for bit. The wall clock is not read.
+Deterministic: equal settings or traces give bit-identical parameters.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,18 +40,9 @@ def simulate(
 ) -> SimulationResult:
     """Simulate a run.
 
-    Args:
-        settings: of everything.
-        rule: an object, in place of the one that the settings name; it serves one simulation.
-        task: in place of the one that the settings name, so that many simulations can share it.
-        record: a trace to write; the exchange must be the service's.
-        on_commit: is told every commit.
-        before_rule: is shown theta, what the rule keeps of the worker (its snapshot is s_w) and the delta, before the
-            rule has them, each time; it must change none of them. For what statistics do not say.
-
-    Raises:
-        SimulationError: there is no budget, the trace cannot be written, or the exchange is not the service's.
-        RuleError, TaskError: there is no such rule, task or model, or files are missing.
+    `rule` and `task` replace the settings'; a rule serves one simulation. `record`: trace to write, service exchange
+    only. `before_rule` receives theta, the rule state (snapshot: s_w) and the delta, and must not modify them. Raises
+    SimulationError, RuleError, TaskError.
     """
     if not settings.has_end:
         raise SimulationError("there is no end: give --steps, --commits or --seconds")
@@ -96,19 +87,9 @@ def follow(
     model: str = "",
     on_commit: Callable[[Commit], None] = lambda commit: None,
 ) -> SimulationResult:
-    """Simulate a recorded run: its workers' gradients are computed anew, and are applied in the recorded order.
+    """Simulate a recorded run, recomputing its gradients in the recorded order.
 
-    Each delta must be the recorded one, bit for bit, and so must the parameters at the end. Proves that the simulator
-    and the service are one system.
-
-    Args:
-        recorded: the run.
-        task: what it learnt.
-        model: the model's name; empty: the task's own.
-        on_commit: is told every commit.
-
-    Raises:
-        SimulationError: something differs; the message says what, and at which commit.
+    Deltas and final parameters must be bit-identical. Raises SimulationError at the first difference.
     """
     with torch_as_it_was():
         rule = create_rule(recorded.rule, **recorded.rule_settings)
@@ -145,7 +126,7 @@ def follow(
 
 
 class _Comparison:
-    """Holds each delta against the recorded one."""
+    """Compares deltas with recorded ones."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._path = recorded.path
@@ -153,7 +134,7 @@ class _Comparison:
         self._clock = 1
 
     def look(self, rank: int, delta: Delta) -> None:
-        """The delta of the next commit. Raises SimulationError."""
+        """Check the next delta."""
         self._clock += 1
         recorded = next(self._payloads)
         size = delta.values.nbytes
@@ -170,7 +151,7 @@ class _Comparison:
 
 
 class _Run:
-    """Events happen, and are written down."""
+    """Applies and records events."""
 
     def __init__(
         self,
@@ -192,7 +173,7 @@ class _Run:
         self._diverged = False
 
     def follow(self, events: Iterable[Event]) -> None:
-        """Let all of them happen, or those until a worker gives up."""
+        """Apply events until divergence."""
         for event in events:
             try:
                 commit = self._cluster.take(event)
@@ -208,7 +189,7 @@ class _Run:
                     self._evaluations.append(self._evaluate(commit.at))
 
     def result(self, settings: dict[str, Any]) -> SimulationResult:
-        """What came of it."""
+        """Return the result."""
         at = float(self._history.column("at")[-1]) if len(self._history) else 0.0
         if not self._evaluations or self._evaluations[-1].commits != len(self._history):
             self._evaluations.append(self._evaluate(at))
@@ -235,7 +216,7 @@ class _Run:
 
 
 def _ignore(rank: int, delta: Delta) -> None:
-    """Nobody looks at deltas."""
+    """Ignore the delta."""
 
 
 def _timing(settings: SimulationSettings, gradients: int) -> Timing:
@@ -260,7 +241,7 @@ def _timing(settings: SimulationSettings, gradients: int) -> Timing:
 
 
 def _as_a_server_has_them(settings: SimulationSettings) -> dict[str, Any]:
-    """What a server's trace says of its settings, as far as a simulation has them."""
+    """A server trace's settings."""
     return {
         "eta": settings.eta,
         "eta_schedule": "constant",

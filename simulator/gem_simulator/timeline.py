@@ -1,9 +1,6 @@
-"""Who is served when: the virtual clock, and nothing that is learnt.
+"""Virtual clock in seconds from 0, independent of the parameters.
 
-A worker computes, then what it sends is on its way, waits until it is its turn, is served, and the answer is on its way
-back; then it computes again. The server serves one request at a time. None of that depends on what the parameters are,
-so it is a sequence of events that can be made without them, looked at, or taken from a recording instead
-(recorded.py). Times are seconds of the virtual clock, from 0.
+Workers compute, queue, are served and receive a reply. The server serves one request at a time.
 """
 
 import heapq
@@ -17,24 +14,16 @@ from gem_simulator.events import Event, Kind
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What the virtual clock needs to know.
+    """Input of the virtual clock.
 
     Attributes:
-        workers: their number; they have ranks from 0.
-        compute: seconds that a gradient takes.
-        gradients: of a step; more than one where a worker takes local steps.
-        slower: how many times longer a gradient takes a worker, by rank.
-        network: seconds of a message's way, each.
-        service: seconds that the server is busy with a request.
-        joins, deaths: when a worker joins (0: at the start) and dies, by rank. A death is noticed at once; what has
-            arrived by then is still served.
-        round_robin: the server waits for each worker's turn, by rank; else it serves what came first.
-        requests: those of a step.
-        holds: the server serves nobody else while a step's requests and answers travel.
-        steps: of a worker; 0: no limit.
-        commits: of all; 0: no limit.
-        seconds: after which nothing is served any more; 0: no limit.
-        seed: of the compute times.
+        slower: factors on compute time, by rank.
+        network: seconds per message.
+        service: seconds per request.
+        joins, deaths: by rank. Requests that arrived before a death are still served.
+        round_robin: serve in rank order, waiting for each.
+        holds: a step blocks other workers.
+        steps: per worker; 0: no limit, as for `commits` and `seconds`.
     """
 
     workers: int
@@ -56,7 +45,7 @@ class Timing:
 
 @dataclass(slots=True)
 class _Worker:
-    """`next`: the request that is on its way or waits, and when it arrives."""
+    """`next`: request in flight or queued."""
 
     rank: int
     compute: Iterator[float]
@@ -67,7 +56,7 @@ class _Worker:
 
 
 def timeline(timing: Timing) -> Iterator[Event]:
-    """The events of a run, in the order in which they take effect at the server."""
+    """Yield a run's events in order."""
     server = _RoundRobin() if timing.round_robin else _Fifo()
     people = _People(timing, server)
     free_at, commits = 0.0, 0
@@ -84,7 +73,7 @@ def timeline(timing: Timing) -> Iterator[Event]:
             break
         free_at = begins + timing.service
         if timing.holds and worker.next is Kind.COMMITTED:
-            free_at += 2 * timing.network  # the parameters' way there, and the update's way back
+            free_at += 2 * timing.network  # parameters out, update back
         yield from people.come_and_go(free_at)
         yield Event(free_at, worker.next, worker.rank, begins - worker.arrives)
         if worker.next is Kind.COMMITTED:
@@ -101,7 +90,7 @@ def timeline(timing: Timing) -> Iterator[Event]:
 
 
 class _People:
-    """Who joins and who dies, and when; whoever has joined is known to the server."""
+    """Joins and deaths."""
 
     def __init__(self, timing: Timing, server: "_Fifo | _RoundRobin") -> None:
         self._timing = timing
@@ -145,7 +134,7 @@ class _People:
 
 
 def _go_on(worker: _Worker, timing: Timing, served_at: float) -> None:
-    """What the worker asks for next, and when that arrives."""
+    """Schedule the worker's next request."""
     answered = served_at + timing.network
     if worker.next is Kind.FETCHED:  # rescaling takes no time
         worker.next, worker.arrives = Kind.COMMITTED, answered + timing.network
@@ -156,7 +145,7 @@ def _go_on(worker: _Worker, timing: Timing, served_at: float) -> None:
 
 
 class _Fifo:
-    """Requests by arrival; of those that arrive together, the one that was sent first."""
+    """Requests by arrival, then `put` order."""
 
     def __init__(self) -> None:
         self._requests: list[tuple[float, int, _Worker]] = []
@@ -177,7 +166,7 @@ class _Fifo:
 
 
 class _RoundRobin:
-    """One request of each worker in turn, by rank; whoever's turn it is is waited for."""
+    """Requests in rank order, waiting for each."""
 
     def __init__(self) -> None:
         self._ring: dict[int, _Worker] = {}

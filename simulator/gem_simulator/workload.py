@@ -1,9 +1,6 @@
-"""The workers' side of a simulation: gradients of a real model on a real task, exactly as `gemps work` computes them.
+"""Workers' gradients, bit-identical to those of `gemps work`.
 
-One model serves all workers: what a worker computes follows from the parameters and buffers that it holds, its batch
-and its random numbers, and those are put in before. Thus hundreds of workers need the memory of one model, and what the
-server keeps of them. Scaling, judging, encoding and decoding are gem_worker's own (transfer.py), so that a step gives
-the same bytes as that of a worker's process.
+One model serves all workers: parameters, buffers, batch and random state are set before each step.
 """
 
 from collections.abc import Iterator
@@ -32,12 +29,11 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a step of a worker commits.
+    """A step's commit.
 
-    values: float32[parameter_count], as the server decodes it; overwritten by the next step of any worker.
-    buffers: the model's BUFFERs after the step.
-    loss: of the batch, the last one where there were local steps; None: it is not finite.
-    samples: in the batches.
+    values: float32[parameter_count], as decoded by the server; overwritten by any worker's next step.
+    buffers: after the step.
+    loss: of the last batch; None: not finite.
     """
 
     values: NDArray[np.float32]
@@ -47,7 +43,7 @@ class Delta:
 
 
 class Hand:
-    """One worker's place in its data and its random numbers."""
+    """One worker's position in data and random numbers."""
 
     def __init__(self, batches: Iterator[tuple[int, NDArray[np.int64]]], random: torch.Tensor) -> None:
         self.batches = batches
@@ -57,14 +53,8 @@ class Hand:
 class Workload:
     """A task and a model.
 
-    Args:
-        task, model: as in gem_worker; `model` is a name.
-        batch_size: samples a step.
-        seed: of the run: of first parameters, order of samples, and dropout.
-        delta_wire, parameter_wire: types in which deltas and parameters travel.
-        worker_step: what a worker does between two commits: one step unless told otherwise.
-
-    Raises TaskError for a model that does not fit.
+    `seed`: of parameters, sample order and dropout. `worker_step`: default one step. Raises TaskError for an unsuitable
+    model.
     """
 
     def __init__(
@@ -92,11 +82,11 @@ class Workload:
 
     @property
     def layout(self) -> Layout:
-        """Of the model."""
+        """The model's layout."""
         return self._flat.layout
 
     def first(self) -> tuple[NDArray[np.float32], bytes, bytes]:
-        """The parameters with which the run begins, its BUFFERs and its CONSTANTs."""
+        """Return initial parameters, BUFFERs and CONSTANTs."""
         payload = self._transfer.first_payload()
         count = self.layout.parameter_count
         split = 4 * count + self.layout.buffer_bytes
@@ -104,25 +94,19 @@ class Workload:
         return parameters, bytes(payload[4 * count : split]), bytes(payload[split:])
 
     def hand(self, rank: int) -> Hand:
-        """Of a worker that begins."""
+        """Return a new worker's state."""
         batches = batch_numbers(len(self._task.train), self._batch_size, self._seed, rank)
         random = torch.Generator().manual_seed(dropout_seed(self._seed, rank)).get_state()
         return Hand(batches, random)
 
     def step(self, hand: Hand, parameters: NDArray[np.float32], buffers: bytes, eta: float) -> tuple[Delta, int]:
-        """One step of a worker that holds these parameters: what it commits, and how many steps it skipped before.
+        """Run one step; return its commit and the steps skipped before.
 
-        Args:
-            hand: the worker's, which moves on.
-            parameters: s_w, unrounded; the worker has them as they arrive in its wire type.
-            buffers: that came with them.
-            eta: the learning rate.
-
-        Raises Diverged: 100 gradients in a row were not finite.
+        `parameters`: s_w, rounded here to the wire type. Raises Diverged after 100 consecutive non-finite gradients.
         """
-        torch.set_num_threads(1)  # again: Numba's kernels share OpenMP with torch, and set its number of threads
+        torch.set_num_threads(1)  # Numba shares OpenMP with torch and resets its thread count
         self._install(parameters, buffers)
-        if not self.model.training:  # it visits every module, which takes a tenth of a small model's step
+        if not self.model.training:  # train() visits every module
             self.model.train()
         for skipped in range(MAX_SKIPPED_IN_A_ROW):
             samples, loss = self._backward(hand)
@@ -137,7 +121,7 @@ class Workload:
         raise Diverged(f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
 
     def _backward(self, hand: Hand) -> tuple[int, torch.Tensor]:
-        """The gradient of the worker's next batch is there; gives the batch's size and its loss."""
+        """Compute a gradient; return batch size and loss."""
         _, numbers = next(hand.batches)
         inputs, labels = self._task.train.batch(numbers)
         torch.set_rng_state(hand.random)
@@ -148,7 +132,7 @@ class Workload:
         return len(labels), loss
 
     def score(self, samples: Samples, parameters: NDArray[np.float32], buffers: bytes) -> tuple[float, float]:
-        """(mean loss, accuracy) of the central variable over all samples; nothing is rounded."""
+        """Return (mean loss, accuracy) over all samples."""
         torch.set_num_threads(1)
         self._flat.write_parameters(torch.from_numpy(parameters))
         if buffers:
@@ -175,7 +159,7 @@ class Workload:
 
 @contextmanager
 def torch_as_it_was() -> Iterator[None]:
-    """Afterwards torch has the random numbers and the threads again that it had before."""
+    """Restore torch's random state and threads on exit."""
     threads = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,6 @@
-"""The worker: trains a PyTorch model through a gemps parameter server.
+"""Worker library: trains a PyTorch model through a gemps server.
 
-Importing this package imports neither torch nor gRPC; the names below are loaded when they are first used, so that
-`gemps status` runs where torch is not installed.
+Names load lazily: importing the package must import neither torch nor gRPC.
 """
 
 from typing import TYPE_CHECKING

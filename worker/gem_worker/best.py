@@ -1,4 +1,4 @@
-"""The best parameters of a run so far, in a folder: as a file that a model loads strictly, and what is known of it."""
+"""The best parameters of a run, kept in a folder."""
 
 import json
 import os
@@ -12,17 +12,14 @@ from torch import Tensor
 from gem_worker.errors import TaskError
 
 MODEL_FILE, FACTS_FILE = "model.safetensors", "best.json"
-# In the metadata of the file of parameters, so that both are replaced in one step; best.json repeats it for people.
+# Metadata key: replaced atomically with the parameters.
 _METADATA = "gemps_best"
 
 
 class BestCheckpoint:
-    """The best parameters that a folder holds. Only better ones replace them, also those of an earlier process.
+    """Keeps a folder's most accurate parameters, across processes.
 
-    Each file is replaced in one step: whoever reads sees the old one or the new one, also after a crash.
-
-    Args:
-        folder: made when it is not there. Raises TaskError when it cannot be used, or holds what somebody else wrote.
+    Replaces files atomically. Raises TaskError if the folder is unusable or holds a foreign file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,18 +27,17 @@ class BestCheckpoint:
         self._model = folder / MODEL_FILE
         self.facts: dict[str, Any] | None = self._read()
         if self.facts is not None:
-            self._write_facts(self.facts)  # a crash may have come between the two files
+            self._write_facts(self.facts)  # repair after a crash
 
     @property
     def accuracy(self) -> float | None:
-        """Of what is kept; None: nothing is."""
+        """Accuracy of the kept parameters, if any."""
         return None if self.facts is None else float(self.facts["accuracy"])
 
     def offer(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> bool:
-        """Keep these parameters if they are better than what is kept; whether they are.
+        """Keep the parameters if `facts["accuracy"]` (0 to 1) is the highest so far; return whether it is.
 
-        `facts`: at least `accuracy`, from 0 to 1, and `layout_digest`, which is the model's: a folder is for one.
-        Raises TaskError when it holds another model, or the parameters cannot be written.
+        Raises TaskError if `facts["layout_digest"]` is another model's, or if writing fails.
         """
         if self.facts is not None and facts["layout_digest"] != self.facts["layout_digest"]:
             raise TaskError(f"{self._model} is of another model: name another folder, one for each run")
@@ -85,7 +81,7 @@ class BestCheckpoint:
             raise self._unusable(error) from error
 
     def _put(self, part: Path, target: Path) -> None:
-        """Give a file that is written its name, both of them on the disk."""
+        """Rename durably."""
         _sync(part)
         part.replace(target)
         if os.name == "posix":
@@ -105,7 +101,7 @@ def _sync(path: Path) -> None:
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same with a copy for each alias of a tied tensor: the format has no two names for one tensor."""
+    """Clone aliases: the format rejects shared memory."""
     seen: set[int] = set()
     found = {}
     for name, tensor in tensors.items():

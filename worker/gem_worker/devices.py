@@ -1,4 +1,4 @@
-"""Which device a worker computes on."""
+"""Device selection."""
 
 import torch
 
@@ -6,15 +6,10 @@ from gem_worker.errors import TaskError
 
 
 def device_for(host_rank: int, choice: str = "auto") -> torch.device:
-    """The device of the worker with rank `host_rank` on its host.
+    """Return the device of the worker with rank `host_rank` on its host.
 
-    Args:
-        host_rank: `Membership.host_rank`; several workers of a host share its CUDA devices evenly by it.
-        choice: "auto" (cuda:(host_rank mod the number of devices), or the CPU where there is none), "cuda" (the same,
-            but CUDA is required), "cuda:1", "cpu" or "mps".
-
-    Raises:
-        TaskError: there is no such device here.
+    `choice`: "auto" (CUDA device `host_rank` modulo their number, else CPU), "cuda" (CUDA required), "cuda:1", "cpu" or
+    "mps". Raises TaskError if there is none.
     """
     kind, _, number = choice.partition(":")
     if kind == "auto":
@@ -38,7 +33,7 @@ def device_for(host_rank: int, choice: str = "auto") -> torch.device:
 
 
 def describe(choice: str) -> str:
-    """What the run's status shows for `choice` before the rank on the host is known."""
+    """Return the device name to show before `host_rank` is known."""
     if choice in ("auto", "cuda") and torch.cuda.is_available():
         return "cuda:0" if torch.cuda.device_count() == 1 else "cuda"
     return "cpu" if choice == "auto" else choice

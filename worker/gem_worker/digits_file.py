@@ -1,7 +1,4 @@
-"""scikit-learn's 1 797 real handwritten digits as arrays, and which of them are held out. Imports no torch.
-
-The task digits trains on these; `gemps export-task` writes them down for workers in other languages.
-"""
+"""scikit-learn's handwritten digits as arrays, with a fixed held-out split. Imports no torch."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -14,9 +11,8 @@ from gem_worker.errors import TaskError
 
 CLASSES = 10
 SIDE = 8
-MAXIMUM = 16  # a pixel is a whole number from 0 to this
+MAXIMUM = 16  # of a pixel
 
-# Every fifth image of each class is held out.
 _HELD_OUT_EVERY = 5
 
 
@@ -25,9 +21,9 @@ class Digits:
     """All samples in file order.
 
     Attributes:
-        pixels: int64 [samples, 64], each from 0 to 16; 8 x 8, row-major.
-        labels: int64 [samples], each from 0 to 9.
-        held_out: bool [samples]: which ones are never trained on.
+        pixels: int64 [samples, 64], 0 to 16; 8 x 8, row-major.
+        labels: int64 [samples], 0 to 9.
+        held_out: bool [samples], True if never trained on.
     """
 
     pixels: NDArray[np.int64]
@@ -36,17 +32,14 @@ class Digits:
 
 
 def read_digits() -> Digits:
-    """Raises TaskError where scikit-learn is not installed."""
+    """Read the digits. Raises TaskError without scikit-learn."""
     rows = np.loadtxt(_file(), delimiter=",", dtype=np.int64)
     pixels, labels = rows[:, :-1], rows[:, -1]
     return Digits(pixels, labels, held_out_mask(labels))
 
 
 def held_out_mask(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """True for the held-out 20 %: of each class every fifth sample in file order.
-
-    Stratified by construction, and fixed: no seed, no random generator and no version of a library changes it.
-    """
+    """Select every fifth sample of each class; deterministic."""
     mask = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
         mask[np.flatnonzero(labels == label)[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY]] = True
@@ -54,11 +47,7 @@ def held_out_mask(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _file() -> Path:
-    """The file that `sklearn.datasets.load_digits` reads.
-
-    It is found without importing scikit-learn, which takes more than a second of each worker's start. A row is the 64
-    pixels of an image and its label.
-    """
+    """Locate the file; importing scikit-learn is slow."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise TaskError('the task digits needs scikit-learn: pip install "gemps[worker]"')

@@ -1,7 +1,4 @@
-"""Loss and accuracy on a task's held-out samples: of a checkpoint's file, or of a server's newest version.
-
-`evaluator.py` does it again and again while a run goes on.
-"""
+"""Loss and accuracy on held-out samples, of a file or a server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,7 @@ from gem_worker.tasks import TaskOptions, create_task
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """loss: mean cross-entropy.  accuracy: 0 to 1.  samples: held-out samples.  version: None for a plain file."""
+    """Mean cross-entropy, accuracy (0 to 1), number of samples, version (None for a file)."""
 
     loss: float
     accuracy: float
@@ -33,13 +30,7 @@ class EvaluationResult:
 
 
 class HeldOut:
-    """A task's held-out samples, and a model to judge on them: made once, for any number of parameters.
-
-    Args:
-        settings: task, model, data, device and batch size; the rest is not read.
-
-    Raises TaskError naming the fix when one of these is not to be had here.
-    """
+    """A task's held-out samples and model, for repeated evaluation. Raises TaskError if one is unavailable."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.task = create_task(settings.task, TaskOptions.of(settings))
@@ -50,10 +41,7 @@ class HeldOut:
         self._model = model.to(self._device)
 
     def evaluate(self, tensors: dict[str, Tensor], source: str, version: Version | None = None) -> EvaluationResult:
-        """Judge parameters, which are loaded strictly. Raises TaskError when they are of another model.
-
-        `source`: where they come from, for that message.
-        """
+        """Evaluate parameters, loaded strictly. Raises TaskError (naming `source`) if they do not fit."""
         try:
             self._model.load_state_dict(tensors)
         except RuntimeError as error:
@@ -66,13 +54,9 @@ class HeldOut:
 
 
 def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None) -> EvaluationResult:
-    """Evaluate a model.safetensors, or the one in a folder (a run's, a checkpoint's). Loads it strictly.
+    """Evaluate the file `path`, or model.safetensors in that folder.
 
-    Args:
-        path: the file or folder.
-        settings: task, model, data, device and batch size; the rest is not read. Default: WorkerSettings().
-
-    Raises TaskError when the file is missing, damaged, or of another model; it names the tensors that differ.
+    Raises TaskError if it is missing, damaged, or of another model.
     """
     file = Path(path)
     if file.is_dir():
@@ -93,19 +77,14 @@ def evaluate_server(
     report_as: str = "",
     client_settings: ClientSettings | None = None,
 ) -> EvaluationResult:
-    """Evaluate the newest parameters of a server, without becoming a worker.
+    """Evaluate a server's newest parameters without joining the run.
 
-    Args:
-        address: HOST:PORT; beats the settings' own.
-        settings: as for `evaluate_checkpoint`.
-        report_as: tell the server the result under this evaluator's name; empty: do not.
-        client_settings: TLS, token and time-outs of the connection. Default: ClientSettings().
-
-    Raises TaskError when the server's model is another one; ServerUnavailable; NotInitialized: no parameters yet.
+    `address` (HOST:PORT) overrides the settings. A non-empty `report_as` reports the result under that name. Raises
+    TaskError (other model), ServerUnavailable, or NotInitialized (no parameters yet).
     """
     with Observer(address, settings=client_settings) as observer:
         pulled = observer.pull(with_constants=True)
-        assert pulled is not None  # only a pull that knows a version can be told that it is current
+        assert pulled is not None  # None only answers a known_version
         tensors = tensors_of_payload(pulled.layout, pulled.payload)
         result = HeldOut(settings or WorkerSettings()).evaluate(tensors, f"the server {address}", pulled.version)
         if report_as:
@@ -120,17 +99,14 @@ def evaluate_server(
 
 
 def tensors_of_payload(layout: Layout, payload: memoryview | bytes | bytearray) -> dict[str, Tensor]:
-    """A FLOAT32 payload with constants, as the state_dict that a checkpoint of it would hold: aliases included.
-
-    Parameters come in their own element type, as the model holds them.
-    """
+    """Convert a FLOAT32 payload with constants to a state_dict."""
     tensors: dict[str, Tensor] = {}
     offset = 0
     for spec in layout.tensors:
         own_type: torch.dtype = getattr(torch, spec.element_type.value)
         travels_as = torch.float32 if spec.kind is TensorKind.PARAMETER else own_type
         size = spec.elements * travels_as.itemsize
-        # A copy: a slice at an odd offset cannot be viewed as a wider type, and the payload may be read-only.
+        # Copy: the slice may be unaligned or read-only.
         data = torch.from_numpy(np.frombuffer(payload, np.uint8, size, offset).copy())
         value = data.view(travels_as).view(spec.shape).to(own_type)
         tensors |= dict.fromkeys((spec.name, *spec.aliases), value)

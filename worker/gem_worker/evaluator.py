@@ -1,11 +1,6 @@
-"""An evaluator beside a run: evaluates new versions on held-out samples until the run is over.
+"""Evaluates a run's new versions until it is finished.
 
-    waiting     no server yet, or no parameters: a server that is not there is waited for as a worker does
-    following   every `interval` seconds the newest version is pulled, evaluated, reported, and kept if it is the best
-    ending      the run is finished: its last version is evaluated, unless it was
-
-It stays in WatchStatus all the time, since a server that ends with its run waits for whoever does; a thread of its own
-reads that stream, so that an evaluation may take as long as it likes.
+Stays in WatchStatus on a thread throughout, so that the server waits for it.
 """
 
 import math
@@ -34,9 +29,9 @@ from gem_worker.evaluate import EvaluationResult, HeldOut, tensors_of_payload
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
-# Seconds between two reports of the server, at most: so late the end of a run is noticed.
+# Maximum seconds between status reports.
 _LOOK = 1.0
-# Seconds for which a server that has finished its run is waited for: it may be on its way out.
+# Seconds to wait for the server of a finished run.
 _END_PATIENCE = 10.0
 
 _Answer = TypeVar("_Answer")
@@ -44,13 +39,13 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """One evaluation of a run. `result.version` is never None.
+    """One evaluation of a run; `result.version` is never None.
 
     Attributes:
-        run_seconds: seconds of training when the version was pulled, or a little before.
-        is_best: its accuracy is better than all before, and than what `keep_best` had from an earlier process.
-        is_reported: the server knows of it; it takes no loss that is not a number.
-        stops_run: it reached `stop_at_accuracy`, and the run was finished.
+        run_seconds: training time at the pull, or slightly earlier.
+        is_best: highest accuracy so far, including `keep_best` from earlier processes.
+        is_reported: False if the loss is NaN, which servers reject.
+        stops_run: it finished the run.
     """
 
     result: EvaluationResult
@@ -69,19 +64,11 @@ def follow_server(
     client_settings: ClientSettings | None = None,
     on_event: EventSink = log_event,
 ) -> Iterator[Followed]:
-    """Evaluate the newest version of a server's run again and again, and yield what comes of it; end with the run.
+    """Yield evaluations of a run's newest version until the run is finished.
 
-    Args:
-        address: HOST:PORT; beats the settings' own. A server that is not there (yet) is waited for, for
-            `client_settings.connect_timeout` seconds.
-        settings: as for `evaluate_checkpoint`.
-        evaluator: how often, where the best is kept, which accuracy ends the run. Default: EvaluatorSettings().
-        name: under which the server shows the results.
-        client_settings: TLS, token and time-outs of the connection. Default: ClientSettings().
-        on_event: is told when the server goes away and comes back; from another thread.
-
-    Raises TaskError: the server's model is another one, or the best cannot be kept; ServerUnavailable; ServerRefused,
-    also when the run shall be stopped and the token is not an operator's.
+    `address` (HOST:PORT) overrides the settings; waits `client_settings.connect_timeout` seconds. `on_event` runs on
+    another thread. Raises TaskError (other model, or the best cannot be kept), ServerUnavailable, or ServerRefused,
+    also if stopping requires an operator's token.
     """
     follower = _Follower(
         address,
@@ -95,7 +82,7 @@ def follow_server(
 
 
 class _Follower:
-    """What an evaluator knows: what it has evaluated, what was best, and whether it has stopped the run."""
+    """State of `follow_server`."""
 
     def __init__(
         self,
@@ -105,7 +92,7 @@ class _Follower:
         name: str,
         client_settings: ClientSettings,
     ) -> None:
-        self.interval = max(evaluator.interval, 0.1)  # WatchStatus tells no more often
+        self.interval = max(evaluator.interval, 0.1)  # minimum of WatchStatus
         self.client_settings = client_settings
         self._address = address
         self._name = name
@@ -119,7 +106,7 @@ class _Follower:
     def follow(self, watch: "_Watch") -> Iterator[Followed]:
         due = -math.inf
         while True:
-            # A finished run has no more to say than that it is over; then its server may go without a word.
+            # After the last evaluation the server may exit.
             status = watch.next(_END_PATIENCE if self._has_all(watch) else None)
             if status is None:
                 return
@@ -133,18 +120,18 @@ class _Follower:
                 return
 
     def _has_all(self, watch: "_Watch") -> bool:
-        """Whether the run is finished, and what it came to is evaluated, as far as is known."""
+        """Whether the run is finished and evaluated."""
         status = watch.newest
         if status is None or not _is_finished(status):
             return False
         return not _clock(status) or self._version(status) == self._evaluated
 
     def _pull(self, watch: "_Watch") -> PulledParameters | None:
-        """The newest version; None when it was evaluated, or there is none (any more)."""
+        """Return None if unchanged or absent."""
         try:
             return self._ask(watch, lambda server: server.pull(known_version=self._evaluated))
         except NotInitialized:
-            return None  # the server was started anew since it told that it had some
+            return None  # the server restarted
 
     def _evaluate(self, pulled: PulledParameters, run_seconds: float, watch: "_Watch") -> Followed:
         tensors = tensors_of_payload(pulled.layout, pulled.payload)
@@ -166,7 +153,7 @@ class _Follower:
         return Followed(result, run_seconds, is_best, is_reported, self._stop_at(result, watch))
 
     def _keep(self, tensors: dict[str, Tensor], result: EvaluationResult, layout_digest: str) -> bool:
-        """Whether it is the best so far; then it is kept, where that was asked for."""
+        """Return whether this is the best."""
         if self._kept is not None:
             of = {"task": self._held_out.task.name, "model": self._held_out.model_name, "layout_digest": layout_digest}
             return self._kept.offer(tensors, asdict(result) | of)
@@ -174,7 +161,7 @@ class _Follower:
         return result.accuracy > before
 
     def _stop_at(self, result: EvaluationResult, watch: "_Watch") -> bool:
-        """Finish the run if this is what it was to reach; whether it was."""
+        """Return whether this finished the run."""
         if self._target is None or self._stopped or result.accuracy < self._target or watch.is_finished:
             return False
         assert result.version is not None
@@ -189,7 +176,7 @@ class _Follower:
         return True
 
     def _ask(self, watch: "_Watch", call: Callable[[Observer], _Answer]) -> _Answer:
-        """One call; repeated while the server is away, for as long as a worker would, or asks to come back later."""
+        """Make a call, with retries."""
         wait = _END_PATIENCE if watch.is_finished else self.client_settings.connect_timeout
         with Observer(self._address, wait=wait, settings=self.client_settings, on_event=_ignore) as server:
             while True:
@@ -213,7 +200,7 @@ class _Follower:
 
 
 class _Watch:
-    """The newest report of WatchStatus, in which it stays, on a thread of its own; closed at the end of its block."""
+    """Reads WatchStatus on a thread."""
 
     def __init__(
         self, address: str, interval: float, client_settings: ClientSettings, on_event: Callable[[ClientEvent], None]
@@ -232,14 +219,11 @@ class _Watch:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is, as far as is known."""
+        """Whether the run is finished."""
         return self.newest is not None and _is_finished(self.newest)
 
     def next(self, timeout: float | None) -> dict[str, Any] | None:
-        """A report that was not returned yet, the newest; None when there was none for `timeout` seconds.
-
-        Raises what ended the stream.
-        """
+        """Wait for a new report; None after `timeout` seconds. Raises the stream's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_new or self._error is not None, timeout)
             if self._error is not None:
@@ -265,12 +249,12 @@ class _Watch:
                     with self._changed:
                         self.newest, self._is_new = status, True
                         self._changed.notify()
-                self._closed.wait(self._interval)  # a server that does not know how to let one stay
+                self._closed.wait(self._interval)  # a server without `stay` ends the stream
             except ServerRefused as refusal:
                 if refusal.retry_after is None:
                     self._fail(refusal)
                     return
-                self._closed.wait(refusal.retry_after)  # many others watch
+                self._closed.wait(refusal.retry_after)  # too many watchers
             except ClientError as error:
                 self._fail(error)
                 return
@@ -294,9 +278,9 @@ def _clock(status: dict[str, Any]) -> int:
 
 
 def _is_quiet(status: dict[str, Any]) -> bool:
-    """Whether no commit is under way: those that were complete when a run was finished are still applied."""
+    """Whether no commit is in flight: some are applied after the finish."""
     return not status["queue"]["staging_buffers_in_use"]
 
 
 def _ignore(_: ClientEvent) -> None:
-    """What it would say, the other connection says."""
+    """Discard; the watch reports events."""

@@ -1,4 +1,4 @@
-"""Settings of an evaluator that follows a run: validated once, then frozen, named as a worker's are."""
+"""Settings of an evaluator."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ DEFAULT_INTERVAL = 10.0
 
 
 class EvaluatorSettings(BaseSettings):
-    """What `gemps evaluate --follow` can be told, and what `gemps train` hands to the one that it starts."""
+    """Settings of `gemps evaluate --follow` and `gemps train`'s evaluator."""
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 

@@ -1,11 +1,7 @@
-"""A model whose parameters and gradients are views of flat buffers, so that an exchange gathers nothing.
+"""A model whose parameters and gradients are views of flat buffers.
 
-`FlatModel(model)` moves the *memory* of the parameters, not the objects: an optimiser, a hook or a tied layer that
-holds a `Parameter` goes on working, and so do `state_dict()` and `load_state_dict()`. What the training loop does
-between two steps may break the views (a fresh `.grad` after `zero_grad(set_to_none=True)`, `.data` replaced by
-`LSTM.flatten_parameters()`); `collect_gradients` mends that, or refuses what it cannot mend.
-
-Not thread-safe: it belongs to the thread that trains.
+Only the parameters' memory moves, so objects that hold a `Parameter` keep working. The training loop may break views
+(`zero_grad(set_to_none=True)`, `LSTM.flatten_parameters()`); `collect_gradients` repairs them. Not thread-safe.
 """
 
 import itertools
@@ -22,7 +18,7 @@ from gem_worker.model_tensors import PARAMETER_TYPES, ModelTensor, inspect_model
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All trained parameters of one element type: elements [start, stop) of the layout's PARAMETERs."""
+    """Trained parameters of one type: elements [start, stop) of the layout's PARAMETERs."""
 
     start: int
     stop: int
@@ -32,7 +28,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTensor:
-    """A trained parameter, its two views into the flat buffers, and its first element's number in the layout."""
+    """A trained parameter, its flat views, and its first element's index in the layout."""
 
     name: str
     tensor: Tensor
@@ -42,13 +38,13 @@ class TrainedTensor:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether the flat memory has the payload's order; not so in memory formats such as channels_last."""
+        """Whether flat memory has the payload's order; not so in channels_last."""
         return self.values.is_contiguous()
 
 
 @dataclass(slots=True)
 class HeldBuffer:
-    """A persistent buffer: the object that the model holds now, and its view into the flat bytes."""
+    """A persistent buffer's current object, and its flat view."""
 
     name: str
     tensor: Tensor
@@ -57,11 +53,7 @@ class HeldBuffer:
 
 
 class FlatModel:
-    """The model's tensors as the payload wants them. See the module's docstring.
-
-    A gradient that is there already is dropped: it was computed at other parameters than training starts from.
-    Raises UnsupportedModel with the tensor's name and the fix.
-    """
+    """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModel."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -73,7 +65,6 @@ class FlatModel:
         self._trained: tuple[TrainedTensor, ...]
         self.groups, self._trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
         self._permuted = tuple(one for one in self._trained if not one.is_row_major)
-        # Every BUFFER in payload order and in its own type; each is a view of it.
         self.buffer_bytes: Tensor
         self.buffer_bytes, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
         self.constants: tuple[ModelTensor, ...] = tuple(by_kind[TensorKind.CONSTANT])
@@ -82,11 +73,11 @@ class FlatModel:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the flat buffers are the payload's numbers in its order: all float32, all row-major."""
+        """Whether the flat buffers equal the payload: all float32, row-major."""
         return len(self.groups) == 1 and self.groups[0].parameters.dtype is torch.float32 and not self._permuted
 
     def float_buffers(self) -> Iterator[Tensor]:
-        """The floating-point BUFFERs: one flat view for all of an element type."""
+        """Yield a flat view of the BUFFERs per floating-point type."""
         start = 0
         for dtype, members in itertools.groupby(self._buffers, key=lambda one: one.values.dtype):
             stop = start + sum(one.values.numel() * one.values.element_size() for one in members)
@@ -96,10 +87,9 @@ class FlatModel:
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
-        """See to it that the flat buffers hold what the model holds. Called once a step, before they are read.
+        """Repair the views. Call once per step, before reading the flat buffers.
 
-        A gradient that autograd made anew is copied into its view and replaced by it; one that is None counts as 0.
-        Raises UnsupportedModel when the model has changed since it joined.
+        A gradient of None counts as 0. Raises UnsupportedModel if the model has changed.
         """
         self._refuse_changes()
         for one in self._trained:
@@ -121,10 +111,7 @@ class FlatModel:
 
     @torch.no_grad()
     def move_gradients(self, place: Tensor) -> None:
-        """Let the gradients lie there from now on: in as many float32 elements as there are PARAMETERs, on the CPU.
-
-        For a plain model. Autograd then writes its results there.
-        """
+        """Move a plain CPU model's gradients to `place` (float32)."""
         (group,) = self.groups
         place.copy_(group.gradients)
         self.groups = (replace(group, gradients=place),)
@@ -143,10 +130,7 @@ class FlatModel:
 
     @torch.no_grad()
     def read_gradients(self, out: Tensor) -> None:
-        """`out` <- gradients, float32, in layout order.
-
-        `out`: `layout.parameter_count` float32 elements on the model's device.
-        """
+        """Copy gradients to `out`: float32 [layout.parameter_count], on the model's device."""
         for group in self.groups:
             out[group.start : group.stop].copy_(group.gradients)
         for one in self._permuted:
@@ -154,7 +138,7 @@ class FlatModel:
 
     @torch.no_grad()
     def read_parameters(self, out: Tensor) -> None:
-        """`out` <- parameters, float32, in layout order; `out` as in `read_gradients`."""
+        """Copy parameters to `out`, as in `read_gradients`."""
         for group in self.groups:
             out[group.start : group.stop].copy_(group.parameters)
         for one in self._permuted:
@@ -162,7 +146,7 @@ class FlatModel:
 
     @torch.no_grad()
     def write_parameters(self, values: Tensor) -> None:
-        """Parameters <- `values` (float32, in layout order; may be pinned host memory when the model is plain)."""
+        """Copy float32 `values`, in layout order, to the parameters; pinned memory only if plain."""
         for group in self.groups:
             group.parameters.copy_(values[group.start : group.stop], non_blocking=True)
         for one in self._permuted:
@@ -195,7 +179,7 @@ class FlatModel:
                     )
 
     def _collect_buffer(self, buffer: HeldBuffer) -> None:
-        """A forward pass may assign a new tensor to a buffer: adopt it, so that the model keeps its newest object."""
+        """Adopt a reassigned buffer."""
         module, key = buffer.owners[0]
         current = module._buffers.get(key)
         if current is not buffer.tensor:
@@ -210,7 +194,7 @@ class FlatModel:
 
 
 def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
-    """Make `tensor` use the memory of `view`, keeping its values."""
+    """Move `tensor` into the memory of `view`."""
     if tensor.device != view.device or tensor.dtype != view.dtype or tensor.shape != view.shape:
         raise UnsupportedModel(
             f"{name}: was {_describe(view)} when the model joined and is {_describe(tensor)} now; move, convert or "
@@ -256,7 +240,7 @@ def _flatten_buffers(tensors: list[ModelTensor], device: torch.device) -> tuple[
     flat = torch.empty(sum(one.spec.byte_count for one in tensors), dtype=torch.uint8, device=device)
     buffers, offset = [], 0
     for one in tensors:
-        # Aligned: model_tensors orders the buffers by descending element size.
+        # Aligned: sorted by descending element size.
         values = flat[offset : offset + one.spec.byte_count].view(one.tensor.dtype).view(one.tensor.shape)
         values.copy_(one.tensor.detach())
         one.tensor.data = values
@@ -266,12 +250,12 @@ def _flatten_buffers(tensors: list[ModelTensor], device: torch.device) -> tuple[
 
 
 def _like(flat: Tensor, offset: int, tensor: Tensor) -> Tensor:
-    """A view of `flat` from element `offset` with the shape of `tensor`, and its memory format where it has no gaps."""
+    """View `flat` from element `offset` in the shape of `tensor`."""
     return torch.as_strided(flat, tensor.shape, _dense_strides(tensor), offset)
 
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of `tensor` if it has no gaps, whatever the order of its dimensions; else row-major ones."""
+    """Strides of `tensor` if dense in any order, else row-major."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
@@ -282,7 +266,7 @@ def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _row_major(one: TrainedTensor, flat: Tensor) -> Tensor:
-    """The part of `flat`, in payload order, that belongs to `one`, in its shape."""
+    """View payload-order `flat` in the shape of `one`."""
     return flat[one.start : one.start + one.tensor.numel()].view(one.tensor.shape)
 
 
@@ -292,7 +276,7 @@ _Structure = tuple[
 
 
 def _structure(model: nn.Module) -> tuple[_Structure, ...]:
-    """What `_refuse_changes` compares: (name, module, its submodules, its parameters and whether they are trained)."""
+    """Snapshot for `_refuse_changes`."""
     return tuple(
         (
             name,

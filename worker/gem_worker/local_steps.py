@@ -1,11 +1,7 @@
-"""Steps of plain SGD that a worker takes by itself between two commits, where the update rule asks for them.
+"""Plain SGD steps between two commits.
 
-    w <- w - eta * gradient            after each backward pass, but for the last before a commit
-    delta = -eta * (sum of the gradients), divided by their number where the rule says so
-
-so that what is committed is what the local steps would have added to the parameters, or its mean: the sum of local
-updates of EASGD (Zhang, Choromanska and LeCun, 2015), the accumulated gradient normalization of Hermans, Spanakis and
-Moeckel (2017).
+w <- w - eta * gradient, except before a commit, which is -eta times the sum of the gradients (EASGD: Zhang, Choromanska
+and LeCun, 2015) or their mean (Hermans, Spanakis and Moeckel, 2017).
 """
 
 import torch
@@ -14,13 +10,7 @@ from gem_worker.flat_model import FlatModel
 
 
 class LocalSteps:
-    """Of one model; the gradients are where `FlatModel` keeps them, collected.
-
-    Args:
-        flat: the model.
-        count: steps between two commits, at least 1.
-        normalise: whether the mean of the gradients is committed, in place of their sum.
-    """
+    """Accumulates `count` (>= 1) gradients of `flat` per commit, averaged if `normalise`."""
 
     def __init__(self, flat: FlatModel, count: int, *, normalise: bool) -> None:
         self._flat = flat
@@ -31,14 +21,14 @@ class LocalSteps:
 
     @property
     def are_taken(self) -> bool:
-        """Whether there are any: more than one step a commit."""
+        """Whether `count` exceeds 1."""
         return self._count > 1
 
     @torch.no_grad()
     def take(self, eta: float) -> bool:
-        """The gradient of another step is there. True: the gradients are now what has to be committed.
+        """Process the collected gradients.
 
-        False: the model has moved on by itself, and its gradients are zero.
+        True: they now hold what to commit. False: they were applied locally, and zeroed.
         """
         if self._count == 1:
             return True
@@ -57,7 +47,7 @@ class LocalSteps:
         return is_last
 
     def begin(self) -> None:
-        """Fresh parameters have come, or a gradient was not finite: what was added up is dropped."""
+        """Discard the accumulated gradients."""
         self._taken = 0
         for total in self._sums:
             total.zero_()

@@ -1,8 +1,6 @@
-"""torch.amp.GradScaler over flat gradients: unscaling is one operation a step, not one a parameter.
+"""torch.amp.GradScaler over flat gradients.
 
-A GradScaler talks to an optimiser: it divides the gradients of the optimiser's parameters and remembers whether one of
-them was not finite. A worker has no optimiser, so this gives the scaler one that holds the flat buffers as parameters
-and never steps.
+It requires an optimizer: this one holds the flat buffers and never steps.
 """
 
 import operator
@@ -14,7 +12,7 @@ from gem_worker.flat_model import FlatModel
 
 
 class LossScaling:
-    """The scaler's side of a step: unscale (once), then, when the gradients were used, update."""
+    """Unscales once per step, then updates the scaler."""
 
     def __init__(self, flat: FlatModel) -> None:
         self._flat = flat
@@ -23,9 +21,9 @@ class LossScaling:
         self._is_unscaled = False
 
     def unscale(self, scaler: object) -> None:
-        """Divide the flat gradients by the scale, unless that was done since the last update. None: nothing to do.
+        """Divide the flat gradients by the scale, once per `update`.
 
-        Raises TypeError when `scaler` is no GradScaler, and what GradScaler itself raises (float16 parameters).
+        Raises TypeError if `scaler` is no GradScaler, which itself rejects float16 parameters.
         """
         if scaler is None or self._is_unscaled:
             return
@@ -33,7 +31,7 @@ class LossScaling:
         self._is_unscaled = True
 
     def update(self, scaler: object) -> None:
-        """Let the scaler find its next scale."""
+        """Update the scale."""
         self._is_unscaled = False
         if scaler is not None:
             _scaler(scaler).update()

@@ -1,13 +1,11 @@
-"""Which tensors of a model take part in training, in which order, and what is refused.
+"""Selects and orders a model's tensors for training.
 
-The names are those of `model.state_dict()`, so that a checkpoint loads strictly; two names of one tensor (tied weights)
-make one entry with an alias. The order, which every worker and the server share through the layout's digest:
+Names are those of `model.state_dict()`; tied weights are one entry with aliases. The order is part of the layout's
+digest:
 
-1. PARAMETERs (`requires_grad`): the float32 ones first, in state_dict order, so that they are one contiguous piece of
-   memory and of the payload; then the float64, the float16 and the bfloat16 ones.
-2. BUFFERs (BatchNorm's running statistics and the like), by element type and the widest first, so that each is aligned
-   within one contiguous piece of bytes. Non-persistent buffers are no part of a state_dict: they stay with the worker.
-3. CONSTANTs (`requires_grad=False`: frozen layers), in state_dict order. They travel once, at the start.
+1. PARAMETERs (`requires_grad`): float32, float64, float16, bfloat16, each in state_dict order.
+2. BUFFERs by descending element size, for alignment. Non-persistent ones stay local.
+3. CONSTANTs (`requires_grad=False`), sent once.
 """
 
 import itertools
@@ -27,7 +25,7 @@ PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """A tensor of the model: what the layout says about it, the model's own object, and the modules that hold it."""
+    """A tensor's layout entry, object, and (module, attribute) owners."""
 
     spec: TensorSpec
     tensor: Tensor
@@ -35,10 +33,7 @@ class ModelTensor:
 
 
 def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
-    """The layout of `model`, and its tensors in that order. Does not change the model.
-
-    Raises UnsupportedModel with the tensor's name and the fix.
-    """
+    """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModel."""
     owners = _owners(model)
     for name, tensor in _named_tensors(model):
         _refuse_unready(name, tensor)
@@ -60,7 +55,7 @@ def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
 
 
 def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
-    """Raise UnsupportedModel for the first tensor that holds NaN or infinity: the server refuses such values."""
+    """Raise UnsupportedModel for a tensor with NaN or infinity, which servers reject."""
     for one in tensors:
         if one.tensor.is_floating_point() and not bool(torch.isfinite(one.tensor.detach()).all()):
             fix = (
@@ -72,7 +67,7 @@ def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter and buffer, non-persistent ones too, under each of its names."""
+    """Yield tensors under each name."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         for tensors in (module._parameters, module._buffers):
             for key, tensor in tensors.items():
@@ -81,7 +76,7 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]:
-    """By identity: each parameter and buffer object, with the (module, attribute) pairs that hold it."""
+    """Map id to tensor and owners."""
     found: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -92,7 +87,7 @@ def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, s
 
 
 def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]) -> dict[int, list[str]]:
-    """The state_dict's names of each tensor object, in its order."""
+    """Map id to state_dict names."""
     names: dict[int, list[str]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
@@ -122,7 +117,7 @@ def _kind(tensor: Tensor) -> TensorKind:
 
 
 def _refuse_unready(name: str, tensor: Tensor) -> None:
-    """What must be said before the state_dict or the tensor's memory can be looked at."""
+    """Check before reading the state_dict or tensor memory."""
     if is_lazy(tensor):
         raise UnsupportedModel(
             f"{name}: is not initialised yet (a lazy module); run one batch through the model before it joins"
@@ -159,7 +154,7 @@ def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
 
 
 def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
-    """What is wrong with the tensors as a set: none to train, several devices, shared memory that is no tie."""
+    """Check the tensors together."""
     if not any(one.spec.kind is TensorKind.PARAMETER for one in tensors):
         raise UnsupportedModel(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
@@ -189,7 +184,7 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Elements from the first to the last, gaps included."""
+    """Elements spanned, gaps included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -198,7 +193,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def _position(one: ModelTensor) -> tuple[int, int, str]:
-    """Sort key of the order that this module's docstring gives; Python's sort keeps state_dict order within a key."""
+    """Sort key; requires a stable sort."""
     if one.spec.kind is TensorKind.PARAMETER:
         return 0, PARAMETER_TYPES.index(one.tensor.dtype), ""
     if one.spec.kind is TensorKind.BUFFER:

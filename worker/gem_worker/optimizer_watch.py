@@ -1,4 +1,4 @@
-"""Warns when a training loop still steps an optimizer on a model that is trained through a parameter server."""
+"""Warns about optimizer steps on a model that a server trains."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class OptimizerWatch:
-    """Hooks on every `torch.optim.Optimizer.step` of the process, from here to `close`; one warning at most."""
+    """Hooks on the process's optimizers until `close`; warns at most once."""
 
     def __init__(self, model: nn.Module) -> None:
         self._ours = {id(parameter) for parameter in model.parameters()}
@@ -25,7 +25,7 @@ class OptimizerWatch:
         ]
 
     def close(self) -> None:
-        """Remove the hooks; harmless a second time."""
+        """Remove the hooks; idempotent."""
         while self._remove:
             self._remove.pop()()
 
@@ -50,7 +50,7 @@ class OptimizerWatch:
 
 @torch.no_grad()
 def _norms(parameters: list[torch.Tensor]) -> list[float] | None:
-    """The norm of each, which tells whether it changed; None while CUDA captures a graph, where nothing can be read."""
+    """Norms; None during CUDA graph capture, which forbids reads."""
     if parameters[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     return [float(torch.linalg.vector_norm(one)) for one in parameters]

@@ -1,4 +1,4 @@
-"""`ParameterServer`: five lines that make an ordinary training script a worker of a run (DESIGN.md, section 5)."""
+"""Makes a training script a worker (DESIGN.md, section 5)."""
 
 import logging
 import os
@@ -42,21 +42,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What became of one step. With overlap, of the step before the one that returns it.
+    """Result of one step; with overlap, of the previous one.
 
-    applied: the delta was applied. False when the step was skipped, or when the delta was dropped because the server
-        had been restarted; fresh parameters are installed in the latter case.
-    skipped: the gradient was not finite; nothing was sent.
-    verdict: the server's, with staleness and statistics; None where there is none.
-    version: of the parameters that the model now holds.
-    loss: as given, where finite.  samples: as given.  eta: the learning rate that scaled the gradient.
-    compute_seconds: the training loop's own work since the step before, loading of data included.
-    copy_seconds: between device and host, scaling and casts included; on CUDA the copy to the device is counted in the
-        step after, so that nobody waits for it.
-    exchange_seconds: the round trip, waiting for others included; with overlap only what the loop waited for it.
-    under_way: nothing is known yet: the first step with overlap.
-    local: the rule has workers take steps by themselves between two commits, and this was one of them: nothing was
-        sent, and nothing of it is known but samples and eta.
+    Attributes:
+        applied: False if skipped, or dropped by a restarted server.
+        skipped: the gradient was not finite; nothing was sent.
+        version: of the model's parameters.
+        loss: None if not finite.
+        compute_seconds: since the previous step, including data loading.
+        copy_seconds: device-host copies, scaling, casts; CUDA's copy to the device counts in the next step.
+        exchange_seconds: round trip; with overlap only the wait.
+        under_way: no result yet.
+        local: no commit; only version, samples and eta are set.
     """
 
     applied: bool
@@ -74,66 +71,39 @@ class StepReport:
 
 
 class ParameterServer:
-    """Membership of `model` in a run, for a training loop of your own.
+    """Membership of `model` in a run.
 
     ::
 
-        from gem_worker import ParameterServer
-
-        with ParameterServer("localhost:50051", model) as ps:  # joins; uploads parameters, or installs current ones
+        with ParameterServer("localhost:50051", model) as ps:  # joins; uploads or installs parameters
             for inputs, labels in loader:
                 loss = criterion(model(inputs), labels)
                 loss.backward()
-                ps.step(loss)  # commits -eta * gradient, installs the fresh parameters, zeroes the gradients
+                ps.step(loss)  # commits -eta * gradient, installs fresh parameters, zeroes the gradients
 
-    There is no optimiser: the server's update rule takes its place, and the server decides the learning rate and when
-    the run is over; then `step` raises `RunFinished`, which the `with` block absorbs. An `optimizer.step()` left in the
-    loop has no effect on the run, and is warned about once. The model stays on its device. Its parameters keep their
-    identity, but become views of flat buffers when the block is entered: move, convert, freeze and tie before that.
-    Every worker needs the same architecture.
+    The server's update rule replaces the optimizer. At the end of the run `step` raises `RunFinished`, which the `with`
+    block absorbs. On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
 
-    **DataLoader workers.** A process that is forked while a connection is open may hang, and DataLoader forks its
-    workers on Linux when an iterator is made. So either use `DataLoader(..., multiprocessing_context="spawn")` (or
-    "forkserver"), or `num_workers=0`, or make the iterator before the block is entered and keep its processes with
-    `persistent_workers=True`.
+    **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"`,
+    `num_workers=0`, or an iterator created before the block with `persistent_workers=True`.
 
-    **Mixed precision.** `torch.autocast` needs nothing. With a GradScaler: `scaler.scale(loss).backward()`, then
-    `ps.step(loss, scaler=scaler)`, which unscales, skips the step if the gradient overflowed, and updates the scaler.
-    To clip gradients call `ps.unscale_(scaler)` first.
+    **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
+    non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.
 
-    **Overlap.** With `overlap=True` a step hands its commit over and returns at once, so that the next gradient is
-    computed while the exchange is in flight, at the parameters that came with the commit before. When a gradient is
-    applied this worker has thus committed once more since: its staleness is one commit of its own more, and as many of
-    each other worker, so among equally fast workers about twice what it was. The rule takes that into account exactly,
-    for the server keeps two snapshots of this worker (one more vector of its memory; here a third payload is kept in
-    host memory), but as many steps learn less: worth it where steps mostly wait for the network. A step reports on the
-    step before. BUFFERs, such as BatchNorm's statistics, go on from the model's own, one batch ahead of its parameters.
-    The last commit is waited for when the block is left.
+    **Overlap.** `step` returns the previous step's report while its commit is in flight. Gradients are one commit per
+    worker staler; BUFFERs are one batch ahead of the parameters.
 
-    **Local steps.** Some update rules have a worker take steps by itself between two commits (`agn`, `easgd` with a
-    period): `step` does that, too, and the steps that commit nothing say `local`. The run's budget counts commits.
-
-    **Gradients.** Several backwards before a step add up. `zero_grad(set_to_none=True)` is allowed but costs a copy of
-    every gradient; `step` has zeroed them already. A parameter without a gradient commits a delta of 0.
+    **Gradients.** Several backward passes accumulate. A missing gradient counts as 0.
 
     Args:
-        address: HOST:PORT; default: the environment's GEMPS_SERVER.
-        model: on the device where it shall train.
-        name: this worker's name, unique in the run; the rank follows it. Default: the environment's GEMPS_WORKER_NAME,
-            else host name and process id.
-        steps_per_epoch: steps of one pass over this worker's data; needed where the run's budget is in epochs.
-        delta_wire, parameter_wire: types in which deltas go and parameters come: "float32", "float16", "bfloat16" or
-            "int8". The server may choose "float32" instead.
-        overlap: compute the next gradient during the exchange, see above.
-        on_join: called once with the Membership, after joining and before the parameters become views: the place to
-            move the model to a device that depends on the rank on this host (`device_for`), or to draw first parameters
-            from `membership.run_settings.seed`.
-        device: the device's name in the run's status, where `on_join` will move the model; default: the model's own.
-        on_event: told of changes of the connection, with overlap from another thread; default: the log.
-        client_settings: patience and time-outs of the connection.
+        address: HOST:PORT; default: GEMPS_SERVER.
+        name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
+        steps_per_epoch: required for budgets in epochs.
+        on_join: called before parameters become views; may move or initialise the model.
+        device: name in the run's status.
+        on_event: called on connection changes, with overlap on another thread.
 
-    Raises (on entering): UnsupportedModel; ServerUnavailable when nobody answers for long; ServerRefused, for example
-    when another worker's model is different.
+    Raises (on entering): UnsupportedModel, ServerUnavailable, ServerRefused.
     """
 
     def __init__(
@@ -191,7 +161,7 @@ class ParameterServer:
         self.last_report: StepReport | None = None
 
     def join(self) -> None:
-        """Become a worker: what entering the `with` block does. Waits for a server that is not there yet."""
+        """Join the run; waits for the server."""
         try:
             membership = self._client.join()
             if self._on_join is not None:
@@ -210,7 +180,7 @@ class ParameterServer:
             try:
                 self._bring_parameters(transfer, has_parameters=membership.has_parameters)
             except RunFinished:
-                self._finished = True  # and it never had parameters; step() says so
+                self._finished = True  # step() raises
             self._joined = flat, transfer, LossScaling(flat)
             run = membership.run_settings
             self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
@@ -224,18 +194,12 @@ class ParameterServer:
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
 
-        With overlap: wait for the reply of the commit before, hand this one over, install that reply's parameters; the
-        report is of the commit before.
-
-        Args:
-            loss: of this step, for the run's statistics: a scalar tensor or a number, not multiplied by a scaler.
-            samples: training samples in this step; 0: unknown.
-            scaler: a torch.amp.GradScaler that scaled the loss.
+        With overlap: wait for the previous reply, start this commit, install that reply. `loss` is scalar and unscaled.
 
         Raises:
-            RunFinished: the budget is spent; the `with` block absorbs it. The model then holds the newest parameters.
-            Diverged: the gradient was not finite 100 times in a row.
-            UnsupportedModel: the model changed since it joined.
+            RunFinished: the budget is spent; the model holds the newest parameters.
+            Diverged: 100 consecutive gradients were not finite.
+            UnsupportedModel: the model changed since joining.
             ServerUnavailable, ServerRefused: from the connection.
         """
         flat, transfer, scaling = self._require_joined()
@@ -251,7 +215,7 @@ class ParameterServer:
         base = self._version
         before, arrived = self._settle(transfer)
         try:
-            self._check_running()  # or this gradient is of a step beyond the budget
+            self._check_running()  # the gradient would exceed the budget
             eta = self._client.next_eta
             staged = transfer.stage(eta, loss, self._client.shared_delta)
             if self._courier is not None:
@@ -271,15 +235,15 @@ class ParameterServer:
         return report
 
     def unscale_(self, scaler: object) -> None:
-        """Divide the gradients by the scale now, for example to clip them; `step` then does not do it again."""
+        """Unscale the gradients now, for clipping; `step` does not repeat it."""
         flat, _, scaling = self._require_joined()
         flat.collect_gradients()
         scaling.unscale(scaler)
 
     def close(self, reason: str = "done") -> None:
-        """Leave the run and close the connection: what leaving the `with` block does. The model stays usable.
+        """Leave the run and disconnect; the model stays usable.
 
-        With overlap the last commit is waited for first, and what it raises is raised when all is closed.
+        With overlap, waits for the last commit and raises its error at the end.
         """
         self._end(reason, None)
 
@@ -295,42 +259,42 @@ class ParameterServer:
 
     @property
     def membership(self) -> Membership:
-        """What joining settled: rank, host_rank, run_settings, wire types."""
+        """Result of joining."""
         return self._client.membership
 
     @property
     def rank(self) -> int:
-        """0, 1, ...: unique in the run; use it with `run_settings.seed` to give each worker its own order of data."""
+        """Rank in the run, from 0."""
         return self.membership.rank
 
     @property
     def host_rank(self) -> int:
-        """Rank among the workers of this host: which of its devices to use."""
+        """Rank on this host."""
         return self.membership.host_rank
 
     @property
     def run_settings(self) -> RunSettings:
-        """The run's settings, as the server gives them."""
+        """The run's settings."""
         return self.membership.run_settings
 
     @property
     def run_state(self) -> RunState:
-        """As the server said last."""
+        """Last state reported by the server."""
         return RunState.FINISHED if self._finished else self._client.run_state
 
     @property
     def version(self) -> Version | None:
-        """Of the parameters that the model holds."""
+        """Version of the model's parameters."""
         return self._version
 
     @property
     def shares_memory(self) -> bool:
-        """Whether deltas and parameters go through memory shared with the server, and not over the network."""
+        """Whether payloads travel through shared memory."""
         return self._client.shared_delta is not None
 
     @property
     def eta(self) -> float:
-        """The learning rate that the next step will use; with overlap a reply that arrives meanwhile may change it."""
+        """Learning rate of the next step; with overlap a reply may change it."""
         return self._client.next_eta
 
     def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float) -> StepReport:
@@ -349,7 +313,7 @@ class ParameterServer:
             self._finished = True
             raise
         except NotInitialized:
-            # The server was started anew and empty: what this worker holds is as good a start as anybody's.
+            # The server restarted empty.
             exchange = time.perf_counter() - started
             self._bring_parameters(transfer, has_parameters=False)
         else:
@@ -372,7 +336,7 @@ class ParameterServer:
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
         if self._local.are_taken:
-            transfer.install()  # the model has moved on from what the server knows of it
+            transfer.install()  # undo local steps
         else:
             transfer.restore_buffers()
         compute, copy = transfer.clock.times()
@@ -390,13 +354,10 @@ class ParameterServer:
                 "look for a division by 0 or the log of 0 in the loss"
             )
 
-    # --- with overlap
-
     def _settle(self, transfer: Transfer, timeout: float | None = None) -> tuple[StepReport | None, Version | None]:
-        """The report of the step before, and the version that arrived and is to be installed; waits for its reply.
+        """Wait for the previous reply; return its report, and the version to install.
 
-        When the reply says that the run is finished it is installed already. (None, None) without overlap, when there
-        was no step before, and when there is no reply within `timeout` seconds.
+        Installs it here if the run is finished. (None, None): no overlap, no previous step, or timeout.
         """
         courier, report = self._courier, self._step_before
         if courier is None or report is None:
@@ -412,7 +373,7 @@ class ParameterServer:
                 self._finished = True
                 raise
             except NotInitialized:
-                # As in `_commit`. The gradient that was computed meanwhile is of parameters that no server knows.
+                # As in `_commit`.
                 self._bring_parameters(transfer, has_parameters=False)
             report = replace(report, exchange_seconds=time.perf_counter() - started, under_way=False)
         if outcome is None:
@@ -425,7 +386,7 @@ class ParameterServer:
             if self._finished:
                 self._install(transfer, outcome.version, buffers=True)
             elif self._constants_are_void(outcome):
-                # The gradient that was computed meanwhile is of the server before: it is dropped.
+                # Drops the gradient: its base is of the previous server.
                 self._bring_parameters(transfer, has_parameters=True)
                 outcome = None
         self._step_before, self.last_report = None, report
@@ -441,15 +402,13 @@ class ParameterServer:
         samples: int,
         eta: float,
     ) -> StepReport:
-        """Hand the commit of a gradient at `base` over, and install what arrived; returns what is known of this step.
+        """Start the commit of a gradient at `base`, install what arrived, return a provisional report.
 
-        In that order, so that the exchange begins at once; but what lies in shared memory has to be read before. A
-        gradient is dropped when the server does not keep the version that it is of any more.
+        Replies in shared memory must be read first.
         """
-        # Without any base an earlier commit has failed for good: this one says so.
+        # Without bases an earlier commit failed; this one raises its error.
         goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
-        # The BUFFERs that arrived are those of the commit before; the model's own have seen one batch more, and are on
-        # their way. Where this gradient is not, they must not stay either.
+        # The model's BUFFERs are a batch ahead: keep them only if this gradient is committed.
         if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
         if goes and base is not None:
@@ -483,7 +442,7 @@ class ParameterServer:
             self._client.close()
 
     def _end_overlap(self, courier: Courier, error: BaseException | None) -> None:
-        """Wait for the last commit: after an error not for long, and not at all when the process is to end."""
+        """Wait for the last commit, briefly after an error."""
         try:
             if courier.is_under_way and self._joined is not None and (error is None or isinstance(error, Exception)):
                 transfer = self._joined[1]
@@ -500,13 +459,13 @@ class ParameterServer:
             courier.close()
 
     def _constants_are_void(self, outcome: CommitOutcome) -> bool:
-        """Whether the server was restarted: without a checkpoint, another worker's CONSTANTs may be the run's now."""
+        """Whether a restart may have replaced the CONSTANTs."""
         if self._version is None or self._joined is None or outcome.run_finished:
             return False
         return outcome.version.incarnation != self._version.incarnation and bool(self._joined[0].constants)
 
     def _bring_parameters(self, transfer: Transfer, *, has_parameters: bool) -> None:
-        """Upload the model's parameters if the run has none, then install the run's: only a pull settles a base."""
+        """Upload parameters if needed, then pull: only a pull sets the base."""
         if not has_parameters:
             self._client.initialize(transfer.first_payload())
         payload = transfer.whole_reply()
@@ -525,19 +484,19 @@ class ParameterServer:
 
 
 def default_worker_name() -> str:
-    """Host name and process id: unique in a run, but not the same after a restart."""
+    """Return host name and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _offer(name: WireName) -> tuple[WireType, ...]:
-    """What the worker can speak, best first; every server speaks FLOAT32."""
+    """Wire types by preference; servers support FLOAT32."""
     if name not in WIRE_TYPES:
         raise ValueError(f"{name!r} is no wire type; use one of {', '.join(get_args(WireName))}")
     return tuple(dict.fromkeys((WIRE_TYPES[name], WireType.FLOAT32)))
 
 
 def _reason(error: BaseException | None) -> str:
-    """Why a worker leaves, for the server's log."""
+    """Reason to leave, for the server's log."""
     if error is None:
         return "done"
     if isinstance(error, RunFinished):

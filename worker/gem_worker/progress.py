@@ -1,4 +1,4 @@
-"""What a worker says while it trains: lines for people, or JSON lines for programs."""
+"""Progress output of a worker."""
 
 import json
 import sys
@@ -10,12 +10,7 @@ from gem_worker.parameter_server import StepReport
 
 
 class Progress:
-    """Writes to `out`; counts steps and adds up where their time went.
-
-    A change (joined, an event of the connection, the end) is told at once, training every `interval` seconds; 0: each
-    step. As JSON a step has what the server said of its commit, so that the logs of all workers together show what
-    became of each one.
-    """
+    """Counts steps, writes events at once and progress every `interval` seconds (0: each step)."""
 
     def __init__(
         self, worker: str, interval: float, log_format: Literal["auto", "human", "json"], out: TextIO | None = None
@@ -24,7 +19,7 @@ class Progress:
         self._interval = interval
         self._out = out or sys.stdout
         self._is_json = log_format == "json" or (log_format == "auto" and not self._out.isatty())
-        self._started = self._told = time.monotonic()  # until the worker has joined
+        self._started = self._told = time.monotonic()
         self._counted_from: tuple[float, int] | None = None
         self.applied = 0
         self.skipped = 0
@@ -34,16 +29,16 @@ class Progress:
         self._seconds = {"compute": 0.0, "copy": 0.0, "exchange": 0.0}
 
     def joined(self, rank: int, **fields: object) -> None:
-        """The worker is a member of the run: its time starts."""
+        """Start the worker's time."""
         self._started = self._told = time.monotonic()
         self.tell("joined", "", rank=rank, **fields)
 
     def event(self, event: ClientEvent) -> None:
-        """A change of the connection."""
+        """Write a connection event."""
         self.tell(event.kind.value, event.message)
 
     def step(self, report: StepReport, epoch: int) -> None:
-        """One step is over."""
+        """Count a step; write progress when due."""
         self.applied += report.applied
         self.skipped += report.skipped
         self.dropped += not (report.applied or report.skipped)
@@ -62,7 +57,7 @@ class Progress:
             self._rate(now)
 
     def _rate(self, now: float) -> float | None:
-        """Steps a second since this was asked last. The first step only starts the count: it waited for others."""
+        """Steps per second, without the first step."""
         before, self._counted_from = self._counted_from, (now, self.applied)
         if before is None or now <= before[0]:
             return None
@@ -87,7 +82,7 @@ class Progress:
         self.tell("training", "", eta=report.eta, **fields)
 
     def summary(self, why: str) -> None:
-        """The end: how much was done, and the split of the time."""
+        """Write totals and times."""
         seconds = time.monotonic() - self._started
         in_steps = sum(self._seconds.values()) or 1.0
         self.tell(
@@ -103,7 +98,7 @@ class Progress:
         )
 
     def tell(self, event: str, message: str, **fields: object) -> None:
-        """One line, at once."""
+        """Write one line and flush."""
         if self._is_json:
             line = json.dumps(
                 {"time": round(time.time(), 3), "worker": self._worker, "event": event, "message": message, **fields}
@@ -111,5 +106,5 @@ class Progress:
         else:
             numbers = " ".join(f"{name}={value}" for name, value in fields.items())
             line = " ".join(filter(None, (f"[{self._worker}]", f"{event}:", message, numbers)))
-        self._out.write(line + "\n")  # in one piece: with overlap another thread tells the events
+        self._out.write(line + "\n")  # one write: another thread may write events
         self._out.flush()

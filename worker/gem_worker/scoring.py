@@ -1,4 +1,4 @@
-"""How well a model does on a set of samples."""
+"""Scores a model on samples."""
 
 import torch
 from torch import nn
@@ -8,10 +8,7 @@ from gem_worker.tasks import Samples, held_out_batches
 
 
 def score(model: nn.Module, samples: Samples, device: torch.device, batch_size: int = 256) -> tuple[float, float]:
-    """(mean cross-entropy, accuracy from 0 to 1) of `model`, which is on `device`, over all `samples`.
-
-    The model is in evaluation mode afterwards: nothing is dropped, and BatchNorm uses what it has learnt.
-    """
+    """Return mean cross-entropy and accuracy (0 to 1); leaves `model` in evaluation mode."""
     model.eval()
     loss = torch.zeros((), dtype=torch.float64)
     correct = 0

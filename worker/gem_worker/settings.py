@@ -1,8 +1,4 @@
-"""A worker's settings: validated once, then frozen. Flag `--batch-size` = environment `GEMPS_BATCH_SIZE` = TOML key.
-
-The learning rate, the update rule, the seed and the budget are no settings of a worker: the server decides them and
-tells every worker at Join.
-"""
+"""Settings of a worker. The server decides learning rate, update rule, seed and budget."""
 
 from pathlib import Path
 from typing import Literal
@@ -15,7 +11,7 @@ WireName = Literal["float32", "float16", "bfloat16", "int8"]
 
 
 class WorkerSettings(BaseSettings):
-    """Everything `gemps work` can be told. Each field says its unit, its default and what follows from it."""
+    """Settings of `gemps work`."""
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 

@@ -1,4 +1,4 @@
-"""How long a step computes and copies, measured where it happens: by the host's clock, or by events on CUDA."""
+"""Measures a step's compute and copy time."""
 
 import time
 from abc import ABC, abstractmethod
@@ -7,23 +7,19 @@ import torch
 
 
 class StepClock(ABC):
-    """Told of the borders within a step, in this order: computed, staging, staged, received, installed.
-
-    What lies between computed and staging (with overlap the wait for a reply), and between staged and received (the
-    exchange), is counted elsewhere.
-    """
+    """Call in this order: computed, staging, staged, received, installed. Excludes waits and the exchange."""
 
     @abstractmethod
     def computed(self) -> None:
-        """The training loop's own work is over."""
+        """The training loop's work is done."""
 
     @abstractmethod
     def staging(self) -> None:
-        """The gradient is about to be copied."""
+        """The gradient's copy starts."""
 
     @abstractmethod
     def staged(self) -> None:
-        """The delta is under way to host memory. Returns when it is there."""
+        """Wait until the delta is in host memory."""
 
     @abstractmethod
     def received(self) -> None:
@@ -31,15 +27,15 @@ class StepClock(ABC):
 
     @abstractmethod
     def installed(self) -> None:
-        """They are in the model, or will be before anything that is queued on the device now; the next step begins."""
+        """Parameters are installed, or queued on the device."""
 
     @abstractmethod
     def times(self) -> tuple[float, float]:
-        """Seconds of (compute, copy) of the step."""
+        """Return compute and copy seconds."""
 
 
 class HostClock(StepClock):
-    """For devices that work synchronously, or that can only be waited for."""
+    """For the CPU and MPS."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_mps = device.type == "mps"
@@ -77,11 +73,7 @@ class HostClock(StepClock):
 
 
 class CudaClock(StepClock):
-    """For a CUDA device: only `staged` waits for it.
-
-    The copy to the device runs on while the host prepares the next step, so a step's copy time is its copy from the
-    device plus the copy to the device that ended the step before.
-    """
+    """For CUDA; only `staged` waits. The copy to the device counts in the next step."""
 
     def __init__(self, device: torch.device) -> None:
         with torch.cuda.device(device):
@@ -106,7 +98,7 @@ class CudaClock(StepClock):
         """See `StepClock`."""
         self._record(self._staged)
         self._staged.synchronize()
-        self._installed.synchronize()  # over already, unless the loop has changed to another stream
+        self._installed.synchronize()  # complete unless the loop changed streams
         compute = self._installed.elapsed_time(self._computed)
         copy = self._staging.elapsed_time(self._staged) + self._received.elapsed_time(self._installed)
         self._times = (compute / 1000, copy / 1000)
@@ -128,5 +120,5 @@ class CudaClock(StepClock):
 
 
 def step_clock(device: torch.device) -> StepClock:
-    """The clock that fits the device."""
+    """Return the clock for `device`."""
     return CudaClock(device) if device.type == "cuda" else HostClock(device)

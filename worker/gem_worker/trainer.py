@@ -1,4 +1,4 @@
-"""`gemps work`: one worker, from joining to the end of the run."""
+"""`gemps work`: one worker until the end of the run."""
 
 import signal
 import sys
@@ -25,10 +25,9 @@ FINISHED, FAILED, MISUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
-    """Train until the run is finished; the server's budget says when.
+    """Train until the run is finished; return the exit code.
 
-    Returns the exit code: 0 finished, 1 an error (one line on stderr names the fix), 2 an address or credentials that
-    cannot be used (the same), 130 Ctrl-C, 143 SIGTERM.
+    0: finished; 1: error; 2: unusable address or credentials; 130: Ctrl-C; 143: SIGTERM.
     """
     name = settings.worker_name or default_worker_name()
     progress = Progress(name, settings.log_interval, settings.log_format)
@@ -52,10 +51,9 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
     torch.set_num_threads(settings.cpu_threads)
     task = create_task(settings.task, TaskOptions.of(settings))
     model_name = settings.model or task.default_model
-    # The device and the seed are known only after joining, and joining needs the layout, which depends on neither: so
-    # the model is made on the CPU, joins, and gets its first parameters and its device from `prepare`.
+    # Joining needs the layout, and `prepare` then sets device and seed.
     model = create_model(model_name, task.input_shape, task.classes, seed=0)
-    device_for(0, settings.device)  # an impossible choice is told before the server hears of us
+    device_for(0, settings.device)  # fail before joining
     device = torch.device("cpu")
 
     def prepare(membership: Membership) -> None:
@@ -92,7 +90,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
 def _loop(
     ps: ParameterServer, model: nn.Module, task: Task, device: torch.device, batch_size: int, progress: Progress
 ) -> None:
-    """Until the run is finished, which the last step says: its report is that of the last commit, with overlap too."""
+    """Train until `step` raises RunFinished."""
     model.train()
     for epoch, (inputs, labels) in training_batches(task.train, batch_size, ps.run_settings.seed, ps.rank):
         loss = functional.cross_entropy(model(_to(inputs, device)), _to(labels, device))
@@ -101,7 +99,7 @@ def _loop(
         try:
             ps.step(loss, samples=len(labels))
         finally:
-            # Also when the step ended the run: its report is the last one.
+            # Also if RunFinished was raised.
             if ps.last_report is not None and ps.last_report is not before:
                 progress.step(ps.last_report, epoch)
 
@@ -118,9 +116,9 @@ class _Terminated(SystemExit):
 
 @contextmanager
 def _leave_on_sigterm() -> Iterator[None]:
-    """Within, SIGTERM (a container is stopped) raises, so that the worker leaves the run before it ends."""
+    """Raise on SIGTERM, so that the worker leaves the run."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals can be handled in the main thread only
+        yield  # signal() requires the main thread
         return
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,11 +1,7 @@
-"""Between the model's device and host memory: a delta out, fresh parameters in.
+"""Copies deltas from the model's device to host memory, and parameters back.
 
-Out: the flat gradient is scaled by -eta and cast to the wire type on the device, then copied once, into pinned host
-memory where the device is CUDA. On the CPU scaling, judging and casting are one way through memory, which writes the
-payload and nothing else; and where the payload is float32 the gradients lie in it as they are, and are scaled when they
-are sent. In: the received payload is copied to the device and decoded there, straight into the flat
-parameter buffer where the model is plain. The model only ever holds a complete version: nothing here runs while bytes
-are still arriving.
+On the CPU, float32 gradients can lie in the payload and be scaled when sent. Nothing here runs while bytes arrive: the
+model always holds a complete version.
 """
 
 import math
@@ -26,18 +22,18 @@ from gem_worker.model_tensors import refuse_non_finite
 from gem_worker.timing import step_clock
 from gem_worker.wire_casts import LARGEST_SENT, HostDecoder, HostEncoder
 
-# A server keeps two snapshots at most for a worker; after a restart they are others.
+# Two snapshots per worker, and those of a restarted server.
 _REMEMBERED_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What `Transfer.stage` found.
+    """Result of `Transfer.stage`.
 
-    usable: every element of the delta is finite and at most 5e29 in magnitude, and every floating-point buffer finite:
-        the server accepts it.
-    loss: the loss as a number, where one was given and is finite.
-    scale: what the delta, which is the gradient itself, has yet to be multiplied by; None: nothing.
+    Attributes:
+        usable: the server accepts it: finite, the delta at most 5e29 in magnitude.
+        loss: None if not finite.
+        scale: factor still to apply to the delta; None: none.
     """
 
     usable: bool
@@ -46,16 +42,14 @@ class Staged:
 
 
 class Transfer:
-    """The host's buffers for one model, and the ways in and out of them.
+    """Host buffers of one model, and the copies to and from them.
 
-    delta: the payload of a commit in `delta_wire`, written by `stage`. With `scales_later` whoever sends it multiplies
-        by `Staged.scale`, and a plain float32 model on the CPU has its gradients there: nothing is left to be copied,
-        and nothing may compute gradients while a commit is under way.
-    reply: where the client puts the next payload in `parameter_wire`; `arrived` says that it is there, `install` reads
-        what arrived last. With `overlap` there are two places, so that one payload may arrive while the one before is
-        installed.
-    in_place: `arrived` can be told of another place.
-    is_elsewhere: and was told of one; then `install` has to come before the next commit.
+    Attributes:
+        delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here and the sender scales
+            them; compute none while a commit is in flight.
+        reply: buffer for the next payload; with `overlap` two alternate.
+        in_place: whether `arrived` accepts other memory.
+        is_elsewhere: the last payload is there; `install` must precede the next commit.
     """
 
     def __init__(
@@ -95,7 +89,7 @@ class Transfer:
         return host_view(self._replies[0])
 
     def _move_delta(self, place: memoryview | None) -> None:
-        """Let `delta` be this memory, shared with the server, from now on; None: its own."""
+        """Put `delta` into shared memory; None: private memory."""
         if not self._on_host or place is self._delta_place:
             return
         self._delta_place = place
@@ -107,7 +101,7 @@ class Transfer:
             self._flat.move_gradients(self._delta_values())
 
     def arrived(self, parameters: memoryview | None = None) -> None:
-        """A payload is complete: in `reply`, or (with `in_place`) at `parameters`, which stays as it is meanwhile."""
+        """Mark a payload as complete, in `reply` or (`in_place`) in `parameters`, which must stay unchanged."""
         reply = self._replies[0]
         self._replies.rotate(1)
         self._received = reply if parameters is None else self._at(parameters, reply)
@@ -115,13 +109,10 @@ class Transfer:
 
     @torch.no_grad()
     def stage(self, eta: float, loss: Tensor | float | None, shared: memoryview | None = None) -> Staged:
-        """Write -eta * gradient and the buffers into `delta`. The flat gradient may be used up.
+        """Write -eta * gradient and the buffers into `delta`; may overwrite the flat gradient.
 
-        Where the gradient lies in `delta` it stays as it is, to be scaled on its way. Zero the gradients when the delta
-        has been sent. `shared`: memory that the server reads, where `delta` is to be; where the model is on a device,
-        `delta` stays in this process's memory.
-
-        Raises ValueError when `loss` is a tensor of more than one element.
+        Zero the gradients only after sending. `shared`: memory for `delta` that the server reads, CPU only. Raises
+        ValueError if `loss` has several elements.
         """
         self._move_delta(shared)
         self.clock.staging()
@@ -157,24 +148,21 @@ class Transfer:
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:
-        """Copy what arrived last into the model; `buffers` False: but for the BUFFERs, of which it keeps its own."""
+        """Copy the last payload into the model, without BUFFERs if `buffers` is False."""
         self.clock.received()
         self._install(self._received, buffers=buffers)
         self.clock.installed()
 
     @torch.no_grad()
     def restore_buffers(self) -> None:
-        """Set the BUFFERs to those of the last received payload: what a step that is not committed did to them goes."""
+        """Reset the BUFFERs, after a step without a commit."""
         self.clock.received()
         self._flat.buffer_bytes.copy_(self._received[self._reply_format.parameter_bytes :], non_blocking=True)
         self.clock.installed()
 
     @torch.no_grad()
     def first_payload(self) -> memoryview:
-        """What Initialize sends: the model's parameters as FLOAT32, its BUFFERs, its CONSTANTs.
-
-        Raises UnsupportedModel, naming the tensor, when a value is not finite.
-        """
+        """Return Initialize's payload. Raises UnsupportedModel if a value is not finite."""
         refuse_non_finite(self._flat.tensors)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32, with_constants=True)
         payload = torch.empty(form.byte_count, dtype=torch.uint8)
@@ -194,7 +182,7 @@ class Transfer:
         return host_view(payload)
 
     def whole_reply(self) -> Tensor:
-        """Host memory for a pull with constants: uint8; pass it to `install_whole`."""
+        """Return host memory for a pull with constants."""
         if not self._flat.constants:
             return self._replies[0]
         form = PayloadFormat(self._flat.layout, self._reply_format.wire_type, with_constants=True)
@@ -202,13 +190,13 @@ class Transfer:
 
     @torch.no_grad()
     def install_whole(self, payload: Tensor) -> None:
-        """Copy a pulled payload, constants included, into the model."""
+        """Copy a payload with constants into the model."""
         offset = self._reply_format.byte_count
         if payload is not self._replies[0]:
             self._replies[0].copy_(payload[:offset])
         for one in self._flat.constants:
             end = offset + one.spec.byte_count
-            # clone: a slice at an odd offset cannot be viewed as a wider type.
+            # clone: the slice may be unaligned.
             value = payload[offset:end].clone().view(one.tensor.dtype).view(one.tensor.shape)
             one.tensor.detach().copy_(value)
             offset = end
@@ -216,7 +204,7 @@ class Transfer:
         self.install()
 
     def _at(self, parameters: memoryview, reply: Tensor) -> Tensor:
-        """The memory as a tensor; of other memory than `reply` a few are remembered, for there are one or two of it."""
+        """Tensor cached by address."""
         array = np.frombuffer(parameters, np.uint8)
         address = array.ctypes.data
         if address == reply.data_ptr():
@@ -227,7 +215,7 @@ class Transfer:
                 self._places.clear()
                 self._decoders.clear()
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that it must not be written
+                warnings.simplefilter("ignore", UserWarning)  # about read-only memory
                 known = self._places[address] = torch.from_numpy(array)
         return known
 
@@ -235,7 +223,7 @@ class Transfer:
         return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
 
     def _memory_of_gathered(self) -> Tensor | None:
-        """Where gradients are copied to that do not lie in a row as the payload wants them; None: they do."""
+        """Gradients in payload order, if needed."""
         if self._flat.is_plain:
             return None
         if self._on_host and self._delta_format.wire_type is WireType.FLOAT32:
@@ -249,7 +237,7 @@ class Transfer:
         return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
 
     def _copy_out(self, scaled: Tensor) -> None:
-        """Encode on the device, and copy to the host."""
+        """Encode and copy."""
         split = self._delta_format.parameter_bytes
         wire_type = self._delta_format.wire_type
         if wire_type is WireType.FLOAT32:
@@ -279,7 +267,7 @@ class Transfer:
             self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
 
     def _decoder_of(self, payload: Tensor) -> HostDecoder:
-        """Of this place, one of the few that payloads arrive at, into a plain model on the CPU."""
+        """Cached by address."""
         address = payload.data_ptr()
         decoder = self._decoders.get(address)
         if decoder is None:
@@ -294,7 +282,7 @@ class Transfer:
         return loss.detach().reshape(()).to(self._flat.device, torch.float32)
 
     def _fetch(self, scalars: Tensor) -> Tensor:
-        """Bring a few numbers to the host; on CUDA they are there when the clock says `staged`."""
+        """Copy to the host; on CUDA valid after `clock.staged()`."""
         if self._flat.device.type != "cuda":
             return scalars.cpu()
         if self._scalars_host is None or len(self._scalars_host) < len(scalars):
@@ -303,6 +291,6 @@ class Transfer:
 
 
 def host_view(tensor: Tensor) -> memoryview:
-    """The bytes of an uint8 tensor in host memory, writable, without a copy."""
+    """Return a writable view of a uint8 host tensor."""
     array: NDArray[np.uint8] = tensor.numpy()
     return array.data

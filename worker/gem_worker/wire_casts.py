@@ -1,11 +1,6 @@
-"""Wire types with torch operations, on whatever device the tensors are: the twin of `gem_core.wire_types`.
+"""Wire type casts in torch; must match `gem_core.wire_types` bit by bit (transfer.proto, enum WireType).
 
-The rules are those of transfer.proto (enum WireType); a test holds both implementations against each other bit by bit.
-
-There are two ways each. `encode` and `decode` do it with one operation at a time over the whole of it and never wait
-for the device. On the CPU encoding would go through memory five times so, and `HostEncoder` scales, looks for values
-that no server takes and encodes piece by piece, while a piece is in a core's cache. It and `HostDecoder` are for places
-that are used again: beside a piece's arithmetic, which takes tens of microseconds, making the views of it counts.
+`encode` and `decode` never wait for the device; `HostEncoder` and `HostDecoder` reuse views of cache-sized CPU pieces.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,25 +13,21 @@ from torch import Tensor
 
 from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_FLOAT16, LARGEST_VALUE, WireType
 
-# The server refuses values beyond 1e30 as they arrive: rounding to a narrow wire type must not carry one there.
+# Rounding to a wire type must not exceed LARGEST_VALUE.
 LARGEST_SENT = LARGEST_VALUE / 2
-# Elements that a core handles at once: a piece and its magnitudes, 2 MiB together, stay in its cache, and calling the
-# operations costs little beside them.
+# Elements per core, sized for its cache.
 _PIECE = 256 * 1024
-# Elements up to which PyTorch copies in one thread.
+# Largest copy that PyTorch does in one thread.
 _SMALL = 32 * 1024
 _TYPES = {WireType.FLOAT32: torch.float32, WireType.FLOAT16: torch.float16, WireType.BFLOAT16: torch.bfloat16}
-# A block whose largest magnitude is at least this has a scale that is no denormal.
+# From this largest magnitude on, scales are not denormal.
 _LARGEST_OF_NORMAL = 127 * torch.finfo(torch.float32).tiny
-# Up to this sum of squares every value lies well within what `HostEncoder` need not look for in another way.
+# Sums of squares that need no range check.
 _HARMLESS_SQUARES = {torch.float32: 1e36, torch.float16: 1e9, torch.bfloat16: 1e36}
 
 
 def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
-    """`out` <- the bytes of `values`.
-
-    `values`: float32, one dimension, finite. `out`: uint8 of `encoded_bytes(wire_type, len(values))`, same device.
-    """
+    """Encode `values` (float32, 1-d, finite) into `out`: uint8 [encoded_bytes(wire_type, len(values))]."""
     match wire_type:
         case WireType.FLOAT32 | WireType.BFLOAT16:
             out.view(_TYPES[wire_type]).copy_(values)
@@ -53,7 +44,7 @@ def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
 
 
 def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
-    """`out` <- the values in `payload`; shapes and types as in `encode`."""
+    """Decode `payload` into `out`; shapes as in `encode`."""
     match wire_type:
         case WireType.FLOAT32 | WireType.FLOAT16 | WireType.BFLOAT16:
             out.copy_(payload.view(_TYPES[wire_type]))
@@ -64,8 +55,8 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
 
 
 def is_harmless(values: Tensor, factor: float) -> bool:
-    """Whether every product of a value (float32, on the CPU) and `factor` is finite and at most 5e29 in magnitude."""
-    # A sum of squares takes a fifth of the time of the extremes, and is NaN or infinite where a value is.
+    """Whether `factor` times each value (float32, CPU) is finite and at most 5e29 in magnitude."""
+    # Faster than the extremes; NaN or infinite if a value is.
     if torch.dot(values, values).item() * factor * factor <= _HARMLESS_SQUARES[torch.float32]:
         return True
     lowest, highest = (abs(factor * extreme.item()) for extreme in values.aminmax())
@@ -73,27 +64,21 @@ def is_harmless(values: Tensor, factor: float) -> bool:
 
 
 class HostDecoder:
-    """Decodes one place to another on the CPU, as often as something new is there.
-
-    Args:
-        payload, out: as in `decode`.
-    """
+    """Repeatedly decodes one CPU buffer into another."""
 
     def __init__(self, wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         self.decode: Callable[[], object] = partial(decode, wire_type, payload, out)
         if wire_type is WireType.INT8_BLOCK:
             self.decode = partial(_decode_blocks, tuple(_blocks(out, payload, _piece())))
         elif wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
-            # PyTorch takes longer to begin than that takes.
+            # Less overhead than PyTorch.
             self.decode = partial(np.copyto, out.numpy(), payload.numpy().view(np.float32))
 
 
 class HostEncoder:
-    """Makes payloads of the gradients at one place on the CPU, as often as there are others. Not thread-safe.
+    """Repeatedly encodes one CPU buffer. Not thread-safe.
 
-    Args:
-        values: float32, one dimension.
-        payload: uint8 of `encoded_bytes(wire_type, len(values))`; it may be the same memory (FLOAT32).
+    `values`: float32, 1-d. `payload`: as in `encode`; may share memory with `values` (FLOAT32).
     """
 
     def __init__(self, wire_type: WireType, values: Tensor, payload: Tensor) -> None:
@@ -104,15 +89,15 @@ class HostEncoder:
             self._encode = partial(_encode_values, _value_pieces(values, payload.view(_TYPES[wire_type]), piece))
 
     def encode(self, factor: float) -> bool:
-        """`payload` <- the bytes of `factor` * `values`, rounded to float32 first.
+        """Encode `factor` * `values`, rounded to float32, into `payload`.
 
-        Returns whether every product is finite and at most 5e29 in magnitude; if not, `payload` must not be used.
+        False: a product is not finite or exceeds 5e29 in magnitude; `payload` must not be used.
         """
         return self._encode(factor)
 
 
 class _ValuePiece(NamedTuple):
-    """Some of the values, and where they go. `scaled`: the target itself where that is float32."""
+    """`scaled` is `target` if float32."""
 
     source: Tensor
     scaled: Tensor
@@ -131,7 +116,7 @@ def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
     usable = True
     for source, scaled, target in pieces:
         torch.mul(source, factor, out=scaled)
-        # A sum of squares takes a fifth of the time of the extremes, and is NaN or infinite where a value is.
+        # Faster than the extremes; NaN or infinite if a value is.
         if not torch.dot(scaled, scaled).item() <= _HARMLESS_SQUARES[target.dtype]:
             lowest, highest = (extreme.item() for extreme in scaled.aminmax())
             usable = usable and lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails each comparison
@@ -143,11 +128,7 @@ def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
 
 
 class _BlockPiece(NamedTuple):
-    """Some blocks, each a row of `values`, and where they go: `scales` (one column) and `elements`.
-
-    The others are temporaries, one row a block. Bits of magnitudes, as integers, are in the order of magnitudes, NaN
-    above all, and are compared twice as fast.
-    """
+    """One block per row; integers compare magnitudes faster, NaN highest."""
 
     values: Tensor
     scaled: Tensor
@@ -183,45 +164,42 @@ def _encode_blocks(pieces: tuple[_BlockPiece, ...], factor: float) -> bool:
             scaled.div_(scales).round_()
         else:
             _quantise_any(scaled, scales, scaled)
-        elements.copy_(scaled)  # round_ was half to even
+        elements.copy_(scaled)  # rounded half to even
     return usable
 
 
 def _decode_blocks(pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Of rows, scales and elements, as `_blocks` gives them."""
+    """Decode what `_blocks` yields."""
     for rows, scales, elements in pieces:
-        # Two operations take half the time of one product of types that differ.
+        # Faster than a mixed-type product.
         rows.copy_(elements).mul_(scales)
 
 
 def _quantise_any(rows: Tensor, scales: Tensor, out: Tensor) -> None:
-    """`out` <- the elements of blocks whose scales may be anything, as float32."""
-    # A scale of 0 (zeros, or the smallest denormals) would divide by 0; every q of such a block is 0.
+    """Quantise blocks of any scale."""
+    # A scale of 0 makes every element 0.
     divisors = torch.where(scales == 0, torch.inf, scales)
-    # Denormal scales are so coarse that a quotient can exceed 127.
+    # Denormal scales are coarse: quotients can exceed 127.
     torch.div(rows, divisors, out=out).round_().clamp_(-127, 127)
 
 
 def _temporary(elements: int) -> Tensor:
-    """float32 on the CPU, whatever PyTorch's defaults are."""
+    """float32 on the CPU, whatever PyTorch's defaults."""
     return torch.empty(elements, dtype=torch.float32, device="cpu")
 
 
 def _piece() -> int:
-    """Elements to handle at once: an operation shares them out among the threads, and each has a cache of its own."""
+    """Elements per piece, split among threads."""
     return _PIECE * torch.get_num_threads()
 
 
 def _cut(tensor: Tensor, length: int) -> tuple[Tensor, ...]:
-    """Views of `length` rows each. Small models have one, and torch.split takes 5 us."""
+    """Avoids a slow torch.split."""
     return (tensor,) if len(tensor) <= length else torch.split(tensor, length)
 
 
 def _blocks(values: Tensor, payload: Tensor, piece: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Blocks of so many values at a time, and last the shorter block where there is one: a row is a block.
-
-    Gives rows of `values`, and in `payload` their scales (one column) and their elements.
-    """
+    """Yield rows of `values` (a block each), scales, elements."""
     count = len(values) // BLOCK_ELEMENTS
     split, rows = count * BLOCK_ELEMENTS, max(1, piece // BLOCK_ELEMENTS)
     if count:

@@ -1,4 +1,4 @@
-"""What people call the wire types."""
+"""Names of the wire types."""
 
 from gem_core.wire_types import WireType
 from gem_worker.settings import WireName

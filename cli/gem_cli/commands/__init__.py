@@ -1,1 +1,1 @@
-"""One file a command; each imports what it needs when it runs, so that `gemps --help` is quick."""
+"""One module per command; slow imports are deferred."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gem_cli.certificates import Pair
 
 ROLES = ("worker", "observer", "operator")
-# What the server is called in compose files, and on its own machine.
 NAMES = ("server", "localhost", "127.0.0.1", "::1")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?{_LABEL}(\.{_LABEL})*")
@@ -96,7 +95,7 @@ def certs(
 
 
 class _Files:
-    """Writes files that are missing, and remembers which."""
+    """Creates missing files."""
 
     def __init__(self, folder: Path, *, readable: bool) -> None:
         self._folder = folder
@@ -109,13 +108,13 @@ class _Files:
             path.chmod(mode)
 
     def make(self, name: str, content: Callable[[], bytes], mode: int | None = None) -> bytes:
-        """Return what is in the file, which is made when it is missing."""
+        """Return the file's content."""
         path = self._folder / name
         try:
             return path.read_bytes()
         except FileNotFoundError:
             data = content()
-        # With its mode from the start, and never through a link that somebody put there.
+        # Mode set at creation; never follow links.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -124,7 +123,7 @@ class _Files:
         return data
 
     def pair(self, name: str, make: Callable[[], "Pair"], key_mode: int | None = None) -> tuple[bytes, bytes]:
-        """Return (certificate, key), which are made when both are missing."""
+        """Return (certificate, key)."""
         paths = [self._folder / f"{name}.{ending}" for ending in ("crt", "key")]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == 1:
@@ -135,7 +134,7 @@ class _Files:
         if not missing:
             return paths[0].read_bytes(), paths[1].read_bytes()
         pair = make()
-        # A server that looks in between finds no pair, and goes on with what it has.
+        # A server reloading in between finds no pair and keeps its own.
         return self.make(f"{name}.crt", lambda: pair.certificate), self.make(f"{name}.key", lambda: pair.key, key_mode)
 
 

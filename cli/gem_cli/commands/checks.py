@@ -1,4 +1,4 @@
-"""Mistakes that are told before anything is started, or imported that takes long."""
+"""Argument checks before slow imports."""
 
 from gem_worker.client.settings import ClientSettings
 from gem_worker.model_names import OWN, explain_unknown, torchvision_models
@@ -7,7 +7,7 @@ from gem_cli.errors import USAGE, CommandError, refused
 
 
 def check_address(address: str) -> None:
-    """Raise CommandError unless a server may have this address."""
+    """Raise CommandError for an invalid address."""
     from gem_worker.client import AddressError
     from gem_worker.client.channel import check_address as check
 
@@ -18,7 +18,7 @@ def check_address(address: str) -> None:
 
 
 def check_credentials(settings: ClientSettings) -> None:
-    """Raise CommandError when files that the settings name cannot be used."""
+    """Raise CommandError for unusable credential files."""
     if settings.tls_ca or settings.token_file is not None:
         from gem_worker.client import CredentialsError
         from gem_worker.client.credentials import Credentials
@@ -30,7 +30,7 @@ def check_credentials(settings: ClientSettings) -> None:
 
 
 def check_model(name: str) -> None:
-    """Raise CommandError when there is certainly no model of this name; empty is the task's own."""
+    """Raise CommandError for a certainly unknown model."""
     if name in ("", *OWN):
         return
     known = torchvision_models()

@@ -16,7 +16,7 @@ from gem_cli.programs import resolved
 if TYPE_CHECKING:
     from gem_conformance import Outcome, Scenario
 
-TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
+TERMINATED = 143  # 128 + SIGTERM
 
 conformance_app = typer.Typer(
     name="conformance",
@@ -79,7 +79,7 @@ def serve(
     chosen = _chosen(scenario or [], basic=basic)
     limits = Limits(start=start_seconds, answer=answer_seconds)
     width = max(len(one.name) for one in chosen)
-    # So that no candidate stays behind, whoever ends this.
+    # SystemExit ends candidates.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     show = _show_json if as_json else lambda outcome: _show(outcome, width)
     try:
@@ -138,7 +138,7 @@ def _checked(listen: str) -> str:
 
 
 def _tell_environment(scenario: "Scenario", environment: dict[str, str]) -> None:
-    """Where a person reads it: stdout may be JSON."""
+    """Print to stderr: stdout may be JSON."""
     print(f"{scenario.name}: {scenario.about}. Start the candidate with", file=sys.stderr)
     for name, value in environment.items():
         print(f"  {name}={value}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What every command that talks to a server has in common: its options, where the server is, and how it is reached."""
+"""Options and connection of client commands."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from gem_cli.options import Given, OptionGroup
 if TYPE_CHECKING:
     from gem_worker.client import Observer
 
-# Not patience, which is for the environment; and not the token itself, since all users see a process's arguments.
+# Without the token: process arguments are public.
 _FLAGS = frozenset({"credentials", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file"})
 CONNECTION = OptionGroup(ClientSettings, "Connection", frozenset(ClientSettings.model_fields) - _FLAGS)
 
@@ -29,7 +29,7 @@ Server: TypeAlias = Annotated[
 
 
 def one_address(address: str, server: str | None) -> str:
-    """Return the address of a command that takes it in both ways; raises CommandError where both were used."""
+    """Return ADDRESS or --server; raise CommandError for both."""
     if server is None:
         return address
     if address not in (DEFAULT_ADDRESS, os.environ.get("GEMPS_SERVER")):
@@ -39,10 +39,7 @@ def one_address(address: str, server: str | None) -> str:
 
 @contextmanager
 def connected(address: str, given: Given, *, quiet: bool = False) -> "Iterator[Observer]":
-    """Talk to the server at this address. What it refuses, or that it is not there, ends as CommandError.
-
-    `quiet`: nothing of the connection is logged, where the command itself shows how it stands.
-    """
+    """Yield an Observer, converting client errors to CommandError."""
     settings = given.load(ClientSettings)
     from gem_worker.client import ClientError, Observer
 

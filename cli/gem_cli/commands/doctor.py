@@ -92,4 +92,4 @@ def _show(finding: Finding) -> None:
 
 
 def _show_nothing(_: Finding) -> None:
-    """With --json all is printed at the end."""
+    """Print nothing."""

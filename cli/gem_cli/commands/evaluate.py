@@ -19,11 +19,9 @@ from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
 from gem_cli.options import Given, OptionGroup, flag, with_options
 from gem_cli.status_view import describe_evaluation
 
-# What decides about data and model, and is therefore taken from the run where its folder tells.
 _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes")
-# What of a worker's settings an evaluation heeds; the rest is about training.
 EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_size", "loader_threads", "device"})
-_ADDRESS = re.compile(r"[^/]+:\d+")  # HOST:PORT, or [HOST]:PORT
+_ADDRESS = re.compile(r"[^/]+:\d+")
 _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
 _FOLLOWING = OptionGroup(EvaluatorSettings, "With --follow")
 
@@ -104,7 +102,7 @@ def evaluate(
 def _follow(
     settings: WorkerSettings, evaluator: EvaluatorSettings, connection: ClientSettings, *, as_json: bool
 ) -> None:
-    """Say what the evaluator sees, a line each, until the run is over."""
+    """Print each evaluation."""
     try:
         from gem_worker import ClientError, TaskError, follow_server
     except ModuleNotFoundError as error:
@@ -145,7 +143,7 @@ def _best(best: dict[str, Any] | None, kept_in: Path | None) -> str:
 
 
 def _of_the_run(model_file: Path) -> dict[str, Any]:
-    """Return task and model of the run whose folder the file is in; {} when it is in none."""
+    """Return task and model from summary.json."""
     folder = model_file if model_file.is_dir() else model_file.parent
     summary = folder / "summary.json"
     if not summary.exists():

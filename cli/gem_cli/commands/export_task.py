@@ -67,12 +67,11 @@ def _digits() -> dict[str, Any]:
     }
 
 
-# Name -> what makes the file's content.
 _EXPORTS: dict[str, Callable[[], dict[str, Any]]] = {"digits": _digits}
 
 
 def _write(path: Path, text: str) -> None:
-    """Write all of it or nothing: who reads meanwhile sees the old file, or the new one."""
+    """Replace the file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")

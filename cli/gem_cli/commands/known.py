@@ -1,4 +1,4 @@
-"""All settings classes: the keys that may stand in the file of `--config`, whichever command reads it."""
+"""Settings that `--config` files may contain."""
 
 from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gem_reproduction.reproduction import Finding
     from gem_reproduction.runs import Scope
 
-# Those whose images the CNN takes, and whose size lets a figure end.
 TASKS = ("digits", "digits28", "mnist")
 MODELS = ("cnn", "mlp")
 
@@ -129,7 +128,7 @@ def reproduce(
 
 
 def _check_files(data: Path) -> None:
-    """Raise CommandError unless MNIST is there: before hours of runs, not in their midst."""
+    """Check for MNIST before hours of runs."""
     from gem_worker.errors import TaskError
     from gem_worker.tasks import TaskOptions, create_task
 
@@ -142,7 +141,7 @@ def _check_files(data: Path) -> None:
 
 
 def _cores() -> int:
-    """That this process may use."""
+    """Return the usable cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

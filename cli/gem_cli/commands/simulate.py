@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gem_simulator import Commit, SimulationResult
 
 _OPTIONS = OptionGroup(SimulationSettings, "Simulation")
-# What of the settings `--follow` heeds: all else is in the trace.
 _OF_FOLLOWING = frozenset({"task", "model", "dataset_dir", "download", "image_size"})
 
 
@@ -131,7 +130,7 @@ def _followed(trace: Path, settings: SimulationSettings) -> "SimulationResult":
 
 
 class _Shown:
-    """Progress on a terminal; elsewhere nothing. `total`: commits, where that is known."""
+    """Progress on a terminal."""
 
     def __init__(self, total: int | None) -> None:
         console = Console(stderr=True)

@@ -57,7 +57,7 @@ def _watch(observer: Any, interval: float, *, as_json: bool) -> None:
         last = ""
         for report in reports:
             line = status_view.plain_line(report)
-            if line != last:  # a run that waits has nothing new to say
+            if line != last:
                 print(line, flush=True)
             last = line
         return

@@ -12,7 +12,7 @@ from gem_cli.errors import USAGE, CommandError
 from gem_cli.options import Given, with_options
 from gem_cli.status_view import plain_line
 
-# TERM of what cannot move a cursor: editors' consoles, and where nobody knows.
+# TERM without cursor movement.
 _DUMB = ("", "dumb", "unknown")
 
 

@@ -30,11 +30,10 @@ from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.settings import TrainSettings
 from gem_cli.training.training import Outcome, Plan, Training
 
-DEFAULT_EPOCHS = 30.0  # digits with 4 workers: accuracy 0.97, in seconds
+DEFAULT_EPOCHS = 30.0
 
-# The logs of a run folder are no terminal, but are there to be read, and the end of one is quoted when a process fails.
+# Read by people, and quoted on failure.
 _IN_THE_FOLDER = {"log_format": "human"}
-# Set by the run folder and by the processes that this command starts.
 _SERVER = OptionGroup(
     ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
 )
@@ -69,14 +68,14 @@ def train(
     settings = given.load(TrainSettings)
     names = chosen_sinks(settings.sinks)
     worker = given.load(WorkerSettings, fallback=_IN_THE_FOLDER)
-    check_credentials(given.load(ClientSettings))  # once here: the workers have them from the same environment
+    check_credentials(given.load(ClientSettings))
     command = resolved(script, "a task is chosen by --task") if script else None
     evaluator = _evaluator(given, worker, command)
     if command is None:
         check_model(worker.model)
     if command is None and find_spec("torch") is None:
         raise missing_worker_extra(ModuleNotFoundError(name="torch"))
-    # A folder of its own for the socket: the path of a run folder may be longer than a socket's can be.
+    # Run folder paths may be too long for sockets.
     with TemporaryDirectory(prefix="gemps-") as sockets:
         folder, server, server_arguments = _prepare(given, settings, worker, command, Path(sockets) / "memory")
         plan = Plan(
@@ -106,7 +105,7 @@ def train(
     evaluation = None if command else _evaluation_arguments(worker)
     sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
     if outcome.interrupted_by is not None:
-        raise SystemExit(128 + outcome.interrupted_by)  # as a shell reports it: 130 for Ctrl-C
+        raise SystemExit(128 + outcome.interrupted_by)
     if outcome.server_failed or outcome.failed_workers:
         raise SystemExit(FAILED)
 
@@ -114,8 +113,8 @@ def train(
 def _prepare(
     given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None, socket: Path
 ) -> tuple[RunFolder, ServerSettings, list[str]]:
-    """Return the run folder, the server's settings, and the server's arguments."""
-    asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)  # only to see what the user asked for
+    """Return folder, settings and arguments."""
+    asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)
     own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
     if "bind" not in asked.model_fields_set:
         own["bind"] = "127.0.0.1:0"
@@ -125,7 +124,7 @@ def _prepare(
         own["epochs"] = DEFAULT_EPOCHS
     if "shared_memory_socket" not in asked.model_fields_set and _may_be_a_socket(socket):
         own["shared_memory_socket"] = socket
-    given.load(ServerSettings, data_dir=Path(), **own)  # refuses bad settings before a folder is made
+    given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:
         folder = RunFolder.given(settings.run_dir, resume=asked.resume)
     elif asked.resume:
@@ -138,12 +137,12 @@ def _prepare(
 
 
 def _evaluation_arguments(worker: WorkerSettings) -> list[str]:
-    """Return what tells an evaluation about data, model and device of these workers."""
+    """Return arguments for an evaluation."""
     return to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
 
 
 def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None) -> list[str] | None:
-    """Return the command of an evaluator beside the workers; None: none is wanted."""
+    """Return the evaluator's command, or None."""
     wanted = given.load(EvaluatorSettings).model_dump(exclude={"keep_best"}, exclude_none=True)
     if not wanted:
         return None
@@ -158,7 +157,7 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 
 def _may_be_a_socket(path: Path) -> bool:
-    """Whether a socket can be there; where temporary files lie deep in the file system, workers use the network."""
+    """Whether the path fits a socket."""
     return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
 
 
@@ -170,15 +169,15 @@ def _finish(
     evaluation_arguments: list[str] | None,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Complete the run folder, and tell the results; returns the summary."""
-    from gem_cli.training import results  # plots and processes: only once there is something to show
+    """Complete the run folder; return the summary."""
+    from gem_cli.training import results
 
     folder.ready_file.unlink(missing_ok=True)
     has_model = folder.keep_final_model()
     if not has_model:
         reporter.event("no_model", f"no model was trained; the logs are in {folder.logs}")
     summary = results.summarize(outcome, started=started, settings=used)
-    folder.write_summary(summary)  # before the evaluation, which Ctrl-C may still end
+    folder.write_summary(summary)
     if has_model and evaluation_arguments is not None and outcome.interrupted_by is None:
         found = results.evaluate(folder, evaluation_arguments)
         if isinstance(found, str):

@@ -45,7 +45,7 @@ def work(
         raise missing_worker_extra(error) from None
     from gem_cli.logs import configure_logs
 
-    configure_logs(settings.log_format, level=logging.WARNING)  # what else there is to tell goes to stdout
+    configure_logs(settings.log_format, level=logging.WARNING)  # the rest goes to stdout
     code = run(settings, connection)
     if code:
         raise SystemExit(code)

@@ -1,1 +1,1 @@
-"""`gemps doctor`: what is wrong with a set-up, check by check, each with its fix."""
+"""`gemps doctor`: checks with fixes."""

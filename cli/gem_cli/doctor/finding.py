@@ -1,11 +1,11 @@
-"""What a check found."""
+"""Results of checks."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Level(Enum):
-    """PROBLEM: something will not work; WARNING: it may not be what was meant; OK: neither."""
+    """PROBLEM: will not work; WARNING: may be unintended."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, how it is, and in the text also what to do about it."""
+    """One check's result, including the fix."""
 
     check: str
     level: Level
@@ -22,15 +22,15 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """Nothing is wrong."""
+    """Return an OK finding."""
     return Finding(check, Level.OK, text)
 
 
 def warning(check: str, text: str) -> Finding:
-    """It may not be what was meant."""
+    """Return a warning."""
     return Finding(check, Level.WARNING, text)
 
 
 def problem(check: str, text: str) -> Finding:
-    """Something will not work."""
+    """Return a problem."""
     return Finding(check, Level.PROBLEM, text)

@@ -1,4 +1,4 @@
-"""Whether PyTorch sees a GPU, and if not, why."""
+"""Checks whether PyTorch sees a GPU."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import psutil
 
 from gem_cli.doctor.finding import Finding, ok, problem, warning
 
-# In a process of its own: a torch that is damaged may end the one that imports it.
+# Subprocess, since a damaged torch may crash.
 _PROBE = """
 import json, torch
 found = {"built_for": torch.version.cuda or torch.version.hip, "devices": [], "why": ""}
@@ -28,23 +28,23 @@ found["mps"] = torch.backends.mps.is_available()
 import torchvision
 print(json.dumps(found))
 """
-_PROBE_SECONDS = 30.0  # an idle machine of 2 cores takes 4 to 8; a second try finds the files in memory
-_NVIDIA = "0x10de"  # of pci.ids
-_DISPLAY = "0x03"  # class of display controllers; data centre GPUs are "3D controllers", 0x0302
+_PROBE_SECONDS = 30.0
+_NVIDIA = "0x10de"  # PCI vendor ID
+_DISPLAY = "0x03"  # PCI display class; data centre GPUs: 0x0302
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the system has: NVIDIA's GPUs on the PCI bus, a driver in the kernel, and its devices in this container."""
+    """NVIDIA GPUs on PCI, driver, device files."""
 
     cards: int
-    driver: str  # its version, or empty
+    driver: str
     devices: int
     hidden: bool  # by CUDA_VISIBLE_DEVICES
 
 
 def look_at_hardware(root: Path = Path("/")) -> Hardware:
-    """Look below `root`, as Linux shows it; all 0 elsewhere."""
+    """Inspect Linux's /sys, /proc and /dev."""
     cards = sum(
         _read(one / "vendor") == _NVIDIA and _read(one / "class").startswith(_DISPLAY)
         for one in (root / "sys/bus/pci/devices").glob("*")
@@ -56,7 +56,7 @@ def look_at_hardware(root: Path = Path("/")) -> Hardware:
 
 
 def probe_torch(seconds: float = _PROBE_SECONDS) -> Mapping[str, Any] | str | None:
-    """Return what torch sees, or why it cannot be imported; None: the probe timed out."""
+    """Return what torch sees, its import error; None: timeout."""
     try:
         done = subprocess.run(  # noqa: S603 - this Python
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=seconds
@@ -70,7 +70,7 @@ def probe_torch(seconds: float = _PROBE_SECONDS) -> Mapping[str, Any] | str | No
 
 
 def judge(probe: Mapping[str, Any] | str | None, hardware: Hardware, device: str) -> Finding:
-    """Say what torch computes on here; `device` is what the worker's settings ask for."""
+    """Judge the worker's `device` setting."""
     if probe is None:
         return warning(
             "gpu",
@@ -100,7 +100,7 @@ def judge(probe: Mapping[str, Any] | str | None, hardware: Hardware, device: str
 
 
 def _why_none(probe: Mapping[str, Any], hardware: Hardware) -> str | None:
-    """Return why torch sees no GPU, with the fix; None: there is none."""
+    """Return why torch sees no GPU."""
     if not (hardware.cards or hardware.driver or hardware.devices):
         return None
     if hardware.hidden:

@@ -1,4 +1,4 @@
-"""This machine: the threads of kernels, memory, the clock, and variables that nothing reads."""
+"""Checks threads, memory, clock and variables."""
 
 import os
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ import psutil
 from gem_cli.doctor.finding import Finding, ok, problem, warning
 from gem_cli.environment import misspelt
 
-# This was written then: a clock that shows an earlier time is wrong.
+# Earlier clocks are wrong.
 _WRITTEN = datetime(2026, 1, 1, tzinfo=UTC)
-# Resident memory of a worker before its model: 420 MB was measured with torch 2.11 for the CPU, more with CUDA.
+# Without the model: 420 MB with torch 2.11 (CPU).
 _WORKER_BYTES = 1 << 29
-# Vectors of float32 that a worker holds of its model: parameters, gradients, and both once more on their way.
+# float32: parameters and gradients, held and in transit.
 _WORKER_VECTORS = 4
 _MIB = 1 << 20
 
 
 def check_threads() -> Finding:
-    """Start the threads of kernels, as a server does."""
+    """Start the kernel threads."""
     try:
         from gem_core.errors import ThreadingError
         from gem_core.threads import configure_threads
@@ -34,7 +34,7 @@ def check_threads() -> Finding:
 
 
 def available_bytes() -> int:
-    """Return what this machine has free, and no more than the control groups of this process allow it in all."""
+    """Return free memory within cgroup limits."""
     from gem_server.process_memory import group_limits
 
     memory = psutil.virtual_memory()
@@ -42,7 +42,7 @@ def available_bytes() -> int:
 
 
 def check_memory(available: int, parameters: int | None) -> Finding:
-    """Hold free memory to what a worker with so many parameters needs; None: the model is not known."""
+    """Compare free memory with a worker's needs."""
     free = f"{available // _MIB:,} MiB free"
     if parameters is None:
         if available < _WORKER_BYTES:
@@ -60,7 +60,7 @@ def check_memory(available: int, parameters: int | None) -> Finding:
 
 
 def check_clock(now: datetime, *, over_tls: bool, same_machine: bool) -> Finding:
-    """Say what can be known of this machine's clock: no answer of a server carries its own."""
+    """Check the clock."""
     shown = now.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     if now < _WRITTEN:
         return problem("clock", f"this machine's says {shown}: set it, or certificates are refused (timedatectl)")
@@ -72,7 +72,7 @@ def check_clock(now: datetime, *, over_tls: bool, same_machine: bool) -> Finding
 
 
 def check_variables(environment: Mapping[str, str] = os.environ) -> Finding:
-    """Look for variables that were meant for gemps, and that nothing reads."""
+    """Look for misspelt variables."""
     wrong = misspelt(environment)
     if wrong:
         told = ", ".join(f"{name} (did you mean {meant}?)" for name, meant in wrong.items())

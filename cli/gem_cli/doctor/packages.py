@@ -1,4 +1,4 @@
-"""Python and the installed packages, from their metadata alone: a package that cannot be imported is found, too."""
+"""Checks packages by metadata, without imports."""
 
 import platform
 import re
@@ -19,7 +19,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*
 
 
 def installed(name: str) -> str | None:
-    """Return the version of a distribution; None where it is not installed."""
+    """Return a distribution's version, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -27,14 +27,14 @@ def installed(name: str) -> str | None:
 
 
 def check_python() -> Finding:
-    """Say which Python this is; the installation itself has seen to it that it is new enough."""
+    """Report the Python version."""
     return ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}")
 
 
 def check_packages(
     requirements: Sequence[str] | None = None, version_of: Callable[[str], str | None] = installed
 ) -> Iterator[Finding]:
-    """Hold what is installed to what gemps asks for; what only some need may be missing."""
+    """Compare installed packages with requirements."""
     wrong = False
     for requirement in requirements if requirements is not None else requires("gemps") or ():
         if (found := _judge(requirement, version_of)) is not None:
@@ -48,7 +48,7 @@ def check_torch_pair(
     version_of: Callable[[str], str | None] = installed,
     requirements_of: Callable[[str], Sequence[str] | None] = requires,
 ) -> Finding:
-    """Hold torch and torchvision to each other: each torchvision is built for exactly one torch."""
+    """Check that torch and torchvision match."""
     torch, vision = version_of("torch"), version_of("torchvision")
     if torch is None:
         return warning("torch", 'not installed, so this machine can serve but not train: pip install "gemps[worker]"')
@@ -71,7 +71,7 @@ def _judge(requirement: str, version_of: Callable[[str], str | None]) -> Finding
     name, wanted, marker = _parts(requirement)
     found = version_of(name)
     if found is None:
-        # Extras are a matter of choice, and what is for some platforms only is looked at where it is used.
+        # Marked requirements are optional.
         return None if marker else problem("packages", f"{name} is not installed: pip install --upgrade gemps")
     if _meets(found, wanted):
         return None
@@ -79,14 +79,14 @@ def _judge(requirement: str, version_of: Callable[[str], str | None]) -> Finding
 
 
 def _parts(requirement: str) -> tuple[str, str, str]:
-    """(name, versions, marker) of a line of metadata, such as `torch>=2.11; extra == "worker"`."""
+    """Split a requirement."""
     match = _REQUIREMENT.fullmatch(requirement)
     name, wanted, marker = match.groups() if match else (requirement, "", "")
     return name, wanted.replace(" ", ""), (marker or "").strip()
 
 
 def _meets(found: str, wanted: str) -> bool:
-    """Return whether a version is one of those wanted; what this does not understand is no reason to complain."""
+    """Ignores conditions that it cannot parse."""
     number = _release(found)
     for condition in filter(None, wanted.split(",")):
         match = re.fullmatch(r"(>=|<|==|!=)([\d.]+)", condition)
@@ -96,7 +96,7 @@ def _meets(found: str, wanted: str) -> bool:
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """`2.11.0+cpu` -> (2, 11): without zeros at the end, since 2.11 and 2.11.0 are the same."""
+    """`2.11.0+cpu` -> (2, 11)."""
     match = re.match(r"\d+(\.\d+)*", text)
     numbers = [int(one) for one in match[0].split(".")] if match else []
     while numbers and numbers[-1] == 0:

@@ -1,4 +1,4 @@
-"""Whether a server can be reached, is of this version, and has room: what it says to a caller, and why it does not."""
+"""Checks a server."""
 
 import re
 import socket
@@ -13,22 +13,22 @@ from gem_worker.client.settings import ClientSettings
 from gem_cli import status_view
 from gem_cli.doctor.finding import Finding, ok, problem, warning
 
-_PATIENCE_SECONDS = 10.0  # for one answer
+_PATIENCE_SECONDS = 10.0
 _MIB = 1 << 20
 
 
 class Visit:
-    """One visit at a server's. After `findings` were read, `status` is what it told, if it did."""
+    """Queries a server; `findings` sets `status` on success."""
 
     def __init__(self, address: str, settings: ClientSettings, *, expected: bool) -> None:
-        """`expected`: somebody named the address, so that a server should be there."""
+        """`expected`: the user gave the address."""
         self._address = address
         self._settings = settings.model_copy(update={"progress_timeout": _PATIENCE_SECONDS})
         self._expected = expected
         self.status: dict[str, Any] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Ask for the status; what stands between is one finding, what the status tells are several."""
+        """Query the status and judge it."""
         from gem_worker.client import AddressError, ClientError, CredentialsError, Observer, ServerRefused
 
         try:
@@ -123,7 +123,7 @@ def _room(memory: dict[str, Any], status: dict[str, Any]) -> Finding:
 
 
 def check_shared_memory(path: Path | None) -> Finding:
-    """Look at the socket that GEMPS_SHARED_MEMORY_SOCKET names here, as a worker would use it."""
+    """Connect to the shared memory socket."""
     if path is None:
         return ok("shared memory", "no GEMPS_SHARED_MEMORY_SOCKET here; a worker's first line says how it exchanges")
     if not path.is_socket():
@@ -144,13 +144,13 @@ def check_shared_memory(path: Path | None) -> Finding:
 
 
 def is_this_machine(address: str) -> bool:
-    """Return whether an address is one of loopback's, or a socket in the file system."""
+    """Return whether the server is local."""
     host = address.rpartition(":")[0].strip("[]")
     return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
 
 
 def speaks_tls(address: str) -> bool:
-    """Return whether whoever listens there answers a TLS handshake; whose certificate it shows does not matter."""
+    """Return whether a TLS handshake succeeds; verifies no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -162,5 +162,5 @@ def speaks_tls(address: str) -> bool:
             context.wrap_socket(plain),
         ):
             return True
-    except (OSError, ValueError):  # no TLS, nobody, or a path instead of a port
+    except (OSError, ValueError):  # no TLS or no listener
         return False

@@ -1,4 +1,4 @@
-"""MLflow. Server and experiment are its own environment's to say: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME."""
+"""MLflow sink, configured by MLFLOW_ variables."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ from gem_cli.sinks.interface import RunInfo, Scalars, Sink
 
 EXPERIMENT = "gemps"
 _COMPARED = ("accuracy", "test_loss", "training_loss", "commits_per_second", "staleness_mean", "jain_index")
-# What its servers take.
+# Server limits.
 MAX_VALUE = 500
 BATCH = 100
 
 
 class MlflowSink(Sink):
-    """A run of MLflow with the settings as its parameters; its step is the clock."""
+    """A run with clock as step."""
 
     def __init__(self, run: RunInfo) -> None:
         self._client = MlflowClient()
@@ -30,12 +30,12 @@ class MlflowSink(Sink):
             self._client.log_batch(self._id, params=params[first : first + BATCH])
 
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """All of them, with the time of training as their time stamp."""
+        """Log scalars."""
         metrics = [Metric(name, value, int(1000 * seconds), clock) for name, value in scalars.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Log the results, and end."""
+        """Log final results and end."""
         for name in _COMPARED:
             if summary.get(name) is not None:
                 self._client.log_metric(self._id, f"final/{name}", float(summary[name]))

@@ -1,4 +1,4 @@
-"""What of a server's status becomes curves."""
+"""Status as scalars."""
 
 from gem_cli import status_view
 from gem_cli.sinks.interface import Scalars
@@ -6,7 +6,7 @@ from gem_cli.status_view import Status
 
 
 def scalars(status: Status) -> Scalars:
-    """The figures of a status by name; those that are not known yet are left out."""
+    """Return known figures by name."""
     found = status_view.figures(status)
     queue, memory = status.get("queue", {}), status.get("memory", {})
     values = {
@@ -30,7 +30,7 @@ def scalars(status: Status) -> Scalars:
 
 
 def evaluation(status: Status) -> tuple[int, Scalars] | None:
-    """The version of the newest evaluation, and its figures; None when there is none."""
+    """Return the newest evaluation's (version, figures)."""
     seen = status.get("last_evaluation")
     if not seen:
         return None

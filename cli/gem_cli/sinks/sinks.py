@@ -1,4 +1,4 @@
-"""The sinks of a run: found by name, fed when something has changed, and dropped when they fail."""
+"""A run's sinks."""
 
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -14,7 +14,7 @@ NONE = "none"
 
 
 def known_sinks() -> dict[str, metadata.EntryPoint]:
-    """What is installed of them, by name, whether or not what they need is. Of two with one name the first counts."""
+    """Return installed sinks; the first duplicate wins."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         found.setdefault(entry_point.name, entry_point)
@@ -22,7 +22,7 @@ def known_sinks() -> dict[str, metadata.EntryPoint]:
 
 
 def chosen_sinks(text: str) -> tuple[str, ...]:
-    """The names in `--sinks`. Raises CommandError for one that there is not."""
+    """Parse `--sinks`; raises CommandError."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if names == (NONE,):
         return ()
@@ -35,7 +35,7 @@ def chosen_sinks(text: str) -> tuple[str, ...]:
 
 
 class Sinks:
-    """Those of one run. `tell(name, text)` says what went wrong; nothing is raised."""
+    """Feeds sinks; reports failures to `tell(name, text)`."""
 
     def __init__(self, names: tuple[str, ...], run: RunInfo, tell: Callable[[str, str], None]) -> None:
         self._tell = tell
@@ -53,7 +53,7 @@ class Sinks:
                 tell("sink_failed", f"--sinks {name} cannot begin: {error}")
 
     def status(self, status: Status) -> None:
-        """Tell them what is new in a status."""
+        """Write changed figures."""
         now, seconds = clock(status), float(status.get("run_seconds", 0))
         if now > max(1, self._clock):
             self._clock = now
@@ -64,7 +64,7 @@ class Sinks:
             self._each("write", self._evaluated, seconds, figures)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """The run is over."""
+        """Close the sinks."""
         self._each("close", summary)
 
     def _each(self, method: str, *arguments: Any) -> None:

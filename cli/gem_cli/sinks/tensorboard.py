@@ -1,4 +1,4 @@
-"""TensorBoard: an event file in the run folder. Needs the package tensorboard, and neither PyTorch nor TensorFlow."""
+"""TensorBoard sink without TensorFlow."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from gem_cli.sinks.interface import RunInfo, Scalars, Sink
 
 
 class TensorBoardSink(Sink):
-    """Scalars by clock, and the settings as text."""
+    """Event file by clock."""
 
     def __init__(self, run: RunInfo) -> None:
         self._writer = EventFileWriter(str(run.folder / "tensorboard"))
@@ -23,11 +23,11 @@ class TensorBoardSink(Sink):
         self._add(0, [_text("settings", lines)])
 
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """One event with all of them."""
+        """Write one event."""
         self._add(clock, [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()])
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Write what is left."""
+        """Write the test accuracy and close."""
         if summary.get("accuracy") is not None:
             final = Summary.Value(tag="test/accuracy", simple_value=summary["accuracy"])
             self._add(int(summary.get("version", 0)), [final])

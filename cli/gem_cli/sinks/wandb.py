@@ -1,4 +1,4 @@
-"""Weights & Biases. Project, entity and mode (WANDB_MODE=offline) are its own environment's to say."""
+"""W&B sink, configured by WANDB_ variables."""
 
 import os
 from collections.abc import Mapping
@@ -9,12 +9,11 @@ import wandb
 from gem_cli.sinks.interface import RunInfo, Scalars, Sink
 
 PROJECT = "gemps"
-# Of the summary: figures that runs are compared by.
 _COMPARED = ("accuracy", "test_loss", "training_loss", "commits", "commits_per_second", "staleness_mean", "jain_index")
 
 
 class WandbSink(Sink):
-    """A run of W&B with the settings as its config; its step is the clock, which for W&B must never fall."""
+    """W&B run; its step must not decrease."""
 
     def __init__(self, run: RunInfo) -> None:
         self._step = 0
@@ -26,11 +25,11 @@ class WandbSink(Sink):
         )
 
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """One row."""
+        """Log one row."""
         self._step = max(self._step, clock)
         self._run.log({**scalars, "seconds": seconds}, step=self._step)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Put the results into W&B's summary, and end."""
+        """Update W&B's summary and finish."""
         self._run.summary.update({name: summary[name] for name in _COMPARED if summary.get(name) is not None})
         self._run.finish(exit_code=0)

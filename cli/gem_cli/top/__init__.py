@@ -1,1 +1,1 @@
-"""`gemps top`: a run's dashboard in a terminal."""
+"""`gemps top`."""

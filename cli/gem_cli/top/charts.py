@@ -1,4 +1,4 @@
-"""Curves as rows of characters."""
+"""Charts of characters."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from gem_cli.top.glyphs import Glyphs
 
 
 def bars(values: Sequence[float | None], rows: int, glyphs: Glyphs, *, from_zero: bool = True) -> list[str]:
-    """Return `rows` lines, the upper one first, with a bar for each value; a gap where there is none.
+    """Return `rows` lines, top first, gaps for None.
 
-    The highest bar is the largest value. With `from_zero` no bar would be 0, else the smallest value is the lowest bar.
+    Without `from_zero` the smallest value is the baseline.
     """
     known = [value for value in values if value is not None]
     high = max(known, default=0.0)
@@ -19,13 +19,13 @@ def bars(values: Sequence[float | None], rows: int, glyphs: Glyphs, *, from_zero
 
 
 def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> str:
-    """Return a bar of which this part, 0 to 1, is done."""
+    """Return a bar; `fraction`: 0 to 1."""
     done = int(max(0.0, min(1.0, fraction)) * width)
     return glyphs.done * done + glyphs.left * (width - done)
 
 
 def _height(value: float | None, low: float, high: float, most: int) -> int:
-    """Return how many levels a bar is high: 0 is a gap, so what is known has 1 at least."""
+    """0 is a gap; values have at least 1."""
     if value is None:
         return 0
     if high <= low:
@@ -34,5 +34,5 @@ def _height(value: float | None, low: float, high: float, most: int) -> int:
 
 
 def _part(height: int, levels: str) -> str:
-    """Return what of a bar is to be seen in one row, above whose foot it is so many levels high."""
+    """Return one row of a bar."""
     return " " if height <= 0 else levels[min(height, len(levels)) - 1]

@@ -1,4 +1,4 @@
-"""A run's figures over time: from the server's history at first, then from each report."""
+"""Figures over time."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,16 +7,16 @@ from typing import Any
 
 from gem_cli.status_view import Status, state
 
-# The curves, by the name of the field in HistoryInterval; the rate is computed.
+# HistoryInterval fields and the rate.
 RATE = "rate"
 NAMES = ("loss", RATE, "staleness_mean", "mean_pi", "blocked_fraction", "clamped_fraction")
-# Points that are kept at most: twice what the server keeps (history.py there), and more than terminals have columns.
+# Twice the server's history.
 MAX_POINTS = 960
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Means over a stretch of time, which is in seconds of training; a figure that is not known is left out."""
+    """Means over seconds of training, where known."""
 
     begins: float
     ends: float
@@ -24,13 +24,13 @@ class Point:
 
 
 class Curves:
-    """Grows with each report; neighbours become one when there are too many. For one thread."""
+    """Points over time; merges neighbours at MAX_POINTS. Single-threaded."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
 
     def restart(self, history: Mapping[str, Any]) -> None:
-        """Begin anew, with a GetHistoryResponse: at the start, and when the server was away (it may be another)."""
+        """Replace all by a GetHistoryResponse."""
         self.points = [
             Point(
                 interval["begins"],
@@ -42,7 +42,7 @@ class Curves:
         ]
 
     def add(self, status: Status) -> None:
-        """Take a report; only what happens while the run trains is drawn."""
+        """Append a report if training."""
         ends = float(status.get("run_seconds", 0.0))
         begins = self.points[-1].ends if self.points else 0.0
         if state(status) != "TRAINING" or not status.get("commits_of_process") or ends <= begins:
@@ -54,7 +54,7 @@ class Curves:
             self._join()
 
     def columns(self, name: str, count: int) -> list[float | None]:
-        """Return `count` means over equal stretches of the whole time; None where nothing is known."""
+        """Return `count` means; None: unknown."""
         if not self.points:
             return [None] * count
         width = self.points[-1].ends / count
@@ -70,7 +70,7 @@ class Curves:
         return [total / weight if weight > 0 else None for total, weight in zip(sums, weights, strict=True)]
 
     def _join(self) -> None:
-        """Make one of neighbours that are short together, so that all stretches are about as long."""
+        """Merge short neighbours."""
         longest = 4 * self.points[-1].ends / MAX_POINTS
         joined = self.points[:1]
         for point in self.points[1:]:

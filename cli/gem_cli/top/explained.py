@@ -1,4 +1,4 @@
-"""What each quantity on the screen means, in one sentence that fits beside its name in 80 columns."""
+"""Help texts for 80 columns."""
 
 EXPLAINED = (
     ("version", "counts the changes that were made to the parameters."),

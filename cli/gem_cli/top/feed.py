@@ -1,4 +1,4 @@
-"""Reads a server's history and reports on a thread of its own, for as long as it takes."""
+"""Reads reports in a thread."""
 
 import queue
 import threading
@@ -11,12 +11,12 @@ from gem_cli.status_view import Status
 if TYPE_CHECKING:
     from gem_worker.client import Observer
 
-_PAUSE_SECONDS = 1.0  # between two attempts
+_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The curves so far: a GetHistoryResponse."""
+    """A GetHistoryResponse."""
 
     history: Mapping[str, Any]
 
@@ -30,26 +30,23 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The server does not answer, or not as it should; it is tried again."""
+    """A failed call; retried."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The run is finished and everybody has left: no more reports come."""
+    """The run is over; the last item."""
 
 
 News: TypeAlias = History | Report | Lost | Over
 
 
 class Feed:
-    """A context manager, whose thread alone uses `observer` and closes it. `take` is for one thread.
+    """Context manager that closes `observer`, which only its thread calls.
 
-    Args:
-        observer: connected once already, or its errors are not told at the start.
-        interval: seconds between reports.
-        wake: called in the feed's thread when there is something to take.
+    The thread calls `wake` for each item.
     """
 
     def __init__(self, observer: "Observer", interval: float, wake: Callable[[], None]) -> None:
@@ -66,11 +63,11 @@ class Feed:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        self._observer.close()  # what the thread waits for ends with an error
+        self._observer.close()  # aborts its call
         self._thread.join(timeout=5)
 
     def take(self) -> list[News]:
-        """Return what is new, oldest first."""
+        """Return new items."""
         found = []
         while True:
             try:
@@ -95,7 +92,7 @@ class Feed:
             except ValueError:
                 if not self._closed.is_set():
                     raise
-                return  # what grpc raises for a call that is made while the connection is being closed
+                return  # grpc, on a closing connection
 
     def _put(self, news: News) -> None:
         self._news.put(news)

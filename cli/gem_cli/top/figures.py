@@ -1,4 +1,4 @@
-"""Figures in few characters, so that columns can be narrow and never move."""
+"""Short number formats."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ _LARGE = ("", "k", "M", "G", "T", "P")
 
 
 def compact(value: Any) -> str:
-    """Return a figure in seven characters at most: `0.00123`, `12.3`, `1.23k`, `1e-5`; `-` for what is not known."""
+    """Format in seven characters: `0.00123`, `12.3`, `1.23k`, `1e-5`, `-`."""
     if value is None:
         return "-"
     value = float(value)
@@ -22,12 +22,12 @@ def compact(value: Any) -> str:
 
 
 def two_places(value: Any) -> str:
-    """Return `0.75`, for factors; `-` for what is not known."""
+    """Return `0.75` or `-`."""
     return "-" if value is None else f"{float(value):.2f}" if float(value) < 100 else compact(value)
 
 
 def count(number: Any, width: int) -> str:
-    """Return `12,345`, or `12.3k` where that is wider than `width`."""
+    """Return `12,345` or `12.3k`."""
     whole = f"{int(number):,}"
     return whole if len(whole) <= width else compact(number)
 
@@ -44,7 +44,7 @@ def duration(seconds: Any) -> str:
 
 
 def ago(seconds: Any) -> str:
-    """Return how long ago something was, in five characters at most: `now`, `45 s`, `12 m`, `3 h`, `4 d`."""
+    """Return `now`, `45 s`, `12 m`, `3 h` or `4 d`."""
     whole = float(seconds)
     if whole < 1:
         return "now"

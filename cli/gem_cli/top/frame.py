@@ -1,4 +1,4 @@
-"""The picture: lines of exactly the terminal's width, whose parts stand where they stood in the one before."""
+"""Renders the dashboard."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -17,7 +17,7 @@ from gem_cli.top.progress import progress
 from gem_cli.top.text import fit
 from gem_cli.top.view import View
 
-# (field of the history, heading, colour, whether the chart begins at 0)
+# (field, heading, colour, from zero)
 _CHARTS = (
     ("loss", "loss", "cyan", False),
     (RATE, "commits/s", "green", True),
@@ -27,21 +27,19 @@ _CHARTS = (
     ("clamped_fraction", "clamped", "blue", True),
 )
 _FIGURES = ("loss", "staleness", "mean_pi", "blocked", "clamped")
-_BESIDE_CHARTS = 5  # lines: title, budget, what the table shows, its heading, keys
-_TALL = 48  # lines from which a chart has three of them, and one below it
+_BESIDE_CHARTS = 5  # title, budget, table summary, headings, keys
+_TALL = 48  # for three-line charts
 _WIDE = 120
 _LABEL, _VALUE, _GAP = 10, 7, 2
 _FEWEST_WORKERS = 3
-# Of the facts that `gemps status` shows, those that stand here elsewhere.
 _SHOWN = frozenset({"budget", "eta", "queue", "memory", "best evaluation"})
-# A report that is late by so many intervals, and so many seconds, is worth a word.
 _LATE_INTERVALS, _LATE_SECONDS = 2.0, 3.0
 _KEYS = "q quit   s sort   ? help   arrows, j k, page keys: scroll"
 _KEYS_OF_HELP = "any other key: back   arrows, j k, page keys: scroll"
 
 
 def frame(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """Return `height` lines, each exactly `width` columns wide; `now` is on the clock of view.seen_at."""
+    """Return `height` lines of `width` columns; `now` as view.seen_at."""
     lines = _help(view, width, height, glyphs) if view.helps else _dashboard(view, width, height, now, glyphs)
     for line in lines:
         line.truncate(width, overflow="crop", pad=True)
@@ -73,7 +71,7 @@ def _title(view: View, width: int, now: float, glyphs: Glyphs) -> Text:
 
 
 def _state(view: View, now: float) -> tuple[str, str]:
-    """Return the run's state, or that nobody knows it, in 19 characters; and the style."""
+    """Return state (19 characters) and style."""
     age = now - view.seen_at
     if view.lost:
         return f"NO ANSWER {duration(age)}", "reverse red"
@@ -103,7 +101,7 @@ def _budget(status: Status, width: int, glyphs: Glyphs) -> Text:
 
 def _charts(view: View, shown: int, rows: int, width: int, glyphs: Glyphs) -> list[Text]:
     status = view.status
-    # Before the first commit the report has zeros.
+    # Zeros before the first commit.
     values = status_view.figures(status) if status.get("commits_of_process") else dict.fromkeys(_FIGURES)
     now = {
         "loss": compact(values["loss"]),
@@ -134,7 +132,7 @@ def _charts(view: View, shown: int, rows: int, width: int, glyphs: Glyphs) -> li
 
 
 def _extreme(row: int, values: Sequence[float | None], field: str) -> tuple[str, str]:
-    """Return what stands below the name of a chart of several lines: the largest and the smallest value in it."""
+    """Return a tall chart's extremes."""
     if row > 2:
         return "", ""
     known = [value for value in values if value is not None]
@@ -164,7 +162,7 @@ def _mib(number: float) -> str:
 
 
 def _workers(view: View, width: int, lines: int, glyphs: Glyphs) -> list[Text]:
-    """Return exactly `lines` workers, or empty lines, below what is shown of them and the headings."""
+    """Header and rows."""
     columns = worker_table.columns_for(width)
     workers = worker_table.ordered(view.status, view.order)
     shown = view.scroll(len(workers), lines)
@@ -191,7 +189,6 @@ def _about(view: View, workers: Sequence[Status], shown: range, width: int, glyp
 
 def _footer(view: View, width: int, glyphs: Glyphs) -> Text:
     if view.lost:
-        # The address stands above, and room is short.
         why = view.lost.removeprefix(f"no answer from a gemps server at {view.address} ")
         text = f"q quit   asking it again until it answers: {why}"
     elif view.is_over:

@@ -1,6 +1,6 @@
-"""What a terminal sends, as names of keys."""
+"""Decodes keys."""
 
-# What terminals send for keys that are no characters: xterm in both of its modes, screen, and the console of Linux.
+# xterm, screen and Linux's console.
 _SEQUENCES = {
     b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[B": "down", b"\x1bOB": "down",
     b"\x1b[5~": "page up", b"\x1b[6~": "page down",
@@ -15,18 +15,18 @@ _ESCAPE = 0x1B
 
 
 class Keys:
-    """Makes names of bytes; a sequence may arrive in pieces, as over a slow connection."""
+    """Incremental decoder of key sequences."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     @property
     def waits(self) -> bool:
-        """Whether the beginning of a sequence was seen, and its end was not."""
+        """Whether a sequence is incomplete."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
-        """Return what was pressed: a name, or for what means nothing "other"."""
+        """Return key names, or "other"."""
         data, self._rest = self._rest + data, b""
         found = []
         while data:
@@ -43,20 +43,20 @@ class Keys:
         return found
 
     def give_up(self) -> list[str]:
-        """Nothing more came: what looked like a sequence was the escape key."""
+        """End an incomplete sequence."""
         rest, self._rest = self._rest, b""
         return ["other"] if rest else []
 
 
 def _length(data: bytes) -> int | None:
-    """Return how long the sequence is at whose beginning `data` is; None: its end is not there yet."""
+    """Return the sequence's length; None: incomplete."""
     if len(data) < 2:
         return None
     if data[1:2] == b"O":
         return 3 if len(data) >= 3 else None
     if data[1:2] != b"[":
-        return 1  # the escape key, and then another one
+        return 1
     for place, byte in enumerate(data[2:], start=2):
-        if 0x40 <= byte <= 0x7E:  # ECMA-48, section 5.4: the final byte
+        if 0x40 <= byte <= 0x7E:  # ECMA-48, section 5.4: final byte
             return place + 1
     return None

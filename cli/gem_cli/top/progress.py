@@ -1,4 +1,4 @@
-"""How much of a run's budget is spent, and how long the rest will take."""
+"""Progress through a budget."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from gem_cli.top.figures import count
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`fraction`: 0 to 1, None where it cannot be known; `seconds_left` as the rate of now tells it, or None."""
+    """`fraction`: 0 to 1, None: unknown; `seconds_left`: at the current rate."""
 
     fraction: float | None
     seconds_left: float | None
@@ -16,10 +16,9 @@ class Progress:
 
 
 def progress(status: Status) -> Progress:
-    """Return how far the run is. Of two budgets the one that will be spent first counts.
+    """Return the most advanced budget.
 
-    A budget in steps is one of each worker, so it grows with every worker that joins. How many commits an epoch has
-    only the workers know.
+    A steps budget is per worker.
     """
     budget = status.get("settings", {}).get("budget", {})
     rate = float(status.get("commits_per_second", 0.0))

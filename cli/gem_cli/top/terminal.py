@@ -1,4 +1,4 @@
-"""The terminal as a screen: its other page, keys one by one, whole frames; and all as it was at the end."""
+"""Full-screen terminal."""
 
 import contextlib
 import os
@@ -15,22 +15,20 @@ from rich.text import Text
 
 from gem_cli.top.keys import Keys
 
-# xterm's control sequences, as screen, tmux and the console of Linux have them, too: the other page (1049), no cursor
-# (25), and no wrapping of what is too wide while the window becomes narrower (7).
+# xterm, screen, tmux, Linux: alternate screen (1049), cursor (25), wrapping (7).
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[J"
-# The console of Linux has one page only, so it is left empty.
+# Linux's console has one screen: clear it.
 _LEAVE = b"\x1b[0m\x1b[H\x1b[J\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME = b"\x1b[H"
-_TERMINATED = 143  # 128 + SIGTERM, as a shell reports it
-# Seconds after which what may be the beginning of a key's sequence is the escape key: curses waits longer, vim less.
+_TERMINATED = 143  # 128 + SIGTERM
+# Then it is the escape key.
 _ESCAPE_SECONDS = 0.1
 
 
 class Terminal:
-    """A context manager for the main thread; `wake` may be called by any.
+    """Context manager that restores the terminal on exit, SIGTERM and Ctrl-Z.
 
-    Ctrl-C raises KeyboardInterrupt as always, SIGTERM raises SystemExit, and Ctrl-Z stops the process with the terminal
-    as it was.
+    For the main thread, except `wake`.
     """
 
     def __init__(self, source: int, sink: int, encoding: str) -> None:
@@ -38,7 +36,7 @@ class Terminal:
         self._console = Console(highlight=False, emoji=False)
         self._keys = Keys()
         self._woken, self._wake = os.pipe()
-        self._closing = threading.Lock()  # a descriptor that was closed may be somebody else's by now
+        self._closing = threading.Lock()  # closed descriptors are reused
         self._is_closed = False
         os.set_blocking(self._wake, False)
         os.set_blocking(self._woken, False)
@@ -61,7 +59,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
+        interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # protects the cleanup
         try:
             self._give_back()
             for number, handler in self._handlers.items():
@@ -75,12 +73,12 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(columns, lines), now."""
+        """(columns, lines)."""
         columns, lines = os.get_terminal_size(self._sink)
-        return columns or 80, lines or 24  # a serial line does not know
+        return columns or 80, lines or 24  # serial lines: 0
 
     def show(self, lines: list[Text]) -> None:
-        """Put a frame that covers the whole terminal over the one before, by one write; none where it is the same."""
+        """Draw a changed frame."""
         with self._console.capture() as captured:
             self._console.print(Text("\n").join(lines), end="", soft_wrap=True)
         frame = _HOME + captured.get().encode(self._encoding, "replace").replace(b"\n", b"\r\n")
@@ -89,10 +87,7 @@ class Terminal:
             self._shown = frame
 
     def wait(self, seconds: float) -> list[str] | None:
-        """Return what was pressed, as `Keys.feed` does, once there is something, `wake` was called, or time is over.
-
-        None: nobody sits there any more.
-        """
+        """Return keys on input, `wake` or timeout; None: end."""
         if self._keys.waits:
             seconds = min(seconds, _ESCAPE_SECONDS)
         ready, _, _ = select.select([self._source, self._woken], [], [], seconds)
@@ -111,8 +106,8 @@ class Terminal:
                 self._poke()
 
     def _poke(self) -> None:
-        """As `wake`, for the handlers of signals: they must not wait for a lock, and run only while it is open."""
-        with contextlib.suppress(BlockingIOError):  # it is full
+        """For signal handlers, which must not lock."""
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"\0")
 
     def _take(self) -> None:
@@ -122,7 +117,7 @@ class Terminal:
         self._shown = b""
 
     def _give_back(self) -> None:
-        with contextlib.suppress(OSError):  # it was closed
+        with contextlib.suppress(OSError):
             self._write(_LEAVE)
         if self._modes:
             with contextlib.suppress(termios.error):
@@ -133,7 +128,7 @@ class Terminal:
             data = data[os.write(self._sink, data) :]
 
     def _resized(self, _: int, __: FrameType | None) -> None:
-        self._shown = b""  # what is left of it is somewhere else now
+        self._shown = b""  # redraw
         self._poke()
 
     def _terminated(self, _: int, __: FrameType | None) -> None:
@@ -142,5 +137,5 @@ class Terminal:
     def _stopped(self, _: int, __: FrameType | None) -> None:
         self._give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._take()  # SIGCONT came
+        self._take()
         self._poke()

@@ -1,4 +1,4 @@
-"""The loop of `gemps top`: reports and keys in, frames out."""
+"""Main loop of `gemps top`."""
 
 import os
 import sys
@@ -15,14 +15,13 @@ from gem_cli.top.view import View
 if TYPE_CHECKING:
     from gem_worker.client import Observer
 
-_TICK_SECONDS = 1.0  # how often the age of what is shown is looked at
+_TICK_SECONDS = 1.0
 
 
 def watch(observer: "Observer", first: Status, interval: float) -> View:
-    """Show a run on the terminal of this process until q is pressed; returns what was shown last.
+    """Show a run until q, closing `observer`; return the last view.
 
-    `observer` has given the `first` status; it is closed at the end. Raises KeyboardInterrupt on Ctrl-C, SystemExit on
-    SIGTERM; the terminal is as it was then.
+    Restores the terminal, also on KeyboardInterrupt and SystemExit.
     """
     encoding = sys.stdout.encoding
     glyphs = glyphs_for(os.environ.get("TERM", ""), encoding)

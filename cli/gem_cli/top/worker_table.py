@@ -1,4 +1,4 @@
-"""The table of workers: fixed columns, as many as the terminal is wide, and rows in an order that one can choose."""
+"""Worker table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _LONGEST_NAME = 40
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`rank`: 0 is always shown; of the others the smallest first, as far as there is room."""
+    """`rank` 0: always shown; others as they fit."""
 
     heading: str
     width: int
@@ -34,7 +34,7 @@ def _mebibytes(field: str) -> Callable[[Status], str]:
 
 
 def _recent(worker: Status, field: str) -> Any:
-    """Return the mean over its last commits, or where the server keeps none, the figure of the very last."""
+    """Return the recent mean, else the last figure."""
     return worker.get(f"recent_{field}", worker.get("statistics", {}).get(field))
 
 
@@ -70,7 +70,7 @@ COLUMNS = (
 
 
 def columns_for(width: int) -> list[tuple[Column, int]]:
-    """Return the columns that fit, in order, each with its width; what is left over goes to the names."""
+    """Return the columns that fit, with widths."""
     shown = {column.heading for column in COLUMNS if not column.rank}
     room = width - sum(column.width + 1 for column in COLUMNS if not column.rank) + 1
     for column in sorted((one for one in COLUMNS if one.rank), key=lambda one: one.rank):
@@ -82,13 +82,13 @@ def columns_for(width: int) -> list[tuple[Column, int]]:
 
 
 def heading(columns: Sequence[tuple[Column, int]], cut: str) -> Text:
-    """Return the line above the workers."""
+    """Return the heading line."""
     cells = (fit(column.heading, width, cut, right=not column.left) for column, width in columns)
     return Text(" ".join(cells), "bold underline")
 
 
 def row(worker: Status, columns: Sequence[tuple[Column, int]], cut: str) -> Text:
-    """Return the line of one worker."""
+    """Return a worker's line."""
     line = Text(style="" if state(worker, "state") in LIVE or condition(worker) in TROUBLE else "dim")
     for place, (column, width) in enumerate(columns):
         style = TROUBLE.get(condition(worker), "") if column.heading in ("worker", "condition") else ""
@@ -107,7 +107,7 @@ def _trouble(worker: Status) -> int:
     return len(TROUBLE) + (state(worker, "state") not in LIVE)
 
 
-# By what the table can be ordered; the smallest stands above, and where two are alike, rank decides.
+# Sort keys; rank breaks ties.
 ORDERS: dict[str, Callable[[Status], Any]] = {
     "trouble": _trouble,
     "rank": lambda worker: 0,
@@ -119,6 +119,6 @@ ORDERS: dict[str, Callable[[Status], Any]] = {
 
 
 def ordered(status: Status, order: str) -> list[Status]:
-    """Return the workers by one of ORDERS."""
+    """Return the workers in `order`."""
     by = ORDERS[order]
     return sorted(status.get("workers", ()), key=lambda worker: (by(worker), worker.get("rank", 0)))

@@ -1,1 +1,1 @@
-"""`gemps train`: a server and its workers as processes of one machine, from the start to the finished run folder."""
+"""`gemps train`."""

@@ -1,4 +1,4 @@
-"""Child processes of `gemps train`: each in its own process group, with its output in a log, ended by its id."""
+"""Child processes."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from gem_cli.errors import last_lines
 
-# One thread a worker: N workers with a thread pool each only get in each other's way. What the user sets stays.
+# Avoids oversubscription.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD = {name: "1" for name in _THREADS if name not in os.environ}
 
 
 class Child:
-    """A started process. Not thread-safe: one thread starts, polls and ends it."""
+    """Child process. Not thread-safe."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Child:
         environment: Mapping[str, str],
         orphan_signal: signal.Signals,
     ) -> None:
-        """Start `command`; `orphan_signal` is what it gets should this process die. Raises OSError."""
+        """Start it; it gets `orphan_signal` if this process dies. Raises OSError."""
         self.name = name
         self.log = log
         if sys.platform == "linux":
@@ -45,21 +45,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is also that of its group."""
+        """Process and group ID."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code: None while it runs, -N when signal N ended it."""
+        """None: running; -N: signal N."""
         return self._process.poll()
 
     @property
     def running(self) -> bool:
-        """Return whether it runs."""
+        """Whether it runs."""
         return self.exit_code is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and what it started; nothing happens when it has ended."""
+        """Signal the process group, if running."""
         if not self.running:
             return
         try:
@@ -71,7 +71,7 @@ class Child:
             pass
 
     def describe_end(self, *, quote: bool = True) -> str:
-        """Return how it ended, and with `quote` the end of its log: for a message about a failure."""
+        """Describe the end, optionally with log lines."""
         code = self.exit_code or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
         if not quote:
@@ -82,7 +82,7 @@ class Child:
 
 
 def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] = lambda: False) -> list[Child]:
-    """Wait up to so many seconds until all have ended, or `unless` holds; returns those that run."""
+    """Wait for all, `unless` or a timeout; return the running ones."""
     deadline = time.monotonic() + seconds
     while (left := [child for child in children if child.running]) and time.monotonic() < deadline and not unless():
         time.sleep(0.02)
@@ -90,7 +90,7 @@ def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] =
 
 
 def end(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -> None:
-    """End all: for each step send the signal to those that run, and wait up to so many seconds for them to end."""
+    """Apply (signal, seconds) steps to running ones."""
     for number, seconds in steps:
         for child in children:
             child.send(number)
@@ -98,5 +98,5 @@ def end(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -> None
 
 
 def gemps(*arguments: str) -> list[str]:
-    """Return the command line of a `gemps` command, by this very interpreter and installation."""
+    """Return a `gemps` command line."""
     return [sys.executable, "-P", "-m", "gem_cli", *arguments]

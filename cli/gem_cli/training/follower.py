@@ -1,4 +1,4 @@
-"""Follows a server's status on a thread of its own, so that the main thread stays free for children and signals."""
+"""Follows a server's status in a thread."""
 
 import contextlib
 import queue
@@ -15,24 +15,22 @@ if TYPE_CHECKING:
 
 History = Mapping[str, Any]
 
-# Seconds between two looks at the history: what a run that is killed may lack of it.
+# A killed run may lack this.
 HISTORY_INTERVAL = 15.0
 
 
 class Follower:
-    """Collects the reports of WatchStatus, and the history now and then.
+    """Collects reports and history. Methods are for one thread.
 
-    It stays in the stream, for which a server that ends with its run waits, until the run is finished, everybody has
-    left and `may_leave` is set; then it has the last report and the whole history. `take` and the like are for one
-    thread; the stream is read by another.
+    Subscribes until the run is finished, all workers have left and `may_leave` is set: an ending server waits for that.
     """
 
     def __init__(self, address: str, interval: float) -> None:
-        """Open the stream; `interval` in seconds between reports."""
+        """Open the stream."""
         from gem_worker.client import ClientError, Observer
 
         self._unreachable = ClientError
-        self._observer = Observer(address, on_event=lambda _: None)  # what it would log, the children tell
+        self._observer = Observer(address, on_event=lambda _: None)
         self._interval = interval
         self._reports: queue.SimpleQueue[Status] = queue.SimpleQueue()
         self._histories: queue.SimpleQueue[History] = queue.SimpleQueue()
@@ -43,30 +41,30 @@ class Follower:
         self._thread.start()
 
     def take(self, timeout: float) -> Status | None:
-        """Return the next report; None when there was none for `timeout` seconds."""
+        """Return the next report; None: timeout."""
         try:
             return self._reports.get(timeout=timeout)
         except queue.Empty:
             return None
 
     def take_history(self) -> History | None:
-        """Return the newest history; None when there is none that was not taken."""
+        """Return the newest unread history."""
         newest = None
         while not self._histories.empty():
             newest = self._histories.get()
         return newest
 
     def now(self) -> Status | None:
-        """Ask for a report, and the history, out of turn; None when the server does not answer."""
+        """Request report and history now; None: no answer."""
         try:
-            with self._another() as observer:  # an observer is for one thread
+            with self._another() as observer:  # single-threaded
                 self._keep_history(observer)
                 return observer.get_status()
         except self._unreachable:
             return None
 
     def close(self) -> None:
-        """End the stream, once what the server sent before it ended is read; `take` gives what is left."""
+        """End the stream after its last report; `take` still works."""
         self._closed.set()
         self._thread.join(timeout=5)
         self._observer.close()
@@ -82,10 +80,10 @@ class Follower:
                         self._read_to_the_end()
                         return
             except self._unreachable:
-                self._closed.wait(0.5)  # the server is busy or gone; whether it is gone, its process tells
+                self._closed.wait(0.5)
 
     def _read_to_the_end(self) -> None:
-        """Take the reports up to the one that says that everybody has left, and then the history."""
+        """Read the last reports, then the history."""
         with self._another() as observer:
             for status in observer.watch_status(self._interval):
                 self._reports.put(status)
@@ -93,7 +91,7 @@ class Follower:
 
     def _keep_history(self, observer: "Observer") -> None:
         self._history_due = time.monotonic() + HISTORY_INTERVAL
-        with contextlib.suppress(self._unreachable):  # a server that refuses it still has reports
+        with contextlib.suppress(self._unreachable):
             self._histories.put(observer.get_history())
 
     def _another(self) -> "Observer":

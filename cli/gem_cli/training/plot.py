@@ -1,4 +1,4 @@
-"""plot.png: loss, speed, staleness and pi of a run over time, drawn from the lines of metrics.jsonl."""
+"""Draws plot.png."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ Metrics = Sequence[Mapping[str, Any]]
 
 
 def draw(metrics: Metrics, title: str, path: Path) -> None:
-    """Write the picture. Raises ImportError where matplotlib is not installed."""
+    """Write the plot. Raises ImportError without matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -61,7 +61,7 @@ def draw(metrics: Metrics, title: str, path: Path) -> None:
 
 
 def _seconds(metrics: Metrics) -> list[float]:
-    """Return the time of each report: seconds of training, in a row also where a resumed run starts from 0 again."""
+    """Return training seconds, continuous across resumption."""
     seconds: list[float] = []
     before = offset = 0.0
     for line in metrics:

@@ -1,4 +1,4 @@
-"""How `gemps train` tells what happens: live tables on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""Progress of `gemps train`."""
 
 import json
 import sys
@@ -14,11 +14,11 @@ from rich.text import Text
 from gem_cli import status_view
 from gem_cli.status_view import Status
 
-PLAIN_INTERVAL = 5.0  # seconds between plain lines while nothing changes: enough to see life, few enough for a log
+PLAIN_INTERVAL = 5.0  # while nothing changes
 
 
 class Reporter(ABC):
-    """Where the events of a run go. Used from one thread."""
+    """Receives events. Single-threaded."""
 
     def __enter__(self) -> "Reporter":
         return self
@@ -28,19 +28,19 @@ class Reporter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop showing progress; events may still come."""
+        """Stop showing progress; events may follow."""
 
     @abstractmethod
     def event(self, name: str, text: str, **particulars: Any) -> None:
-        """Something happened: `text` for people, `name` and `particulars` for programs."""
+        """Report an event."""
 
     @abstractmethod
     def status(self, status: Status) -> None:
-        """Take a report of the server."""
+        """Show a report."""
 
 
 class LiveReporter(Reporter):
-    """Tables that renew themselves in place; events scroll by above them."""
+    """Live tables below events."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -48,7 +48,7 @@ class LiveReporter(Reporter):
         self._live.start()
 
     def close(self) -> None:
-        """Leave the last tables standing."""
+        """Leave the last tables visible."""
         self._live.stop()
 
     def event(self, name: str, text: str, **_: Any) -> None:
@@ -56,14 +56,14 @@ class LiveReporter(Reporter):
         self._console.print(text, markup=False, highlight=False, style="red" if name.endswith("_failed") else None)
 
     def status(self, status: Status) -> None:
-        """Renew the tables."""
+        """Update the tables."""
         figures = status_view.summary_panel(status, status_view.run_figures(status))
         width, height = self._console.size
         self._live.update(Group(figures, status_view.worker_table(status, width=width, rows=max(4, height - 8))))
 
 
 class PlainReporter(Reporter):
-    """A line every few seconds, and at once when the run's state or the number of its workers changes."""
+    """A line on changes, or every PLAIN_INTERVAL."""
 
     def __init__(self) -> None:
         self._last_key: tuple[str, int] | None = None
@@ -72,18 +72,18 @@ class PlainReporter(Reporter):
         self._unsaid = ""
 
     def close(self) -> None:
-        """Say the last report, if it was not."""
+        """Print a pending report."""
         if self._unsaid not in ("", self._last_line):
             print(self._unsaid, flush=True)
             self._last_line = self._unsaid
         self._unsaid = ""
 
     def event(self, name: str, text: str, **_: Any) -> None:
-        """Print the text; failures go to stderr."""
+        """Print it; failures to stderr."""
         print(text, file=sys.stderr if name.endswith("_failed") else sys.stdout, flush=True)
 
     def status(self, status: Status) -> None:
-        """Print a line where it says something new."""
+        """Print changes."""
         key = (status_view.state(status), status_view.live_workers(status))
         self._unsaid = status_view.plain_line(status)
         if key != self._last_key or time.monotonic() - self._last_time >= PLAIN_INTERVAL:
@@ -92,17 +92,17 @@ class PlainReporter(Reporter):
 
 
 class JsonReporter(Reporter):
-    """One JSON object a line on stdout, each with `event`; nothing else is written there."""
+    """JSON lines; stdout has nothing else."""
 
     def close(self) -> None:
-        """Every line is out already."""
+        """Do nothing."""
 
     def event(self, name: str, text: str, **particulars: Any) -> None:
         """Write the event."""
         self._write({"event": name, "message": text, **particulars})
 
     def status(self, status: Status) -> None:
-        """Write the report whole."""
+        """Write the report."""
         self._write({"event": "status", "status": status})
 
     def _write(self, value: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class JsonReporter(Reporter):
 
 
 def choose_reporter(*, as_json: bool) -> Reporter:
-    """Return the reporter that fits where stdout goes."""
+    """Choose a reporter by stdout."""
     if as_json:
         return JsonReporter()
     console = Console()

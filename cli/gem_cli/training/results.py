@@ -1,4 +1,4 @@
-"""After the training: the held-out accuracy, the plot, the report and summary.json."""
+"""Results after training."""
 
 import json
 import subprocess
@@ -15,9 +15,9 @@ from gem_cli.training.training import Outcome
 
 
 def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
-    """Return what `gemps evaluate MODEL --json` prints, or a line saying why it failed.
+    """Return the evaluation or an error line.
 
-    A process of its own, so that this one never loads PyTorch.
+    Subprocess: this process must not load PyTorch.
     """
     command = gemps("evaluate", str(folder.model), "--json", *worker_arguments)
     with folder.log("evaluate").open("wb") as log:
@@ -29,10 +29,7 @@ def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str,
 
 
 def tell_best(folder: RunFolder, target: float | None, reporter: Reporter) -> dict[str, Any]:
-    """Tell which evaluation was the best, where its parameters are, and whether it ended the run; what to sum up of it.
-
-    `target`: --stop-at-accuracy, where it was given. Nothing is told where none was asked for or made.
-    """
+    """Report the best evaluation; return summary fields."""
     facts = folder.best / "best.json"
     if not facts.exists():
         return {}
@@ -52,7 +49,7 @@ def tell_best(folder: RunFolder, target: float | None, reporter: Reporter) -> di
 
 
 def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
-    """Write plot.png, where there is something to draw and something to draw it with."""
+    """Write plot.png, if possible."""
     metrics = [line for line in folder.read_metrics() if line.get("commits")]
     if not metrics:
         return
@@ -63,7 +60,7 @@ def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
 
 
 def write_report(folder: RunFolder) -> bool:
-    """Write report.html; False when the server never said anything to report on."""
+    """Write report.html; False without reports."""
     if folder.last_status() is None:
         return False
     folder.write_report(report.page(report.Contents.of(folder)))
@@ -71,10 +68,10 @@ def write_report(folder: RunFolder) -> bool:
 
 
 def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of summary.json, as far as it is known before the evaluation."""
+    """Return summary.json's content."""
     status, first = outcome.last_status or {}, outcome.first_status or {}
     figures = status_view.figures(status)
-    # Of this process: a resumed run counts its commits from the start, but its seconds from the resumption.
+    # Resumed: commits count from the start, seconds do not.
     seconds = float(status.get("run_seconds", 0))
     commits_here = int(status.get("commits", 0)) - int(first.get("commits", 0))
     return {

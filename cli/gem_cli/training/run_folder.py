@@ -1,15 +1,15 @@
-"""The folder a run leaves behind, and what is in it.
+"""A run's output folder.
 
-model.safetensors   the final parameters, every name of the model's state_dict
-summary.json        seed, settings, versions, commit, hardware, results
-metrics.jsonl       one line a status report of the server
-history.json        the server's history of the run: curves, evaluations, pi by tensor
-plot.png            loss, speed, staleness and pi over time
-report.html         all of the run on one page
-tensorboard/        the same figures, for TensorBoard (--sinks)
-best/               the parameters of the best accuracy, where evaluations were asked for
-logs/               server.log, worker-N.log, evaluate.log, evaluator.log
-checkpoints/        the server's checkpoints; `latest` points to the newest
+model.safetensors   final parameters
+summary.json        settings, versions, results
+metrics.jsonl       reports
+history.json        curves, evaluations, pi
+plot.png            figures over time
+report.html         report
+tensorboard/        event files
+best/               best parameters
+logs/               of all processes
+checkpoints/        `latest` is the newest
 """
 
 import json
@@ -23,7 +23,7 @@ from gem_cli.errors import USAGE, CommandError
 
 
 class RunFolder:
-    """Paths and files of one run. `create` makes the folder; nothing is written before."""
+    """Paths of a run; `fresh` and `given` create the folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class RunFolder:
 
     @classmethod
     def fresh(cls, parent: Path, label: str) -> "RunFolder":
-        """Return a folder that does not exist yet: parent/YYYYmmdd-HHMMSS-label[-n], created at once."""
+        """Create parent/YYYYmmdd-HHMMSS-label[-n]."""
         stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{label}"
         count = 1
         while True:
@@ -54,7 +54,7 @@ class RunFolder:
 
     @classmethod
     def given(cls, path: Path, *, resume: bool) -> "RunFolder":
-        """Return the folder the user named. Raises CommandError when it is in use, or has nothing to resume."""
+        """Return the named folder. Raises CommandError when unusable."""
         if resume and not (path / "latest").exists():
             raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
         if not resume and path.exists() and not _is_unused(path):
@@ -65,28 +65,28 @@ class RunFolder:
         return folder
 
     def log(self, name: str) -> Path:
-        """Return the log of a child process."""
+        """Return a child's log path."""
         return self.logs / f"{name}.log"
 
     def add_metrics(self, status: Mapping[str, Any]) -> None:
-        """Append a status report, with the time."""
+        """Append a report."""
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **status})
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def write_history(self, history: Mapping[str, Any]) -> None:
-        """Write history.json, in one step: a run that is killed has the one before."""
+        """Replace history.json atomically."""
         _replace(self.history, json.dumps(_without_nan(history)) + "\n")
 
     def write_report(self, page: str) -> None:
-        """Write report.html. Raises CommandError where that is not possible."""
+        """Replace report.html atomically. Raises CommandError."""
         try:
             _replace(self.report, page)
         except OSError as error:
             raise CommandError(f"{self.report} cannot be written: {error.strerror}") from None
 
     def keep_final_model(self) -> bool:
-        """Copy the newest checkpoint's parameters to model.safetensors; False when there is no checkpoint."""
+        """Copy the newest checkpoint's model; False without one."""
         newest = self.path / "latest" / "model.safetensors"
         if not newest.exists():
             return False
@@ -104,7 +104,7 @@ class RunFolder:
         return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
 
     def last_status(self) -> dict[str, Any] | None:
-        """Return the last report in metrics.jsonl; None when there is none. What a kill has cut off is left out."""
+        """Return the last complete report."""
         if not self.metrics.exists():
             return None
         for line in reversed(self.metrics.read_text(encoding="utf-8").splitlines()):
@@ -117,14 +117,14 @@ class RunFolder:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file in one step: there is the old one, or the new one."""
+    """Replace the file atomically."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with None for NaN, which JSON does not have; a tensor's pi is NaN where none of its elements moved."""
+    """JSON has no NaN."""
     if isinstance(value, Mapping):
         return {name: _without_nan(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -133,5 +133,5 @@ def _without_nan(value: Any) -> Any:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether nothing is in a folder but what a start leaves that failed: no run has come of it."""
+    """Whether it has only leftovers of failed starts."""
     return all(entry.name in ("lock", "logs", "tensorboard") for entry in path.iterdir())

@@ -1,4 +1,4 @@
-"""What `gemps train` itself can be told, beside the settings of the server and of the workers."""
+"""Settings of `gemps train`."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class TrainSettings(BaseSettings):
-    """The settings of one `gemps train`."""
+    """Settings of `gemps train`."""
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 
@@ -26,7 +26,7 @@ class TrainSettings(BaseSettings):
     report_interval: float = Field(
         0.25,
         ge=0.1,
-        le=4,  # a server that ends waits 5 s for its last report to be read
+        le=4,  # servers wait 5 s for it
         description="Seconds between two reports of the server: lines of metrics.jsonl, and progress shown.",
     )
     worker_exit_timeout: float = Field(

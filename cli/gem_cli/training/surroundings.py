@@ -1,4 +1,4 @@
-"""What a run ran on: versions, commit, hardware. Everything is read without importing the packages."""
+"""Run environment, read without imports."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ PACKAGES = ("gemps", "torch", "torchvision", "numpy", "numba", "grpcio", "protob
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Python and of each package that is installed."""
+    """Return installed versions."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -24,12 +24,12 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the current directory's checkout, with `-dirty` where files differ; None outside of one."""
+    """Return the checkout's commit, or None."""
     return _output("git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
 
 
 def hardware() -> dict[str, Any]:
-    """Return the machine: processor, usable cores, memory in bytes, GPUs."""
+    """Return the machine's hardware."""
     gpus = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     return {
         "platform": platform.platform(),

@@ -1,11 +1,10 @@
-"""One training: starts the server and the workers, watches over them, and brings all of them to their end.
+"""Runs server and workers from start to end.
 
-    starting   the server alone, until it writes its ready file
-    training   the workers beside it, until the server has ended
-    stopping   after Ctrl-C: workers are interrupted, then the server drains and writes its checkpoint
+    starting   until the server writes its ready file
+    training   until the server ends
+    stopping   after Ctrl-C: workers first, then the server
 
-A worker that fails is told about and the others go on; a second Ctrl-C kills everything. An evaluator may run beside
-the workers; the server waits for its last evaluation, and its failure is told and fails nothing.
+A failed worker or evaluator ends nothing; a second Ctrl-C kills all. The server waits for the last evaluation.
 """
 
 import json
@@ -25,17 +24,17 @@ from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
 
 EVALUATOR = "evaluator"
-POLL = 0.1  # seconds between looks at the children
-WORKER_GRACE = 15.0  # seconds a worker gets to leave: one step of a large model on a slow machine
-QUIET_WAIT = 3.0  # seconds in which most workers end after a run, before it is said who is waited for
-SERVER_GRACE = 60.0  # seconds a server gets to drain and write its checkpoint: gigabytes on a slow disk
-EVALUATOR_GRACE = 15.0  # seconds an evaluator gets to see that the run is over
-LEAVE_GRACE = 3.0  # seconds after the last worker in which the server should end by itself
+POLL = 0.1  # seconds
+WORKER_GRACE = 15.0  # one slow step
+QUIET_WAIT = 3.0
+SERVER_GRACE = 60.0  # draining, writing gigabytes
+EVALUATOR_GRACE = 15.0
+LEAVE_GRACE = 3.0  # for the server's own exit
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start. Where the server is and who it is, a worker finds in its environment: see `_start_workers`."""
+    """Commands to start; workers read the address from their environment."""
 
     server: Sequence[str]
     worker: Sequence[str]
@@ -49,24 +48,24 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """How it went."""
+    """Result of a training."""
 
     interrupted_by: signal.Signals | None = None
-    address: str | None = None  # of the server; None when it was interrupted before it served
+    address: str | None = None  # None: never served
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     first_status: Status | None = None
     last_status: Status | None = None
-    late: list[str] = field(default_factory=list)  # workers that were stopped because they had not joined
-    overdue: list[str] = field(default_factory=list)  # workers that were killed because they went on after the run
+    late: list[str] = field(default_factory=list)  # never joined
+    overdue: list[str] = field(default_factory=list)  # killed
 
     @property
     def server_failed(self) -> bool:
-        """Whether the server ended badly."""
+        """Whether the server failed."""
         return self.exit_codes.get("server") != 0
 
     @property
     def failed_workers(self) -> list[str]:
-        """Names of the workers that ended badly, or had to be killed."""
+        """Failed or killed workers."""
         others = ("server", EVALUATOR, *self.late)
         return [
             name for name, code in self.exit_codes.items() if name in self.overdue or (name not in others and code != 0)
@@ -74,7 +73,7 @@ class Outcome:
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM instead of dying of them, while in its `with` block."""
+    """Counts SIGINT and SIGTERM while active."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,7 +95,7 @@ class Interrupts:
 
 
 class Training:
-    """Runs a plan in a run folder. `run` is called once."""
+    """Runs a plan; call `run` once."""
 
     def __init__(self, plan: Plan, folder: RunFolder, reporter: Reporter, sinks: Sinks) -> None:
         self._plan = plan
@@ -107,11 +106,11 @@ class Training:
         self._workers: list[Child] = []
         self._evaluator: Child | None = None
         self._noticed: set[str] = set()
-        self._quoted: list[str] = []  # the end of the log that was told last: many workers often fail alike
+        self._quoted: list[str] = []  # avoids repetition
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Train to the end. Raises CommandError when the server does not start; leaves no process behind."""
+        """Train to the end. Raises CommandError when the server fails to start."""
         with Interrupts() as interrupts:
             try:
                 self._server = server = self._start("server", self._plan.server, {}, signal.SIGTERM)
@@ -136,7 +135,7 @@ class Training:
             raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
 
     def _await_ready(self, server: Child, interrupts: Interrupts) -> str | None:
-        """Return the server's address once it serves; None when interrupted before."""
+        """Return the address; None: interrupted."""
         while not self._folder.ready_file.exists():
             if not server.running:
                 raise CommandError(f"the server did not start: {server.describe_end()}")
@@ -196,7 +195,7 @@ class Training:
                     ended_at = ended_at or time.monotonic()
                     is_over = time.monotonic() - ended_at > LEAVE_GRACE
                     if is_over and not (self._evaluates() and self._is_finished()):
-                        # A worker died without leaving, or had no budget.
+                        # A worker died, or had no budget.
                         self._take(follower.now(), follower.take_history())
                         end([server], (signal.SIGTERM, SERVER_GRACE))
                 elif self._cannot_begin(follower):
@@ -213,11 +212,11 @@ class Training:
         if self._is_finished():
             wait(self._evaluators(), EVALUATOR_GRACE, unless=lambda: interrupts.count > 0)
         self._notice_failures()
-        self._noticed.add(EVALUATOR)  # it waits for a server that will not come back
+        self._noticed.add(EVALUATOR)  # it never exits alone
         end([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
 
     def _await_workers(self, interrupts: Interrupts) -> None:
-        """Wait for what workers do after the run, such as a last evaluation; stop those that never joined."""
+        """Wait for workers; stop those that never joined."""
 
         def interrupted() -> bool:
             return interrupts.count > 0
@@ -257,10 +256,10 @@ class Training:
             )
 
     def _never_joined(self) -> set[str]:
-        """Workers that the server never heard of: none where that is not known, or scripts choose other names."""
+        """Unseen workers; empty for scripts with other names."""
         seen = self._outcome.last_status or {}
         uptime = float(seen.get("uptime_seconds", 0))
-        # A resumed server also lists workers of its earlier processes: it heard of them before this one began.
+        # Resumed servers list earlier workers.
         heard = {w["name"] for w in seen.get("workers", ()) if float(w.get("seconds_since_last_call", 0)) <= uptime}
         ours = {worker.name for worker in self._workers}
         return ours - heard if self._is_finished() and heard <= ours else set()
@@ -293,13 +292,13 @@ class Training:
                     self._reporter.event("worker_failed", text, worker=child.name, **who)
 
     def _cannot_begin(self, follower: Follower) -> bool:
-        """Whether workers that failed are missing for --min-workers, so that the others would wait for ever."""
+        """Whether --min-workers is out of reach."""
         running = sum(worker.running for worker in self._workers)
         failed = any(worker.name in self._noticed for worker in self._workers)
         seen = self._outcome.last_status
         if not failed or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
             return False
-        status = follower.now()  # what was seen may be old
+        status = follower.now()  # may be old
         if status is None or status_view.state(status) != "WAITING":
             return False
         self._reporter.event(
@@ -312,7 +311,7 @@ class Training:
         self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
         children = [*self._workers, *self._evaluators()]
         for child in children:
-            self._noticed.add(child.name)  # however it ends now is no failure
+            self._noticed.add(child.name)
             child.send(signal.SIGINT)
         wait(children, WORKER_GRACE, unless=lambda: interrupts.count > 1)
         end(children, (signal.SIGKILL, 5.0))

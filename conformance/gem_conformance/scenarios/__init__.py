@@ -1,4 +1,4 @@
-"""The scenarios, in the order in which they are listed. Each is a function: a sequence of steps on a `Play`."""
+"""All scenarios, in listing order."""
 
 from gem_conformance.scenarios import committing, ending, formats, losing, refusing, starting
 from gem_conformance.scenarios.scenario import Scenario

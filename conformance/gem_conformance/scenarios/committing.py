@@ -1,4 +1,4 @@
-"""Commits that meet no trouble: small and large, buffers withheld, slow readers, other learning rates."""
+"""Scenarios: commits without failures."""
 
 import time
 
@@ -10,7 +10,7 @@ __all__ = ["SCENARIOS"]
 
 
 def commit_small(play: Play) -> None:
-    """Payloads of at most 64 KiB, one after the other."""
+    """Take small payloads."""
     play.initialised_by_others()
     for _ in range(4):
         play.commit()
@@ -18,7 +18,7 @@ def commit_small(play: Play) -> None:
 
 
 def commit_large(play: Play) -> None:
-    """Payloads that wait for proceed."""
+    """Take payloads that wait for proceed."""
     play.initialised_by_others()
     for _ in range(3):
         commit = play.new_header()
@@ -28,7 +28,7 @@ def commit_large(play: Play) -> None:
 
 
 def proceed_withheld(play: Play) -> None:
-    """The server has no staging buffer for a while."""
+    """Withhold proceed for a while."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -38,7 +38,7 @@ def proceed_withheld(play: Play) -> None:
 
 
 def slow_reader(play: Play) -> None:
-    """The server stops to read in the midst of a payload, and sends its reply slowly."""
+    """Read and reply slowly."""
     play.initialised_by_others()
     commit = play.new_header()
     play.quiet(commit, 0.2)
@@ -56,7 +56,7 @@ def slow_reader(play: Play) -> None:
 
 
 def changed_eta(play: Play) -> None:
-    """Each verdict tells another learning rate for the next commit."""
+    """Change the learning rate with each verdict."""
     play.initialised_by_others()
     for eta in (0.02, 0.3, 0.01):
         play.commit(next_eta=eta)
@@ -64,7 +64,7 @@ def changed_eta(play: Play) -> None:
 
 
 def local_steps(play: Play) -> None:
-    """The run asks for four local steps a commit."""
+    """Require four local steps per commit."""
     play.central.local_steps = 4
     play.initialised_by_others()
     commit = play.header_unless_it_stops("the run asks for local steps", Place.COMMIT)
@@ -74,7 +74,7 @@ def local_steps(play: Play) -> None:
 
 
 def normalised_local_steps(play: Play) -> None:
-    """The same, of which the mean is to be committed."""
+    """Require the mean of the local steps."""
     play.central.normalise_local_steps = True
     local_steps(play)
 

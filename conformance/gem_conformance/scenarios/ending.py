@@ -1,4 +1,4 @@
-"""The end of a run, as a worker may hear of it."""
+"""Scenarios: the end of a run."""
 
 from gemps.v1 import run_pb2
 
@@ -9,14 +9,14 @@ __all__ = ["SCENARIOS"]
 
 
 def finished(play: Play) -> None:
-    """The verdict says that the run is finished."""
+    """The verdict says finished."""
     play.initialised_by_others()
     play.commit()
     play.last_commit()
 
 
 def finished_refused(play: Play) -> None:
-    """A commit is refused, since an operator has finished the run meanwhile."""
+    """Refuse a commit of a finished run."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -26,7 +26,7 @@ def finished_refused(play: Play) -> None:
 
 
 def finished_before(play: Play) -> None:
-    """The run was finished before the candidate joined."""
+    """The run finished before Join."""
     play.initialised_by_others()
     play.central.run_state = run_pb2.RUN_STATE_FINISHED
     play.join()

@@ -1,4 +1,4 @@
-"""Layouts and wire types."""
+"""Scenarios: layouts and wire types."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ __all__ = ["SCENARIOS"]
 
 
 def commits(play: Play) -> None:
-    """A generic learning rate, then one by which products are exact, so that ties have to be rounded."""
+    """Use a generic learning rate, then one that creates ties."""
     play.initialised_by_others()
     play.commit(next_eta=0.5)
     play.commit()
@@ -20,7 +20,7 @@ def commits(play: Play) -> None:
 
 
 def commits_beyond_float16(play: Play) -> None:
-    """The same, and then a learning rate by which most of a delta is beyond what a float16 can be."""
+    """The same, then exceed the float16 range."""
     play.initialised_by_others()
     for eta in (0.5, 65536.0):
         play.commit(next_eta=eta)
@@ -28,7 +28,7 @@ def commits_beyond_float16(play: Play) -> None:
 
 
 def exact_commits(play: Play) -> None:
-    """With a learning rate of 1/2 every value is exact in all four floating-point types."""
+    """Keep values exact in all four floating-point types."""
     play.central.eta = 0.5
     play.initialised_by_others(narrow=True)
     play.commit()
@@ -36,7 +36,7 @@ def exact_commits(play: Play) -> None:
 
 
 def initialise(play: Play) -> None:
-    """The candidate uploads all kinds of tensors, and gets others' values for some of them."""
+    """The candidate uploads all kinds of tensors."""
     play.central.eta = 0.5
     play.initialise()
     play.commit()
@@ -50,8 +50,7 @@ def _tensors(count: int) -> Task:
     return Task(Layout([*parameters, *buffers]))
 
 
-# In the order of the Python worker's models: BUFFERs by width, the widest first. Chunks are cut within a BUFFER and
-# within a CONSTANT, at offsets that are no multiple of 4.
+# Chunks are cut within a BUFFER and a CONSTANT, not at multiples of 4.
 _KINDS = Task(
     Layout(
         [

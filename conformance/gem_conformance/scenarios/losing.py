@@ -1,4 +1,4 @@
-"""What breaks: streams, replies, sessions, the server itself."""
+"""Scenarios: broken streams, sessions and servers."""
 
 from gem_conformance.play import Play
 from gem_conformance.scenarios.scenario import LARGE, SMALL, Scenario
@@ -9,7 +9,7 @@ __all__ = ["SCENARIOS"]
 
 
 def torn_commit(play: Play) -> None:
-    """A stream breaks in the midst of a payload: nothing is applied, the identical bytes come again."""
+    """Break a stream within a payload."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -22,7 +22,7 @@ def torn_commit(play: Play) -> None:
 
 
 def dropped_reply(play: Play) -> None:
-    """A commit is applied, and the stream breaks before the verdict."""
+    """Break the stream before the verdict."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -34,7 +34,7 @@ def dropped_reply(play: Play) -> None:
 
 
 def duplicate(play: Play) -> None:
-    """The same, but it is applied only after the candidate has asked: its header again brings the verdict at once."""
+    """Apply a commit only when its header comes again."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -45,7 +45,7 @@ def duplicate(play: Play) -> None:
 
 
 def torn_reply(play: Play) -> None:
-    """The verdict came, and then the stream breaks in the midst of the parameters."""
+    """Break the stream within the parameters."""
     play.initialised_by_others()
     commit = play.new_header()
     play.take(commit)
@@ -56,7 +56,7 @@ def torn_reply(play: Play) -> None:
 
 
 def restart(play: Play) -> None:
-    """The server is killed with a commit under way, and starts again from a checkpoint without the last one."""
+    """Kill the server and lose the last commit."""
     play.initialised_by_others()
     play.commit()
     play.commit()
@@ -66,7 +66,7 @@ def restart(play: Play) -> None:
     play.last_commit()
 
 
-# CONSTANTs are void with the incarnation that they came from.
+# CONSTANTs are valid for one incarnation only.
 _FROZEN = Task(Layout([*SMALL.layout.tensors, tensor("frozen", (7, 3), "constant")]))
 
 SCENARIOS = (

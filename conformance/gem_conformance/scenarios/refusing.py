@@ -1,4 +1,4 @@
-"""Refusals: what each asks a worker to do."""
+"""Scenarios: refusals."""
 
 from gem_conformance.faults import Place
 from gem_conformance.play import Play
@@ -9,7 +9,7 @@ __all__ = ["SCENARIOS"]
 
 
 def retry_info(play: Play) -> None:
-    """Join, a commit at its header, and the same in the midst of its payload are refused with RetryInfo."""
+    """Refuse Join, a header and a payload with RetryInfo."""
     play.initialised_by_others()
     play.join(refusal("TOO_MANY", 1.0))
     play.commit()
@@ -24,7 +24,7 @@ def retry_info(play: Play) -> None:
 
 
 def no_retry(play: Play) -> None:
-    """A commit is refused without RetryInfo, for a reason that the table does not name."""
+    """Refuse a commit without RetryInfo."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "SIZE_MISMATCH")
@@ -32,7 +32,7 @@ def no_retry(play: Play) -> None:
 
 
 def stale_base(play: Play) -> None:
-    """A commit is refused as stale: pull, drop the delta, the same sequence."""
+    """Refuse a commit as stale."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "STALE_BASE")
@@ -41,7 +41,7 @@ def stale_base(play: Play) -> None:
 
 
 def sequence_gap(play: Play) -> None:
-    """The server counts otherwise than the candidate: Join tells what is next."""
+    """Expect another sequence, reported by Join."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -53,7 +53,7 @@ def sequence_gap(play: Play) -> None:
 
 
 def expired_session(play: Play) -> None:
-    """The server has forgotten the session: join under the same id, pull, drop the delta."""
+    """Expire the session."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "EXPIRED_SESSION")
@@ -62,7 +62,7 @@ def expired_session(play: Play) -> None:
 
 
 def draining(play: Play) -> None:
-    """The server shuts down, and says so; then another one is there."""
+    """Drain the server, then start another."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "DRAINING", retry_after=1.0)

@@ -1,4 +1,4 @@
-"""How a worker begins: the first parameters, and pulls whole and torn."""
+"""Scenarios: first parameters and pulls."""
 
 from gem_conformance.faults import Place
 from gem_conformance.play import Play
@@ -10,28 +10,28 @@ __all__ = ["SCENARIOS"]
 
 
 def initialise(play: Play) -> None:
-    """There are no parameters: the candidate uploads them, and pulls them."""
+    """The candidate uploads and pulls the first parameters."""
     play.initialise()
     play.commit()
     play.last_commit()
 
 
 def already_initialised(play: Play) -> None:
-    """Another upload was faster: the candidate pulls what that one made."""
+    """Another upload wins."""
     play.already_initialised()
     play.commit()
     play.last_commit()
 
 
 def pull(play: Play) -> None:
-    """There are parameters: the candidate pulls them, and does not upload its own."""
+    """Parameters exist; the candidate only pulls."""
     play.initialised_by_others()
     play.send(play.pull())
     play.last_commit()
 
 
 def pull_resumed(play: Play) -> None:
-    """A pull breaks in the midst, twice, while others commit."""
+    """Tear a pull twice while others commit."""
     play.initialised_by_others()
     play.send(play.pull(), tear_after=3)
     play.central.others_commit()
@@ -43,7 +43,7 @@ def pull_resumed(play: Play) -> None:
 
 
 def bad_parameters(play: Play) -> None:
-    """A footer does not match what came, first of a pull, then of a reply."""
+    """Damage a pull, then a reply."""
     play.initialised_by_others()
     play.send(play.pull(), damaged=True)
     why = "the parameters never came undamaged"
@@ -59,7 +59,7 @@ def bad_parameters(play: Play) -> None:
 
 
 def wrong_digest(play: Play) -> None:
-    """The header of the first parameters has the digest of another layout."""
+    """Send another layout's digest."""
     play.initialised_by_others()
     play.digest = Layout([tensor("another", (64, 13)), tensor("bias", (5,))]).digest
     play.must_stop("the parameters are of another layout", Place.LAYOUTS)

@@ -1,1 +1,1 @@
-"""Generated from the protos beside it (`make proto`); do not edit."""
+"""Generated code; do not edit."""

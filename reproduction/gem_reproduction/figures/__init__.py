@@ -1,4 +1,4 @@
-"""The figures by name. A new one is a class in a file of its own, and a line here."""
+"""Registry of figures."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ from gem_reproduction.figures.wire_types import WireTypes
 
 __all__ = ["ALL", "BEYOND", "Figure", "Group", "Verdict", "choose", "figure_names"]
 
-# What `gemps reproduce` calls those of the paper with the exchanges; and those that the paper has not.
+# Names of groups.
 ALL = "all"
 BEYOND = "beyond"
 
@@ -40,12 +40,12 @@ _FIGURES: dict[str, Figure] = {
 
 
 def figure_names() -> tuple[str, ...]:
-    """The names that `choose` knows, beside those of groups."""
+    """Return all figure names."""
     return tuple(_FIGURES)
 
 
 def choose(names: Sequence[str]) -> list[Figure]:
-    """The figures of these names, in the order of the registry; "1" is 1a to 1d. Raises ReproductionError."""
+    """Return figures in registry order. Raises ReproductionError."""
     groups = {
         ALL: tuple(name for name in _FIGURES if name not in _BEYOND),
         BEYOND: tuple(_BEYOND),

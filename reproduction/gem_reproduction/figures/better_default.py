@@ -1,4 +1,4 @@
-"""An honest search for a better default: GEM with other settings, and other rules for the same energy."""
+"""Search for a better default."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ARRIVALS = ("round-robin", "exponential compute times")
 _MODELS = ("mlp", "cnn")
 _QUICK_MODELS = ("mlp",)
 _DEFAULT = "gem"
-# What a default may lose somewhere, and must win over all.
+# Limits of the loss ratio: worst, overall.
 _LEAST_WORSE, _LEAST_BETTER = 1.05, 0.95
 
 
 class _Tried(NamedTuple):
-    """GEM with these settings, or a rule of candidates.py."""
+    """GEM settings, or a candidate."""
 
     colour: str
     settings: Mapping[str, float]
@@ -45,7 +45,7 @@ _TRIED: Mapping[str, _Tried] = {
 
 
 class BetterDefault(Figure):
-    """The same runs with each."""
+    """Compares alternatives on equal runs."""
 
     name = "better-default"
     title = "better-default · A search for a better default"
@@ -74,12 +74,12 @@ class BetterDefault(Figure):
     size = (10.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """Two orders; the models."""
+        """Return the subtitle."""
         models = " and ".join(_models(scope))
         return words(shorter(scope), "two orders of arrival").replace(f"{shorter(scope).model} on", f"{models} on", 1)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """One worker has one order."""
+        """Declare the runs; single workers use round-robin."""
         short = shorter(scope)
         return {
             _named(model, arrival, tried, n): short.simulations(
@@ -96,7 +96,7 @@ class BetterDefault(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """One verdict for each that was tried would say less than one table."""
+        """Judge overall, then by order."""
         verdicts = []
         places = list(dict.fromkeys(tuple(name.split(" | ")[:2]) for name in found))
         workers = sorted({int(name.split(" | ")[3]) for name in found})
@@ -152,7 +152,7 @@ class BetterDefault(Figure):
         return verdicts
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Held-out loss against the number of workers, of the first model; an order each."""
+        """Plot held-out loss by order."""
         model = next(iter(found)).split(" | ")[0]
         workers = sorted({int(name.split(" | ")[3]) for name in found})
         plots = canvas.subplots(1, len(_ARRIVALS), sharey=True)

@@ -1,4 +1,4 @@
-"""What several figures share."""
+"""Shared helpers of figures."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from gem_reproduction.runs import Run, Scope
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of figures 1 and 3.
 WORKERS = (5, 10, 20, 30)
 
 
 def named(what: str, workers: int) -> str:
-    """The name of a run in `Figure.runs`, for a rule or something else."""
+    """Return a run's name in `Figure.runs`."""
     return f"{drawing.NAMES.get(what, what)}, {workers} worker{'' if workers == 1 else 's'}"
 
 
 def over_workers(
     scope: Scope, rule: str, workers: Sequence[int] = WORKERS, **settings: Any
 ) -> dict[str, tuple[Run, ...]]:
-    """A rule with each number of workers."""
+    """Declare a rule with each number of workers."""
     return {named(rule, n): scope.simulations(rule, workers=n, **settings) for n in workers}
 
 
 def never_diverges(found: Mapping[str, Group], names: Sequence[str], what: str) -> Verdict:
-    """No run gave up, had a value that is not finite, or ended no better than chance."""
+    """Judge that no run failed."""
     numbers = {name: {"runs that failed": float(found[name].failures)} for name in names}
     return Verdict(
         f"{what} never diverges: all values are finite, and every run ends better than chance",
@@ -39,14 +38,14 @@ def never_diverges(found: Mapping[str, Group], names: Sequence[str], what: str) 
 
 
 def losses(found: Mapping[str, Group], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """L of each, and beside it the loss of the last tenth's minibatches."""
+    """Return L and late minibatch loss by name."""
     return {name: {"L": found[name].loss, "minibatches": found[name].minibatch_loss} for name in names}
 
 
 def medians_of_pi(group: Group, workers: int) -> tuple[list[list[float]], list[list[float]]]:
-    """(worker steps, median of pi) of each seed, without each worker's first two commits.
+    """Return (worker steps, median of pi) per seed.
 
-    In these a moment is as large as its one delta, and little has drifted: pi is near kappa for everybody.
+    Omits first commits, where pi is near kappa.
     """
     kept = [
         [
@@ -60,7 +59,7 @@ def medians_of_pi(group: Group, workers: int) -> tuple[list[list[float]], list[l
 
 
 def draw_losses(axes: Axes, found: Mapping[str, Group], curves: Mapping[str, tuple[str, str]]) -> None:
-    """Loss of the minibatches against worker steps, both on log axes; a label and a colour for each name."""
+    """Plot minibatch loss; `curves`: label and colour by name."""
     for name, (label, colour) in curves.items():
         outcomes = found[name].outcomes
         drawing.over_seeds(

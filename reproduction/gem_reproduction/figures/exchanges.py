@@ -1,4 +1,4 @@
-"""Three ways to settle a step: the service's, the paper's algorithm 1, and that of its authors' implementation."""
+"""Compares the three exchanges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMPUTE, _NETWORK = "lognormal:1,0.25", 0.05
 
 
 class Exchanges(Figure):
-    """GEM under each of them."""
+    """GEM under each exchange."""
 
     name = "exchanges"
     title = "Exchanges · the service's, the paper's, and the original implementation's"
@@ -36,11 +36,11 @@ class Exchanges(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Served as they arrive."""
+        """Return the subtitle."""
         return scope.beside().subtitle().replace("round-robin", "FIFO, lognormal compute times")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Fewer numbers of workers in the quick form."""
+        """Declare the runs."""
         times: dict[str, Any] = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
         return {
             _named(exchange, n): scope.beside().simulations(workers=n, exchange=exchange, **times)
@@ -49,7 +49,7 @@ class Exchanges(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """The service's against the paper's."""
+        """Compare service with paper."""
         pairs = [(name, name.replace("service", "paper")) for name in found if name.startswith("service")]
         return [
             Verdict(
@@ -64,7 +64,7 @@ class Exchanges(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Against worker steps with the most workers, and the final loss against their number."""
+        """Plot loss by steps and by workers."""
         left, right = canvas.subplots(1, 2)
         workers = sorted({int(name.split()[1]) for name in found})
         for exchange, colour in _EXCHANGES.items():

@@ -1,4 +1,4 @@
-"""Figure 1: the training loss of three rules, as workers are added."""
+"""Figure 1: training loss of three rules."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gem_reproduction.runs import Run, Scope
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-# An order that is not constant.
+# Random order.
 _EXPONENTIAL: dict[str, Any] = {"order": "fifo", "compute_time": "exponential:1"}
 _BY_CHANCE = {rule: f"{named(rule, 30)}, exponential compute times" for rule in ("downpour", "gem")}
 _EACH = "Each worker takes the same number of steps, so n workers apply n times as many updates."
 
 
 class _LossOfOneRule(Figure):
-    """Loss against worker steps for each number of workers; GEM's are run too, to be compared with."""
+    """Includes GEM's runs for comparison."""
 
     rule: ClassVar[str]
 
@@ -30,7 +30,7 @@ class _LossOfOneRule(Figure):
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         axes = canvas.add_subplot()
-        # The three have one scale: from what GEM comes to, to somewhat above where all begin.
+        # Equal scales.
         every = [value for n in WORKERS for one in found[named("gem", n)].outcomes for value in one.curves.loss]
         finite = [value for value in every if math.isfinite(value)]
         axes.set_ylim(0.8 * min(finite), 2 * finite[0])
@@ -52,7 +52,7 @@ class Figure1a(_LossOfOneRule):
     )
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Stable, and no worse with more."""
+        """Judge stability and loss."""
         names = [named("gem", n) for n in WORKERS]
         few, *more = (found[name].loss for name in names)
         return [
@@ -84,14 +84,14 @@ class Figure1b(_LossOfOneRule):
     )
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """And another order."""
+        """Add another order."""
         by_chance = {
             name: scope.beside().simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()
         }
         return super().runs(scope) | by_chance
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Against GEM with as many."""
+        """Compare with GEM."""
         names = [named("downpour", 30), named("gem", 30)]
         ours, gem = (found[name].loss for name in names)
         return [
@@ -120,7 +120,7 @@ class Figure1c(_LossOfOneRule):
     )
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Stable, and slower than GEM."""
+        """Judge stability and slowness."""
         names = [named(self.rule, n) for n in WORKERS]
         gem = [named("gem", n) for n in WORKERS]
         pairs = zip(names, gem, strict=True)
@@ -148,11 +148,11 @@ class Figure1d(Figure):
     _rules = ("gem", "downpour", "adaptive-staleness")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Those of the other three."""
+        """Declare the runs of 1a to 1c."""
         return {name: runs for rule in self._rules for name, runs in over_workers(scope, rule).items()}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """GEM is lowest everywhere."""
+        """Expect GEM's loss to be lowest."""
         lowest = all(
             found[named("gem", n)].loss < found[named(rule, n)].loss for n in WORKERS for rule in self._rules[1:]
         )
@@ -160,7 +160,7 @@ class Figure1d(Figure):
         return [Verdict("GEM has the lowest L with 5, 10, 20 and 30 workers", lowest, losses(found, names))]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """L, on a log axis."""
+        """Plot L by number of workers."""
         axes = canvas.add_subplot()
         for rule in self._rules:
             values = [[one.loss for one in found[named(rule, n)].outcomes] for n in WORKERS]

@@ -1,4 +1,4 @@
-"""Figure 3: pi, as workers are added."""
+"""Figure 3: pi as workers are added."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Figure3(Figure):
-    """Median and mean of pi, and what is blocked."""
+    """Median and mean of pi, and blocked fraction."""
 
     name = "3"
     title = "3 · pi against worker steps"
@@ -32,11 +32,11 @@ class Figure3(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Those of 1a."""
+        """Declare the runs of 1a."""
         return over_workers(scope, "gem")
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Monotone in the number of workers."""
+        """Judge monotonicity."""
         groups = {name: found[name] for name in (named("gem", n) for n in WORKERS)}
         mean = {name: group.mean("mean_pi") for name, group in groups.items()}
         blocked = {name: group.mean("blocked_fraction") for name, group in groups.items()}
@@ -54,7 +54,7 @@ class Figure3(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Three plots."""
+        """Draw three plots."""
         median, mean, blocked = canvas.subplots(1, 3)
         for n, colour in zip(WORKERS, drawing.SHADES, strict=False):
             outcomes = found[named("gem", n)].outcomes

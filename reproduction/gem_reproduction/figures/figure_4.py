@@ -1,4 +1,4 @@
-"""Figure 4: a fixed effective batch, split over more and more workers."""
+"""Figure 4: a fixed effective batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _WORKERS = (1, 2, 4, 8, 16)
 _BATCH = 256
-# Which must be reached: well below chance (2.3), and above what any of them ends with.
+# Chance is 2.3.
 _LOSS = 0.5
-# One and two workers get there late: they take so many times the steps of the others.
+# Slow cases, and their factor on steps.
 _LATE, _MORE_STEPS = (1, 2), 2
 
 
@@ -40,7 +40,7 @@ class Figure4(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Each number of workers, with its share of the batch."""
+        """Declare each number of workers."""
         return {
             named("gem", n): scope.simulations(
                 workers=n,
@@ -53,7 +53,7 @@ class Figure4(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """8 workers against one; and against 1/n."""
+        """Compare 8 workers with one."""
         times = {n: time_to(found[named("gem", n)], _LOSS) for n in _WORKERS}
         numbers = {
             named("gem", n): {
@@ -71,7 +71,7 @@ class Figure4(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Loss against time, and the time to a loss."""
+        """Plot loss, and time to a loss."""
         left, right = canvas.subplots(1, 2)
         for n, colour in zip(_WORKERS, drawing.SHADES, strict=True):
             outcomes = found[named("gem", n)].outcomes
@@ -91,11 +91,11 @@ class Figure4(Figure):
 
 
 def time_to(group: Group, loss: float) -> float:
-    """The geometric mean over seeds; inf when one never gets there."""
+    """Return the geometric mean over seeds, maybe inf."""
     times = [one_time_to(one, loss) for one in group.outcomes]
     return math.exp(sum(map(math.log, times)) / len(times)) if all(map(math.isfinite, times)) else math.inf
 
 
 def one_time_to(outcome: Outcome, loss: float) -> float:
-    """Virtual time of the first evaluation whose training loss is not above it; inf: there is none."""
+    """Return when the loss is first reached, else inf."""
     return next((one.at for one in outcome.evaluations if one.training_loss <= loss), math.inf)

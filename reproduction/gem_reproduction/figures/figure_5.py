@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _EPOCHS = 30
 _WORKERS = 10
 _BATCH = 64
-# By which a validation loss has to be above its least to be called risen; runs differ by a tenth and more.
+# Ratio to the minimum that counts as risen.
 _RISEN = 1.25
 _SGD = "momentum SGD"
-# In the quick form at most so many times the steps of the other figures: with digits these are all thirty epochs.
+# Limit, in multiples of the scope's steps.
 _QUICK_STEPS = 4
 
 
@@ -44,11 +44,11 @@ class Figure5(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Nothing here must hold."""
+        """Return the subtitle."""
         return scope.beside().subtitle()
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Both, evaluated each epoch."""
+        """Declare both methods."""
         epoch = _epoch(scope.task, scope.dataset_dir)
         steps = min(_EPOCHS * epoch, _QUICK_STEPS * scope.steps) if scope.quick else _EPOCHS * epoch
         return {
@@ -59,7 +59,7 @@ class Figure5(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """How far the validation loss ends above its least."""
+        """Compare final and minimum validation loss."""
         rises = {name: _rise(group) for name, group in found.items()}
         gem, sgd = rises[named("gem", _WORKERS)], rises[_SGD]
         numbers = {
@@ -74,7 +74,7 @@ class Figure5(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Both losses against epochs."""
+        """Plot both losses."""
         training, validation = canvas.subplots(1, 2)
         looks = {named("gem", _WORKERS): ("GEM, 10 workers", drawing.RULES["gem"]), _SGD: (_SGD, drawing.SGD)}
         for name, (label, colour) in looks.items():
@@ -91,14 +91,14 @@ class Figure5(Figure):
 
 @cache
 def _epoch(task: str, dataset_dir: Path) -> int:
-    """Steps of an epoch. Raises TaskError when the task's files are missing."""
-    from gem_worker.tasks import TaskOptions, create_task, steps_per_epoch  # torch: figures can be named without it
+    """Return steps per epoch. Raises TaskError."""
+    from gem_worker.tasks import TaskOptions, create_task, steps_per_epoch  # imports torch
 
     return steps_per_epoch(len(create_task(task, TaskOptions(dataset_dir=dataset_dir)).train), _BATCH)
 
 
 def _course(group: Group) -> list[float]:
-    """The mean over seeds of the validation loss, epoch by epoch."""
+    """Loss by epoch."""
     length = min(len(one.evaluations) for one in group.outcomes)
     losses = [[at.test_loss for at in one.evaluations[:length]] for one in group.outcomes]
     return [float(loss) for loss in np.mean(losses, axis=0)]

@@ -1,4 +1,4 @@
-"""Figure 6: a learning rate that is too large."""
+"""Figure 6: an excessive learning rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SGD = "momentum SGD"
 
 
 class Figure6(Figure):
-    """GEM and DOWNPOUR beside momentum SGD."""
+    """GEM, DOWNPOUR and momentum SGD."""
 
     name = "6"
     title = "6 · A misspecified learning rate, eta = 0.1"
@@ -31,12 +31,12 @@ class Figure6(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """All at the same eta."""
+        """Declare runs at one eta."""
         rules = over_workers(scope, "gem", _WORKERS, eta=_ETA) | over_workers(scope, "downpour", _WORKERS, eta=_ETA)
         return rules | {_SGD: scope.momentum_sgd(eta=_ETA)}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """GEM against momentum SGD, DOWNPOUR against GEM."""
+        """Compare GEM and DOWNPOUR."""
         names = [named("gem", n) for n in _WORKERS]
         many = [named("downpour", 20), named("gem", 20)]
         return [
@@ -53,7 +53,7 @@ class Figure6(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """A plot for each rule, momentum SGD in both."""
+        """Plot each rule."""
         for axes, rule in zip(canvas.subplots(1, 2, sharey=True), ("gem", "downpour"), strict=True):
             curves = {
                 named(rule, n): (f"{drawing.NAMES[rule]}, {n} workers", colour)

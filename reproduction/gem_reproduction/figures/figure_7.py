@@ -1,4 +1,4 @@
-"""Figure 7: AlexNet, with an effective batch of 1 024."""
+"""Figure 7: AlexNet."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Figure7(Figure):
     )
 
     def subtitle(self, scope: Scope) -> str:
-        """On which images."""
+        """Return the subtitle."""
         images = "images of a folder" if scope.images else "images that are made (no photographs)"
         return f"alexnet on {images}, round-robin, 1 seed"
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """One seed: a step of it takes as long as hundreds elsewhere."""
+        """Declare one seed, since steps are slow."""
         steps = min(_QUICK_STEPS if scope.quick else _STEPS, scope.steps)
         images = {"task": "imagefolder", "dataset_dir": scope.images} if scope.images else {"dataset_dir": Path("data")}
         return {
@@ -63,7 +63,7 @@ class Figure7(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """The loss at the end, after as many steps of each worker."""
+        """Compare final losses."""
         names = [named("gem", n) for n in _WORKERS]
         few, many = (found[name].minibatch_loss for name in names)
         return [
@@ -76,6 +76,6 @@ class Figure7(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Loss against worker steps."""
+        """Plot the loss."""
         colours = zip(_WORKERS, drawing.SHADES[1::2], strict=False)
         draw_losses(canvas.add_subplot(), found, {named("gem", n): (f"{n} workers", colour) for n, colour in colours})

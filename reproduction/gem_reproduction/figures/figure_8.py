@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _KAPPAS = (1, 2, 3, 4)
 _WORKERS = 20
-# Beside them: whether it suffers depends on how many others there are.
 _FEWER = 10
 
 
@@ -38,7 +37,7 @@ class Figure8(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Kappa 1 without naming it: the default, and figure 1a's runs."""
+        """Omit the default kappa, to share figure 1a's runs."""
         return {
             _named(kappa, n): part.simulations(workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)})
             for n, part in ((_WORKERS, scope), (_FEWER, scope.beside()))
@@ -46,7 +45,7 @@ class Figure8(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """2 beats 1, 4 suffers, pi rises."""
+        """Judge loss and pi by kappa."""
         groups = {kappa: found[_named(kappa)] for kappa in _KAPPAS}
         pi = {kappa: group.mean("mean_pi") for kappa, group in groups.items()}
         loss = {kappa: group.loss for kappa, group in groups.items()}
@@ -70,7 +69,7 @@ class Figure8(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Loss, and pi."""
+        """Plot loss and pi."""
         left, right = canvas.subplots(1, 2)
         colours = dict(zip(_KAPPAS, drawing.SHADES, strict=False))
         draw_losses(left, found, {_named(kappa): (f"kappa {kappa}", colour) for kappa, colour in colours.items()})

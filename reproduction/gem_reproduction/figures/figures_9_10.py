@@ -1,4 +1,4 @@
-"""Figures 9 and 10: pi in each tensor of the model."""
+"""Figures 9 and 10: pi by tensor."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _BOTH = (8, 16)
-# Of the heat map: what is above is as dark.
+# Top of the scale.
 _DARKEST = 1.0
 
 
 class _HeatMap(Figure):
-    """The median of pi by tensor over server updates, for one number of workers; the other's runs are compared."""
+    """Median of pi by tensor."""
 
     workers: ClassVar[int]
     about = (
@@ -32,7 +32,7 @@ class _HeatMap(Figure):
     size = (8.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Nothing here must hold."""
+        """Return the subtitle."""
         return scope.beside().subtitle()
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
@@ -80,6 +80,6 @@ class Figure10(_HeatMap):
 
 
 def _mean(group: Group) -> float:
-    """Over seeds, tensors and the second half of the commits; where a tensor's deltas are all 0 there is no median."""
+    """Ignores NaN: all deltas of a tensor are 0."""
     tables = [np.array(one.medians.by_tensor, np.float64) for one in group.outcomes]
     return float(np.nanmean([np.nanmean(table[len(table) // 2 :]) for table in tables]))

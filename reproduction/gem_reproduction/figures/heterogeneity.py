@@ -1,4 +1,4 @@
-"""Workers that are slow, die, or come late."""
+"""Slow, dying and late workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RULES: Mapping[str, str] = {
 }  # fmt: skip
 _EVEN = "all alike"
 _CASES = (_EVEN, "half 4 times slower", "half die in the middle", "half join in the middle")
-# What fewer gradients may cost: half the workers at a quarter of their speed are 5/8 of the gradients.
+# Allowed ratio of losses.
 _AT_MOST = 3.0
 
 
@@ -43,11 +43,11 @@ class Heterogeneity(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """FIFO."""
+        """Return the subtitle."""
         return words(shorter(scope), "FIFO, lognormal compute times").replace("steps a worker", "virtual seconds")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """GEM, and two that it is compared with."""
+        """Declare three rules in four cases."""
         short = shorter(scope)
         half = f"{_WORKERS // 2}-{_WORKERS - 1}"
         middle = f"{half}@{short.steps / 2:g}"
@@ -68,7 +68,7 @@ class Heterogeneity(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """GEM against itself, and against the others."""
+        """Compare GEM with itself and others."""
         table = {
             rule: {f"L, {case}": found[_named(rule, case)].loss for case in _CASES}
             | {f"accuracy, {case}": found[_named(rule, case)].accuracy for case in _CASES}
@@ -100,7 +100,7 @@ class Heterogeneity(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """A point for each rule in each case."""
+        """Plot each rule and case."""
         axes = canvas.add_subplot()
         for shift, (rule, colour) in enumerate(_RULES.items()):
             losses = [[one.loss for one in found[_named(rule, case)].outcomes] for case in _CASES]

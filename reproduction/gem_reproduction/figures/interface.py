@@ -1,4 +1,4 @@
-"""What a figure is: the runs it needs, the claim it is held to, and how it is drawn."""
+"""Base types of figures."""
 
 from __future__ import annotations
 
@@ -17,20 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-# What tables call `Group.median_pi`.
+# Table label of `Group.median_pi`.
 MEDIAN = "median of pi, second half"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A claim as a stated inequality, and whether it is met.
+    """A claim as an inequality, and whether it holds.
 
-    Attributes:
-        claim: in words and numbers.
-        met: it is.
-        numbers: by which it was judged, as a table: rows by name, of each its columns by name. What is not finite
-            stays so: inf is the loss of a run that diverged.
-        must_hold: gemps is wrong somewhere if it is not met. Others are told for what they are.
+    `numbers`: by row and column, maybe inf. `must_hold`: a violation is a bug in gemps.
     """
 
     claim: str
@@ -40,61 +35,56 @@ class Verdict:
 
 
 class Group:
-    """The same run over several seeds."""
+    """One run over several seeds."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self.outcomes = tuple(outcomes)
 
     @property
     def loss(self) -> float:
-        """L: the geometric mean over the seeds; inf when one diverged."""
+        """Geometric mean of L; inf if one diverged."""
         return geometric_mean([one.loss for one in self.outcomes])
 
     @property
     def minibatch_loss(self) -> float:
-        """The same of the loss of the last tenth's minibatches."""
+        """Geometric mean of the last tenth's minibatch losses."""
         return geometric_mean([one.minibatch_loss for one in self.outcomes])
 
     @property
     def test_loss(self) -> float:
-        """The same of the loss over the held-out samples."""
+        """Geometric mean of held-out losses."""
         return geometric_mean([one.test_loss for one in self.outcomes])
 
     @property
     def accuracy(self) -> float:
-        """On the held-out samples: the mean over the seeds."""
+        """Mean held-out accuracy."""
         return self.mean("accuracy")
 
     @property
     def diverged(self) -> int:
-        """Runs that did."""
+        """Number of diverged runs."""
         return sum(one.has_diverged for one in self.outcomes)
 
     @property
     def failures(self) -> int:
-        """Runs that diverged or learnt nothing."""
+        """Number of failed runs."""
         return sum(one.has_failed for one in self.outcomes)
 
     def mean(self, name: str) -> float:
-        """Of a number of the outcomes, over the seeds."""
+        """Return an attribute's mean over seeds."""
         return float(np.mean([getattr(one, name) for one in self.outcomes]))
 
     @property
     def median_pi(self) -> float:
-        """The median of pi: the mean over the second half of the run, and over seeds."""
+        """Mean of the second half's medians of pi."""
         halves = [one.medians.whole[len(one.medians.whole) // 2 :] for one in self.outcomes]
         return float(np.mean([np.mean(half) for half in halves]))
 
 
 class Figure(ABC):
-    """A figure of the paper, or one beside it.
+    """A figure.
 
-    Attributes:
-        name: what `gemps reproduce` calls it. title: what it shows.
-        claim: the paper's, in our words.
-        about: what is run, and where that differs from the paper.
-        remark: what to make of the verdicts, where they do not speak for themselves.
-        size: of the picture, in inches.
+    `about`: what is run, and differences from the paper. `remark`: interpretation. `size`: inches.
     """
 
     name: ClassVar[str]
@@ -105,24 +95,24 @@ class Figure(ABC):
     size: ClassVar[tuple[float, float]] = (7.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """What the picture says of how it was made."""
+        """Return the picture's subtitle."""
         return scope.subtitle()
 
     @abstractmethod
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """What it needs: for each name, a run over the seeds."""
+        """Declare runs over seeds, by name."""
 
     @abstractmethod
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """What becomes of the claim. `found` has the names of `runs`."""
+        """Judge the claim; `found` has the names of `runs`."""
 
     @abstractmethod
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Draw it; the canvas has the figure's size, and a heading already."""
+        """Draw on a canvas with size and heading."""
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of numbers that are not negative; inf when one of them is not finite."""
+    """Geometric mean of non-negative numbers, or inf."""
     if not all(math.isfinite(one) for one in values):
         return math.inf
     return math.exp(sum(math.log(max(one, 1e-300)) for one in values) / len(values))

@@ -1,4 +1,4 @@
-"""All update rules on one server, from one worker to a hundred, under three orders of arrival."""
+"""All update rules in three orders of arrival."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKERS = (1, 2, 5, 10, 20, 30, 50, 100)
 _QUICK_WORKERS = (1, 10, 30, 100)
 _ETAS = (0.05, 0.1)
 _QUICK_ETAS = (0.05,)
-# Of the quick form: a hundred workers, fourteen methods and three orders are many runs.
+# Divisor of quick steps.
 _QUICK_PARTS = 2
 
 
@@ -26,7 +26,7 @@ def _defaults(workers: int) -> dict[str, float]:
 
 
 class _Method(NamedTuple):
-    """A rule and its settings for a number of workers; a commit may be several steps of a worker."""
+    """A rule; `steps`: worker steps per commit."""
 
     rule: str
     colour: str
@@ -34,7 +34,7 @@ class _Method(NamedTuple):
     steps: int = 1
 
 
-# Each at its defaults; and where the number of workers decides about a setting, with the value of its paper as well.
+# Defaults, and the papers' values by number of workers.
 _METHODS: Mapping[str, _Method] = {
     "gem": _Method("gem", "#0a63c2"),
     "downpour": _Method("downpour", "#c2410c"),
@@ -84,12 +84,12 @@ class Rules(Figure):
     size = (10.0, 4.2)
 
     def subtitle(self, scope: Scope) -> str:
-        """Three orders."""
+        """Return the subtitle."""
         etas = " and ".join(f"{eta:g}" for eta in _etas(scope))
         return words(shorter(scope, parts=_QUICK_PARTS), f"eta {etas}, three orders of arrival")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """One worker has one order."""
+        """Declare the runs; single workers use round-robin."""
         short = shorter(scope, parts=_QUICK_PARTS)
         return {
             _named(eta, arrival, method, n): short.simulations(
@@ -107,7 +107,7 @@ class Rules(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """GEM never fails; and who is better."""
+        """Judge GEM's stability and rank."""
         etas, workers = _of(found)
         verdicts = []
         for eta in etas:
@@ -145,7 +145,7 @@ class Rules(Figure):
         return verdicts
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """An order each, at the first eta; where a rule fails its line ends."""
+        """Plot each order; lines end at failures."""
         (eta, *_), workers = _of(found)
         plots = canvas.subplots(1, len(ARRIVALS), sharey=True)
         for axes, arrival in zip(plots, ARRIVALS, strict=True):
@@ -171,7 +171,7 @@ def _named(eta: float, arrival: str, method: str, workers: int) -> str:
 
 
 def _of(found: Mapping[str, Group]) -> tuple[list[float], list[int]]:
-    """The etas and the numbers of workers that these runs have."""
+    """Parse run names."""
     parts = [name.split(" | ") for name in found]
     return sorted({float(eta.split()[1]) for eta, *_ in parts}), sorted({int(n) for *_, n in parts})
 

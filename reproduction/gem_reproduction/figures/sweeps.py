@@ -1,4 +1,4 @@
-"""GEM's kappa and pi_max, for few and for many workers."""
+"""GEM's kappa and pi_max by number of workers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _WORKERS = (4, 16, 32)
-# The defaults (kappa 1, pi_max 5) are among them; 1e6 never clamps.
+# 1e6 never clamps.
 _SWEEPS: Mapping[str, tuple[float, ...]] = {"kappa": (0.5, 1.0, 2.0, 3.0, 4.0), "pi_max": (1.0, 2.0, 5.0, 10.0, 1e6)}
 _DEFAULTS: Mapping[str, float] = {"kappa": 1.0, "pi_max": 5.0}
 
 
 class Sweeps(Figure):
-    """One setting after the other; the rest stays at its default."""
+    """Varies one setting at a time."""
 
     name = "sweeps"
     title = "sweeps · kappa and pi_max, by the number of workers"
@@ -37,11 +37,11 @@ class Sweeps(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Round-robin."""
+        """Return the subtitle."""
         return words(shorter(scope), "round-robin")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """A default is not named, so that its run is the same everywhere."""
+        """Omit default values, to share their runs."""
         return {
             _named(setting, value, n): shorter(scope).simulations(
                 workers=n, rule_settings={} if value == _DEFAULTS[setting] else {setting: value}
@@ -52,7 +52,7 @@ class Sweeps(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Each half of the claim."""
+        """Judge both claims."""
         kappa = {(value, n): found[_named("kappa", value, n)].loss for value in _SWEEPS["kappa"] for n in _WORKERS}
         pi_max = {(value, n): found[_named("pi_max", value, n)].loss for value in _SWEEPS["pi_max"] for n in _WORKERS}
         fewest, most = min(_WORKERS), max(_WORKERS)
@@ -72,7 +72,7 @@ class Sweeps(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """A setting each."""
+        """Plot each setting."""
         plots = canvas.subplots(1, len(_SWEEPS), sharey=True)
         for axes, (setting, values) in zip(plots, _SWEEPS.items(), strict=True):
             places = list(range(len(values)))

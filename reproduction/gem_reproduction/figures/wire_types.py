@@ -1,4 +1,4 @@
-"""What it costs to send fewer bits."""
+"""Loss by wire types."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _WORKERS = 8
 _TYPES: tuple[WireName, ...] = get_args(WireName)
-# Of L, against float32 both ways. Seeds alone move it by a few hundredths.
+# Relative L; seeds vary it by a few hundredths.
 _DELTAS, _BOTH = 1.1, 1.25
 
 
 class WireTypes(Figure):
-    """Every type of deltas with every type of parameters."""
+    """All pairs of types."""
 
     name = "wire-types"
     title = f"wire-types · Fewer bits on the wire, {_WORKERS} workers"
@@ -38,11 +38,11 @@ class WireTypes(Figure):
     size = (6.4, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """Round-robin."""
+        """Return the subtitle."""
         return words(shorter(scope), "round-robin")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """GEM."""
+        """Declare each pair."""
         return {
             _named(delta, parameters): shorter(scope).simulations(
                 workers=_WORKERS, delta_wire=delta, parameter_wire=parameters
@@ -52,7 +52,7 @@ class WireTypes(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Deltas alone, then both."""
+        """Judge deltas alone, then both."""
         exact = found[_named("float32", "float32")].loss
         table = {
             f"deltas {delta}": {
@@ -89,7 +89,7 @@ class WireTypes(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """L by both types, as numbers on colours."""
+        """Draw a table of L."""
         axes = canvas.add_subplot()
         values = np.array([[found[_named(delta, one)].loss for one in _TYPES] for delta in _TYPES])
         image = axes.imshow(values, cmap="Blues")

@@ -1,1 +1,1 @@
-"""What survives the process: checkpoints. No gRPC."""
+"""Checkpoints and log."""

@@ -1,15 +1,13 @@
-"""A checkpoint: one directory that is either whole or not there.
+"""A checkpoint: a directory, created atomically.
 
-    DATA_DIR/checkpoints/000000001000-0/        the clock, and a number that makes it unique
-        model.safetensors      every name of the model's state_dict, in the model's own types
-        float32.safetensors    only with 16-bit parameters: the float32 values that the server holds of them
-        state.json             version, layout, budget, schedule, workers, ledger
-        checksums.json         CRC32C of each MiB of these files, so that damage is noticed, and told with its place
+    DATA_DIR/checkpoints/000000001000-0/        clock and a unique number
+        model.safetensors      the model's state_dict, in its types
+        float32.safetensors    exact values of 16-bit parameters
+        state.json             version, layout, budget, workers, ledger
+        checksums.json         CRC32C of each MiB of these files
     DATA_DIR/latest -> checkpoints/000000001000-0
 
-It is written beside its place, synced, renamed, and its parent synced; `latest` is replaced in one step. Files are
-readable by the owner alone, because the ledger holds session ids. Knows files and plain values only; no gRPC, no
-event loop.
+Files are private, because the ledger holds session ids.
 """
 
 import json
@@ -37,7 +35,7 @@ CHECKSUMS_FILE = "checksums.json"
 CHECKED_BLOCK = 1024 * 1024
 LATEST = "latest"
 
-# safetensors' names of the types, for writing and as they are read back.
+# safetensors' type names, written and read.
 _WRITTEN = {
     ElementType.FLOAT32: ("float32", "F32"),
     ElementType.FLOAT64: ("float64", "F64"),
@@ -55,9 +53,9 @@ _HALVES = (ElementType.FLOAT16, ElementType.BFLOAT16)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything of one point in time. `state` holds plain JSON values: whatever the server wants to find again.
+    """The state at one point; `state` holds JSON values.
 
-    `parameters` has float32[layout.parameter_count]; `buffers` and `constants` are bytes in layout order.
+    `parameters`: float32[layout.parameter_count]; `buffers`, `constants`: bytes in layout order.
     """
 
     layout: Layout
@@ -69,7 +67,7 @@ class Checkpoint:
 
 
 def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
-    """Write a checkpoint and make it the latest; returns its directory. Raises OSError; the older one then stands."""
+    """Write the latest checkpoint; return its directory. Raises OSError."""
     files = files or Files()
     parent = data_dir / "checkpoints"
     if not parent.exists():
@@ -95,13 +93,13 @@ def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) ->
     except BaseException:
         files.remove(unfinished)
         raise
-    # The one before is kept in case a reader has just opened it.
+    # The previous one may be open.
     _remove_others(files, parent, keep={place.name, before.name})
     return place
 
 
 def read_latest(data_dir: Path) -> Checkpoint | None:
-    """The latest checkpoint, or None if there is none. Raises StartupError when it cannot be read."""
+    """Return the latest checkpoint, if any. Raises StartupError."""
     place = data_dir / LATEST
     if not place.is_symlink() and not place.exists():
         return None
@@ -119,10 +117,10 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
 
 
 def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
-    """Write the files that have the tensors into a directory that exists. Raises OSError."""
+    """Write the tensor files. Raises OSError."""
     model: dict[str, FileTensor] = {}
     exact: dict[str, FileTensor] = {}
-    alive: list[NDArray[Any]] = []  # the file tensors below point into these
+    alive: list[NDArray[Any]] = []  # keeps their memory
 
     def tensor(spec: TensorSpec, element_type: ElementType, data: NDArray[Any]) -> FileTensor:
         alive.append(data)
@@ -145,8 +143,7 @@ def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
         start += spec.byte_count
         for name in (spec.name, *spec.aliases):
             model[name] = tensor(spec, spec.element_type, data)
-    # One entry only: safetensors writes several in an order that changes from process to process, and the files of two
-    # runs that did the same must be the same bytes. The clock is in the state file.
+    # One entry: safetensors' order of several varies by process, but equal runs must write equal bytes.
     _serialize(model, directory / MODEL_FILE, {"format": "pt"})
     if exact:
         _serialize(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
@@ -156,7 +153,7 @@ def _serialize(tensors: dict[str, FileTensor], file: Path, metadata: dict[str, s
     try:
         serialize_file(tensors, file, metadata)
     except SafetensorError as error:
-        # It tells what the system said in its text alone: "... No space left on device (os error 28) ...".
+        # The errno is only in safetensors' text.
         told = re.search(r"os error (\d+)", str(error))
         if told is None:
             raise
@@ -171,7 +168,7 @@ def _write_checksums(directory: Path) -> None:
 
 
 def _check(directory: Path) -> None:
-    """Raise StartupError, with file and offset, for the first block that is not as it was written; OSError."""
+    """Raises StartupError, OSError."""
     file = directory / CHECKSUMS_FILE
     text, _, own = file.read_bytes().partition(b"\n")
     if own != f"{crc32c(text):08x}\n".encode():
@@ -238,7 +235,7 @@ def _as_type(values: NDArray[np.float32], element_type: ElementType) -> NDArray[
 
 
 def _unused_place(parent: Path, clock: int) -> Path:
-    """The same clock may be saved again: by a later process, or with a later evaluation."""
+    """A clock may repeat."""
     number = 0
     while (place := parent / f"{clock:012d}-{number}").exists():
         number += 1

@@ -1,8 +1,4 @@
-"""When checkpoints are written: every interval while training, when the run is finished, when asked, and at the end.
-
-The state is taken by the applying task between two requests, so that parameters, ledger and budget are of one point;
-the files are written on another thread, so that commits go on.
-"""
+"""Scheduling of checkpoints. The applying task takes the state between two requests; another thread writes it."""
 
 import asyncio
 import contextlib
@@ -23,14 +19,14 @@ from gem_server.flow.calls import Call
 from gem_server.flow.requests import CutRequest
 from gem_server.state.central_variable import CentralVariable, Version
 
-# How soon a checkpoint that found no room is tried again.
+# After a full disk.
 RETRY_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Writes checkpoints of a run to a data directory, one at a time."""
+    """Writes checkpoints, one at a time."""
 
     def __init__(
         self,
@@ -61,17 +57,17 @@ class Checkpointer:
         self.written_at = 0.0
 
     def soon(self) -> None:
-        """Let `write_whenever_due` write one as soon as it can, if there is something new."""
+        """Request a checkpoint if anything changed."""
         self._due.set()
 
     def count_commit(self, limit: int) -> None:
-        """A commit was applied; after `limit` of them since the last checkpoint one is due."""
+        """Count a commit; request a checkpoint after `limit`."""
         self._commits += 1
         if self._commits >= limit:
             self._due.set()
 
     async def first_is_written(self) -> None:
-        """Return when the run has a checkpoint. Raises STORAGE_FULL when there is no room for it."""
+        """Wait for the first checkpoint. Raises STORAGE_FULL."""
         if self.newest_version is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._first.append(future)
@@ -79,10 +75,7 @@ class Checkpointer:
             await future
 
     async def write_whenever_due(self, seconds: float) -> None:
-        """Write one every so many seconds (0: never), and as soon as it is due, when there is something new.
-
-        What has no room is tried again. Ends when the disk fails.
-        """
+        """Write changes every `seconds` (0: never) and on request. Retries if the disk is full; ends if it fails."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), seconds or None)
@@ -104,20 +97,17 @@ class Checkpointer:
                     self._due.set()
 
     async def write(self) -> Path:
-        """Write one now, while commits go on.
-
-        Raises OSError when there is no room, TOO_MANY when two older versions are being read, StorageFailure.
-        """
+        """Write while commits continue. Raises OSError if the disk is full, TOO_MANY, StorageFailure."""
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_cut)
 
     async def write_recovered(self) -> Path:
-        """Write what was recovered, before anything is served, and let the log begin anew behind it. Raises OSError."""
+        """Write the recovered state and start a new log. Raises OSError."""
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_still)
 
     async def _with_reserve(self, write: Callable[[], Awaitable[Path]]) -> Path:
-        """Write in room that was made sure of; then set some aside for the next one."""
+        """Ensures space."""
         if self._log is None or self._central.layout is None:
             return await write()
         latest = self._data_dir / checkpoint.LATEST
@@ -149,7 +139,7 @@ class Checkpointer:
             return await self._store(central.version, central.parameters, central.buffers, state, file)
 
     async def write_last(self) -> Path:
-        """Write one when the applying task has ended: nothing changes any more, nothing is copied, no log follows."""
+        """Write the final state. Call after the applying task has ended."""
         async with self._one_at_a_time:
             central = self._central
             state = self._describe_and_switch(None)
@@ -157,7 +147,7 @@ class Checkpointer:
 
     @asynccontextmanager
     async def _next_log(self) -> AsyncIterator[LogFile | None]:
-        """The file in which the log goes on after the cut, if there is a log; forgotten when there was no cut."""
+        """The next log file, if any; deleted if unused."""
         if self._log is None or self._central.layout is None:
             yield None
             return
@@ -168,7 +158,7 @@ class Checkpointer:
             self._log.discard(file)
 
     def _describe_and_switch(self, file: LogFile | None) -> dict[str, Any]:
-        """What the state is at this point, and which log follows it."""
+        """State, and reference of the log after it."""
         state = self._describe()
         state["log"] = None
         if self._log is not None and file is not None:
@@ -190,7 +180,7 @@ class Checkpointer:
         try:
             self.newest = await asyncio.shield(job)
         except asyncio.CancelledError:
-            await asyncio.wait([job])  # the thread cannot be stopped, and the next one must not write beside it
+            await asyncio.wait([job])  # the thread cannot be stopped
             raise
         except OSError as error:
             if is_full(error):

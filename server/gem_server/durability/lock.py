@@ -1,8 +1,4 @@
-"""One data directory, one server: an advisory lock on DATA_DIR/lock, held for as long as the process lives.
-
-The system lets go of it when the process ends, in whatever way, so there is nothing to clean up after a crash. The file
-stays; its text, the pid of who has the lock, is only for people.
-"""
+"""Advisory lock on DATA_DIR/lock, released when the process ends."""
 
 import os
 from pathlib import Path
@@ -21,7 +17,7 @@ class DirectoryLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take it. Raises StartupError when another server has it, naming that one; OSError."""
+        """Lock. Raises StartupError if locked by another server; OSError."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not lock(descriptor):
@@ -38,7 +34,7 @@ class DirectoryLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let go of it; harmless when it is not held."""
+        """Unlock. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,7 +1,6 @@
-"""The log's writing side: groups of commits, on the disk before anything shows them. DESIGN.md has the whole way.
+"""Write-ahead log: groups of commits, durable before they are shown. See DESIGN.md.
 
-The event loop's thread only, but for what the log's own thread does: it writes one closed group at a time, and reads
-that group's parameters where they are, in a session's snapshot.
+Event loop thread only, except the log thread, which writes one closed group at a time from a snapshot.
 """
 
 import asyncio
@@ -28,11 +27,11 @@ from gem_server.state.central_variable import Snapshot
 
 FLOAT32_BYTES = 4
 RESERVE = "reserve"
-# For directories, and for files that do not fill their last block.
+# For directories and partial blocks.
 RESERVE_SLACK = 256 * 1024
-# Room is set aside in steps, so that it seldom has to be waited for: this many bytes, or records if that is more.
+# Minimum allocation (the larger).
 STEP_BYTES, STEP_RECORDS = 4 * 1024 * 1024, 8
-# A log of this size, or of so many records if that is more, asks for a snapshot, after which it begins anew.
+# Size that requests a checkpoint (the larger).
 LARGE_BYTES, LARGE_RECORDS = 256 * 1024 * 1024, 32
 
 Result = TypeVar("Result")
@@ -40,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class LogFile:
-    """One file of the chain. `pending` commits are applied and on their way to it; `allocated` bytes are its own."""
+    """One file of the chain. `pending`: commits not yet written."""
 
     path: Path
     descriptor: int
@@ -52,13 +51,13 @@ class LogFile:
 
     @property
     def reference(self) -> dict[str, Any]:
-        """What a snapshot's state says of the log that follows it."""
+        """The log's reference in a checkpoint."""
         return {"number": self.header.number, "id": self.header.log_id.hex()}
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Commits that go to the disk together; without any it is the file's header."""
+    """Commits written together; if empty, the file's header."""
 
     file: LogFile
     done: "asyncio.Future[None]"
@@ -71,10 +70,7 @@ class _Group:
 
 
 class Log:
-    """The write-ahead log of one server.
-
-    `synced` is the clock up to which everything may be shown; 0: nothing yet.
-    """
+    """The log of one server. Up to clock `synced`, all is durable."""
 
     def __init__(
         self,
@@ -111,12 +107,12 @@ class Log:
         self._is_short = False
 
     def start(self, last_number: int, last_id: bytes) -> None:
-        """Begin, in a directory whose chain ends with this file (0 and NO_LOG: there is none)."""
+        """Start after this file (0, NO_LOG: none)."""
         self._last_number, self._last_id = last_number, last_id
         self._writer = asyncio.create_task(self._write_groups())
 
     async def close(self) -> None:
-        """Write what was applied, then end. Harmless when the log has failed, or was closed."""
+        """Write applied commits, then end. Idempotent."""
         self._ending = True
         self._look()
         if self._writer is not None:
@@ -127,10 +123,8 @@ class Log:
             while self._open:
                 self._files.close(self._open.pop().descriptor)
 
-    # --- what may be shown
-
     async def until(self, clock: int) -> None:
-        """Return when everything up to this clock is on the disk. Raises DRAINING when the disk has failed."""
+        """Wait until `clock` is durable. Raises DRAINING."""
         if clock > self.synced:
             if self._failed:
                 raise storage_failed()
@@ -138,10 +132,8 @@ class Log:
             self._waiting.append((clock, future))
             await future
 
-    # --- room
-
     def has_room(self) -> bool:
-        """Whether room is set aside for one more commit. Raises NOT_INITIALIZED before there is a log; DRAINING."""
+        """Return whether space for a commit is allocated. Raises NOT_INITIALIZED, DRAINING."""
         if self._failed:
             raise storage_failed()
         if self._current is None:
@@ -149,22 +141,22 @@ class Log:
         return self._end_after_another(self._current) <= self._current.allocated
 
     def take_promise(self) -> bool:
-        """Take room for one commit, which will be applied; False when there is none set aside. Raises as `has_room`."""
+        """Reserve space for a commit, if allocated. Raises as `has_room`."""
         if not self.has_room():
             return False
         self._promised += 1
         return True
 
     def give_back_promise(self) -> None:
-        """The commit did not enter the queue after all."""
+        """Release a reservation."""
         self._promised -= 1
 
     async def make_room(self) -> None:
-        """Set more room aside. Raises STORAGE_FULL when the disk has none."""
+        """Allocate space. Raises STORAGE_FULL, DRAINING."""
         async with self._making_room:
             file = self._current
             if file is None or self._end_after_another(file) <= file.allocated:
-                return  # another has made some meanwhile
+                return  # others allocated
             step = max(STEP_BYTES, STEP_RECORDS * self._record_bytes)
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             lengths = () if self._is_short else (file.allocated + step, self._end_after_another(file))
@@ -183,10 +175,10 @@ class Log:
             raise storage_full("there is no room for the log, so nothing can be committed (pulls go on)", full)
 
     async def room_for_checkpoint(self, layout: Layout, checkpoint_bytes: int) -> None:
-        """Make sure that a checkpoint of this size and the log behind it have room, if need be what was set aside.
+        """Ensure space for a checkpoint and the next log file, if necessary from the reserve. Raises OSError.
 
-        Otherwise a log that has taken the last room could not be made shorter, for want of room. Until `keep_reserve`
-        the log itself takes no more where there is little. Raises OSError when there is none, and changes nothing.
+        Otherwise a full disk would prevent the checkpoint that shortens the log. If space is short, the log stops
+        growing until `keep_reserve`.
         """
         self._measure(layout)
         wanted = self._reserve_bytes(checkpoint_bytes)
@@ -198,7 +190,7 @@ class Log:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def keep_reserve(self, checkpoint_bytes: int) -> None:
-        """Set room aside for one more checkpoint of this size and the log behind it, where the disk has any."""
+        """Allocate the reserve for the next checkpoint, if possible."""
         try:
             await _in_thread(self._allocate_reserve, self.directory / RESERVE, self._reserve_bytes(checkpoint_bytes))
         except OSError as error:
@@ -212,7 +204,7 @@ class Log:
 
     @property
     def _first_length(self) -> int:
-        """Of a file, for what may be under way when the log goes on in it."""
+        """For commits in flight at a switch."""
         return HEADER_BYTES + (self._staging_buffers + 1) * self._record_bytes
 
     def _measure(self, layout: Layout) -> None:
@@ -228,7 +220,7 @@ class Log:
         try:
             self._files.allocate(descriptor, length)
         except BaseException:
-            self._files.remove(path)  # what could be had of it is of no use
+            self._files.remove(path)
             raise
         finally:
             self._files.close(descriptor)
@@ -236,20 +228,18 @@ class Log:
     def _end_after_another(self, file: LogFile) -> int:
         return file.position + (file.pending + self._promised + 1) * self._record_bytes
 
-    # --- what the applying task does
-
     async def still(self, snapshot: Snapshot) -> None:
-        """Return when nothing reads this snapshot for the disk any more; then it may be written."""
+        """Wait until the log does not read this snapshot."""
         for group in list(self._closed):
             if group.snapshot is snapshot:
                 await asyncio.wait([group.done])
 
     def hold(self) -> None:
-        """Until the next `append` the group that collects must stay open: the snapshot it ends with may be changing."""
+        """Keep the group open until `append`, because its snapshot may change."""
         self._held = True
 
     def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot) -> None:
-        """A commit was applied, and took the room that was promised for it; `snapshot` is what came of it."""
+        """Add an applied commit, which uses a reservation; `snapshot` is its result."""
         self._held = False
         if self._failed or self._current is None:
             return
@@ -264,10 +254,8 @@ class Log:
         group.last_clock = snapshot.version.clock
         self._look()
 
-    # --- the chain
-
     async def prepare(self, layout: Layout) -> LogFile:
-        """The next file of the chain, with room for what may be under way. Raises OSError when there is no room."""
+        """Create the next file. Raises OSError if the disk is full, StorageFailure."""
         header = FileHeader(
             self._last_number + 1,
             secrets.token_bytes(16),
@@ -289,13 +277,13 @@ class Log:
         return LogFile(path, descriptor, header, length)
 
     def discard(self, file: LogFile) -> None:
-        """Forget a prepared file; harmless when it was switched to."""
+        """Delete an unused prepared file."""
         if file.header.number > self._last_number:
             self._files.close(file.descriptor)
             self._files.remove(file.path)
 
     def switch(self, file: LogFile, clock: int) -> dict[str, Any]:
-        """At this clock, between two commits, go on in a prepared file; returns what the snapshot has to say of it."""
+        """Continue in a prepared file between two commits; return its reference."""
         file.header = replace(file.header, clock=clock)
         self._close_group()
         self._current = file
@@ -306,7 +294,7 @@ class Log:
         return file.reference
 
     async def begun(self, file: LogFile) -> None:
-        """Return when the file's header, and so everything before it, is on the disk. Raises StorageFailure."""
+        """Wait until everything up to the file's header is durable. Raises StorageFailure."""
         for group in list(self._closed):
             if group.file is file and not group.entries:
                 await asyncio.wait([group.done])
@@ -314,11 +302,9 @@ class Log:
             raise StorageFailure("the log has failed")
 
     def follows(self, file: LogFile, clock: int) -> None:
-        """The snapshot that this file follows is on the disk: what is older may be shown, and is needed no more."""
+        """Release older files: this one's checkpoint is durable."""
         self._show(clock)
         remove_before(self._files, self.directory, file.header.number)
-
-    # --- the log's thread
 
     async def _write_groups(self) -> None:
         loop = asyncio.get_running_loop()
@@ -343,7 +329,7 @@ class Log:
             self._closed.popleft()
             group.done.set_result(None)
             if self._failed:
-                continue  # perhaps elsewhere, meanwhile: then this counts no more
+                continue  # failed elsewhere
             file = group.file
             file.position = end
             file.pending -= len(group.entries)
@@ -356,7 +342,7 @@ class Log:
                 await self._close_files_before(file)
 
     def _write(self, group: _Group) -> int:
-        """On the log's thread. Returns the offset behind what was written."""
+        """Log thread. Returns the end offset."""
         file = group.file
         if group.parameters is None:
             pieces = [memoryview(log_format.encode_header(file.header))]
@@ -376,7 +362,7 @@ class Log:
         return max(file.position, offset + sum(piece.nbytes for piece in pieces))
 
     def _create(self, path: Path, length: int) -> int:
-        """On a thread: a file with so much room, whose name is on the disk."""
+        """Any thread."""
         if not self.directory.exists():
             self._files.make_directory(self.directory)
             self._files.sync(self.directory.parent)
@@ -392,7 +378,7 @@ class Log:
         return descriptor
 
     async def _close_files_before(self, file: LogFile) -> None:
-        async with self._making_room:  # which may be under way in one of them
+        async with self._making_room:  # it may use them
             for older in [one for one in self._open if one.header.number < file.header.number]:
                 self._files.close(older.descriptor)
                 self._open.remove(older)
@@ -423,7 +409,7 @@ class Log:
             if not future.done():
                 future.set_exception(storage_failed())
         self._waiting.clear()
-        while len(self._closed) > 1:  # the first one may be with the thread, which reads its snapshot
+        while len(self._closed) > 1:  # its thread may read the first
             self._closed.pop().done.set_result(None)
         self._look()
         self._on_failure(failure)
@@ -431,7 +417,7 @@ class Log:
 
 
 def remove_before(files: Files, directory: Path, number: int | None) -> None:
-    """Delete the files with a lower number (None: all of them, and what was set aside)."""
+    """Delete files below `number`; None: all, and the reserve."""
     if number is None:
         files.remove(directory / RESERVE)
     for path in sorted(directory.glob("*.wal")):
@@ -442,7 +428,7 @@ def remove_before(files: Files, directory: Path, number: int | None) -> None:
 async def _in_thread(
     work: Callable[..., Result], *arguments: Any, undo: Callable[[Result], None] | None = None
 ) -> Result:
-    """Run it on another thread, to its end also when the caller is cancelled; `undo` then takes its result."""
+    """Complete even if cancelled; `undo` then takes the result."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)

@@ -1,11 +1,8 @@
-"""The bytes of a log file: a header of one page, then records, then zeros that were set aside.
+"""Binary format of a log file: a header page, records, zeros.
 
-    header   4096 bytes: magic, version, number, id, id of the file before, clock that it follows, layout digest,
-             sizes, CRC32C
-    record   header (magic, log id, first and last clock, sizes, CRC32C of the body, CRC32C of this header),
-             then the body: the group's entries as JSON, BUFFERs, float32 parameters
-
-Writing and reading stand side by side here, and are pure: no files, no event loop.
+header   4096 bytes: magic, version, number, id, previous id, clock, layout digest, sizes, CRC32C
+record   header (magic, log id, first and last clock, sizes, CRC32C of the body, CRC32C of this header),
+         body (JSON entries, BUFFERs, float32 parameters)
 """
 
 import json
@@ -18,12 +15,12 @@ from gem_core.checksum import crc32c, crc32c_of
 
 FILE_MAGIC, RECORD_MAGIC = b"GEMPSLOG", b"GREC"
 VERSION = 1
-# A page, so that a torn header is all that can be torn with it.
+# A page, so that a torn write is confined to it.
 HEADER_BYTES = 4096
 NO_LOG = bytes(16)
-# A record's header and its JSON of one commit: names and reasons have at most 256 bytes, and six characters a byte.
+# Maximum of a record's header and one commit's JSON.
 ENTRY_BYTES = 8192
-# How much of a file is looked at in one step.
+# Step of a scan.
 SEARCHED_BYTES = 1024 * 1024
 
 _FILE = struct.Struct("<8sIQ16s16sQ32sQQ")
@@ -33,7 +30,7 @@ RECORD_HEADER_BYTES = _RECORD.size + _CRC.size
 
 
 class DamageError(Exception):
-    """Something is not as it was written, `offset` bytes into the file."""
+    """Damage `offset` bytes into the file."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(what)
@@ -42,7 +39,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What binds a file to its run, and to its place in the chain. `clock`: its first record begins one after it."""
+    """Identifies a file in its chain. `clock`: the one before its first record."""
 
     number: int
     log_id: bytes
@@ -55,10 +52,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One group as it is read back; `parameters` and `buffers` are after its last commit (views of the file).
-
-    `end` is the offset behind it.
-    """
+    """A group as read; arrays are views of the file, `end` is its end offset."""
 
     end: int
     last_clock: int
@@ -68,7 +62,7 @@ class Record:
 
 
 def encode_header(header: FileHeader) -> bytes:
-    """A file's first page."""
+    """Return a file's first page."""
     packed = _FILE.pack(
         FILE_MAGIC,
         VERSION,
@@ -85,7 +79,7 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: memoryview) -> FileHeader | None:
-    """A file's header; None for one that was prepared and not used. Raises DamageError."""
+    """Return a file's header; None if unused. Raises DamageError."""
     page = bytes(data[:HEADER_BYTES])
     if not any(page):
         return None
@@ -100,7 +94,7 @@ def decode_header(data: memoryview) -> FileHeader | None:
 def encode_record(
     log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, parameters: memoryview
 ) -> list[memoryview]:
-    """A record in pieces, to be written one behind the other; the parameters (as bytes) are not copied."""
+    """Return a record's consecutive pieces; does not copy parameters."""
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), parameters]
     packed = _RECORD.pack(
@@ -110,10 +104,7 @@ def encode_record(
 
 
 def read_records(data: memoryview, header: FileHeader) -> Iterator[Record]:
-    """The whole records, in order; ends where nothing whole follows any more.
-
-    Raises DamageError for a record that is not whole but has others behind it, and for one that does not fit.
-    """
+    """Yield complete records. Raises DamageError for inconsistent ones, or incomplete ones before others."""
     at, clock = HEADER_BYTES, header.clock
     while True:
         found = _record_at(data, at, header.log_id)
@@ -136,7 +127,7 @@ def read_records(data: memoryview, header: FileHeader) -> Iterator[Record]:
 
 
 def has_records(data: memoryview) -> bool:
-    """Whether there is a whole record of whatever log: for a file whose header cannot be read."""
+    """Return whether any log's record header is there."""
     return _find_record(data, 0, None) is not None
 
 
@@ -144,7 +135,7 @@ _Found = tuple[int, int, tuple[int, int, int], int]
 
 
 def _record_at(data: memoryview, at: int, log_id: bytes) -> _Found | None:
-    """(first, last, sizes of the body's parts, where the body begins) of a whole record at this offset."""
+    """(first, last, body sizes, body offset)."""
     found = _record_header(data, at, log_id)
     if found is None:
         return None
@@ -169,10 +160,10 @@ def _record_header(data: memoryview, at: int, log_id: bytes | None) -> _Found | 
 
 
 def _find_record(data: memoryview, start: int, log_id: bytes | None) -> int | None:
-    """The first offset from `start` on where a record's header is whole."""
+    """Offset of the first intact record header."""
     wanted = RECORD_MAGIC + (log_id or b"")
     for block in range(start, data.nbytes, SEARCHED_BYTES):
-        # What begins in this block may end in the next one.
+        # Matches may extend into the next block.
         piece = bytes(data[block : block + SEARCHED_BYTES + len(wanted) - 1])
         at = piece.find(wanted)
         while at >= 0:

@@ -1,7 +1,6 @@
-"""What comes back after a stop or a crash: the newest checkpoint, and what the log says of the time after it.
+"""Recovery from the newest checkpoint and its log.
 
-No rule is run: the parameters are those of the last whole record, bit for bit, and the ledger, the clock and the budget
-are of the same point. Reads only; what was recovered is written anew by the caller. No gRPC, no event loop.
+Read-only. Runs no rule: parameters are the last record's, bit for bit.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """One point in time, how many commits of it came from the log, and where the log's chain ends."""
+    """Recovered state; `replayed` commits are from the log."""
 
     whole: Checkpoint
     replayed: int
@@ -35,7 +34,7 @@ class Recovered:
 
 
 def recover(data_dir: Path) -> Recovered | None:
-    """Read what is there; None if there is nothing. Raises StartupError, with file and offset, for what is damaged."""
+    """Recover what exists, if anything. Raises StartupError for damage."""
     directory = data_dir / LOG
     saved = checkpoint.read_latest(data_dir)
     if saved is None:
@@ -66,7 +65,7 @@ def recover(data_dir: Path) -> Recovered | None:
 
 
 class _Chain:
-    """The log's files, from the one that the checkpoint names."""
+    """The log's files after a checkpoint."""
 
     def __init__(self, directory: Path, saved: Checkpoint) -> None:
         self._directory = directory
@@ -79,7 +78,7 @@ class _Chain:
         self._last_id = NO_LOG
 
     def read(self, number: int, log_id: bytes) -> None:
-        """Read the first file, which must be this one, and those that follow it. Raises StartupError, OSError."""
+        """Read this file and its successors. Raises StartupError, OSError."""
         if not self._path(number).exists():
             raise StartupError(
                 f"the log {self._path(number)} is missing: the checkpoint "
@@ -90,14 +89,14 @@ class _Chain:
             number, log_id = number + 1, b""
 
     def recovered(self) -> Recovered:
-        """What all of it comes to."""
+        """Return the result."""
         saved = self._saved
         run_record.advance(saved.state, self._documents)
         whole = Checkpoint(saved.layout, self._clock, self._parameters, self._buffers, saved.constants, saved.state)
         return Recovered(whole, self._clock - saved.clock, self._number, self._last_id)
 
     def _read_file(self, number: int, log_id: bytes) -> bool:
-        """Whether it was in use; `log_id`: which it must be, or that of the chain's next (empty)."""
+        """Whether it was used; an empty `log_id` means the successor."""
         path = self._path(number)
         with path.open("rb") as stream:
             if path.stat().st_size == 0:
@@ -121,7 +120,7 @@ class _Chain:
         except DamageError:
             if log_id or log_format.has_records(data):
                 raise
-            return None  # torn while it was made: nothing has been written behind it yet
+            return None  # torn during creation
         if header is None:
             if log_id or log_format.has_records(data):
                 raise DamageError(0, "its header is missing")
@@ -170,7 +169,7 @@ def _check_no_records(directory: Path) -> None:
 
 
 def _log_after(directory: Path, clock: int) -> Path | None:
-    """A file of the log with commits that came after this clock; what a clean end left behind has none."""
+    """A file with later commits, if any."""
     for path in sorted(directory.glob("*.wal")):
         data = memoryview(path.read_bytes())
         with contextlib.suppress(DamageError):

@@ -1,8 +1,4 @@
-"""The part of a checkpoint that is not tensors: the run, its workers and the ledger, as plain JSON values and back.
-
-A record of the log says the same of its commits alone; `advance` brings a checkpoint's values to where a record left
-them. Nothing here touches files. What it writes it reads; what has another version of the format is refused before.
-"""
+"""JSON values of run, workers and ledger, for checkpoints and log."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -17,10 +13,10 @@ from gem_server.state.workers import Worker, Workers, WorkerState
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """One applied commit, and where it left its worker."""
+    """One applied commit and its worker."""
 
     session_id: bytes
-    worker: dict[str, Any]  # as `describe_worker` has it
+    worker: dict[str, Any]  # of `describe_worker`
     content: Content
     verdict: Verdict
     loss: float | None
@@ -28,7 +24,7 @@ class Committed:
 
 
 def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
-    """Plain JSON values for everything that has to go on after a restart."""
+    """Return the state for a restart."""
     return {
         "run": run.identity,
         "seed": seed,
@@ -41,7 +37,7 @@ def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str,
 
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
-    """Plain JSON values of what outlives a worker's sessions."""
+    """Return what outlives sessions."""
     return {
         "name": worker.name,
         "rank": worker.rank,
@@ -53,12 +49,12 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
 
 
 def totals(run: Run) -> dict[str, Any]:
-    """What a record of the log says of the run, after its last commit."""
+    """Return a record's values of the run."""
     return {"commits": run.commits, "finished_because": run.finished_because}
 
 
 def describe_commit(commit: Committed) -> dict[str, Any]:
-    """Plain JSON values of one commit in a record."""
+    """Return JSON values of one commit."""
     entry = Entry(commit.worker["name"], commit.verdict.sequence, commit.content, commit.verdict)
     return {
         "worker": commit.worker,
@@ -69,7 +65,7 @@ def describe_commit(commit: Committed) -> dict[str, Any]:
 
 
 def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
-    """Bring what `describe` wrote to where these records, in their order, left the run."""
+    """Apply log records to the output of `describe`."""
     workers = {worker["name"]: worker for worker in state["workers"]}
     lines = {line["session"]: line for line in state["ledger"]}
     for record in records:
@@ -82,10 +78,9 @@ def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
 
 
 def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -> None:
-    """Put what `describe` wrote back. Raises KeyError, TypeError or ValueError when it is something else.
+    """Restore the output of `describe`. Raises KeyError, TypeError or ValueError.
 
-    A finished run stays finished, unless its budget was changed: then it goes on as far as the new one allows. Training
-    goes on when enough workers are back, or have spent their budgets.
+    A finished run stays finished unless its budget changed.
     """
     run.identity = str(state.get("run", run.identity))
     run.commits = int(state["commits"])

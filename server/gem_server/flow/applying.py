@@ -1,7 +1,6 @@
-"""The one task that takes requests from the queue and serves them, one after the other.
+"""The applying task: serves queued requests, one at a time.
 
-It alone writes the central variable, the sessions' snapshots and the ledger. Kernels and copies of large models run
-on the kernel thread (one thread, because parallel kernels must be launched from one), so that the event loop goes on.
+It alone writes the central variable, snapshots and ledger. Parallel kernels must be launched from one thread.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import WorkerState
 from gem_server.telemetry.telemetry import Telemetry
 
-# Smaller copies (1 MiB: some 0.1 ms) take less time than the way to another thread and back.
+# Switching threads costs more than copying less.
 COPY_ELSEWHERE_ELEMENTS = 1 << 18
 
 Result = TypeVar("Result")
@@ -83,20 +82,19 @@ class Applier:
         self.on_commit: list[Callable[[], None]] = []
 
     def submit(self, request: AnyRequest) -> None:
-        """Put a complete request into the queue."""
+        """Enqueue a complete request."""
         request.enqueued_at = self._clock()
         self._queue.put(request)
 
     def session_ended(self, session: Session) -> None:
-        """See to it that the rule forgets its worker, in turn; for a rule that keeps nothing of the run, nothing."""
+        """Enqueue a ForgetRequest if the rule needs it."""
         if self._rule.vectors_per_run:
             self.submit(ForgetRequest(session))
 
     async def serve_until_closed(self) -> None:
-        """Serve requests until the queue is closed and empty.
+        """Serve until the queue is closed and empty.
 
-        A request that is refused tells its caller. Anything else that goes wrong while serving is our bug: the caller
-        is told so, and the error ends this task, because the state can no longer be trusted.
+        A refusal goes to the caller; any other error also ends this task, because the state is suspect.
         """
         while True:
             try:
@@ -110,9 +108,9 @@ class Applier:
             except Exception as error:
                 request.fail(error)
                 raise
-            if not isinstance(request, CommitRequest):  # one gave its buffer back, which lets the pool look
-                self._staging.dispatch()  # a turn may have passed
-            del request  # or its session, perhaps ended by then, would stay in memory until the next one comes
+            if not isinstance(request, CommitRequest):  # releasing a commit's buffer dispatches
+                self._staging.dispatch()
+            del request  # free its session
 
     async def _serve(self, request: AnyRequest) -> None:
         if isinstance(request, PullRequest):
@@ -120,7 +118,7 @@ class Applier:
         if isinstance(request, CommitRequest):
             await self._commit(request)
         elif request.done.done():
-            return  # its caller has gone, and it would change nothing for anybody else
+            return  # changes no state
         elif isinstance(request, PullRequest):
             await self._pull(request)
         elif isinstance(request, SnapshotRequest):
@@ -173,7 +171,7 @@ class Applier:
             sample=sample,
             clock=self._central.clock,
         )
-        self._run.applied(worker)  # which may finish the run
+        self._run.applied(worker)
         verdict = Verdict(
             request.sequence,
             held.newest.version,
@@ -201,14 +199,14 @@ class Applier:
             await self._forget(session)
 
     async def _theta(self, held: Held) -> Snapshot:
-        """What the log keeps of a commit: theta after it, in an array that stays as it is while it is written."""
+        """A copy that stays unchanged while it is logged."""
         if self._rule.sends_parameters:
             return held.newest
         central = self._central
         return Snapshot(await self._maybe_elsewhere(central.parameters.copy), central.version, central.buffers)
 
     async def _forget(self, session: Session) -> None:
-        """After the last commit of an ended session; a commit that still waits in the queue comes back to this."""
+        """Runs after the session's last queued commit."""
         held = session.held
         if held is None or session.queued_sequence or not self._rule.vectors_per_run:
             return
@@ -223,12 +221,12 @@ class Applier:
         self._sessions.check_layout(session)
         await self._refresh(session)
         if request.known_version == self._central.version and self._rule.sends_parameters:
-            request.resolve(Unchanged(self._central.version))  # else the caller may have theta, or another's snapshot
+            request.resolve(Unchanged(self._central.version))  # the caller may hold other parameters
         elif session.held is not None and not request.done.done():
             request.resolve(self._open_reader(session, session.held, request.call))
 
     async def _refresh(self, session: Session) -> None:
-        """Make the session's newest snapshot, and the only one, what the rule sends now (theta); the moment stays."""
+        """Write what the rule sends to the newest snapshot; keep only that; keep the moment."""
         self._take_reader_away(session)
         central, held = self._central, session.held
         is_changed = True
@@ -252,7 +250,7 @@ class Applier:
             self._recorder.pulled(session, is_first=held is None)
 
     async def _share(self, session: Session) -> None:
-        """Move what the session holds to the memory that it shares with its worker, unless it lies there."""
+        """Move the snapshots to shared memory."""
         held, regions = session.held, session.regions
         if held is not None and regions is not None and held.newest.published is None:
             snapshots = regions.snapshots
@@ -290,7 +288,7 @@ class Applier:
 
     async def _cut(self, request: CutRequest) -> None:
         reader = await self._open_shared(request.call)
-        reader.progressed_at = math.inf  # it waits for the disk, not for a peer
+        reader.progressed_at = math.inf  # waits for the disk
         if not request.resolve((request.describe(), reader)):
             reader.close()
 

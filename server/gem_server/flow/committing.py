@@ -1,11 +1,7 @@
-"""One commit, from its header to its verdict: what section 3 of the design says about sequences, versions and repeats.
+"""Commit handling (DESIGN.md, section 3).
 
-    is_next(header) -> no: a repeat, answered from the ledger; or
-                       stage: wait for a buffer -> chunks into its sink -> complete(footer)  -> applied; or
-                       stage: wait for a buffer -> complete_shared(): out of shared memory   -> applied
-
-`admit` decides after the last wait: then the commit enters the queue, and is always applied. Before a commit waits for
-a buffer, or sends its chunks, it is also asked, to refuse early.
+Repeats are answered from the ledger. New commits: `stage`, then chunks and `complete`, or `complete_shared`. `admit`
+decides after the last wait; earlier calls only refuse early. An enqueued commit is always applied.
 """
 
 import asyncio
@@ -34,10 +30,9 @@ from gem_server.state.sessions import Session, Sessions
 
 
 class Header(NamedTuple):
-    """What a commit says of itself before its payload.
+    """Header of a commit.
 
-    `checksum`: CRC32C of the payload, where it is known; for SHARED_MEMORY the word sum. `handle`: where it lies, in
-    shared memory, and `scale` what its PARAMETERs are multiplied by there.
+    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`, `scale`: of PARAMETERs in shared memory.
     """
 
     sequence: int
@@ -52,7 +47,7 @@ class Header(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What ends a payload."""
+    """Footer of a payload."""
 
     byte_count: int
     chunk_count: int
@@ -60,7 +55,7 @@ class Footer(NamedTuple):
 
 
 class Committing:
-    """Takes commits in, on behalf of all Commit streams."""
+    """Handles the commits of all streams."""
 
     def __init__(
         self,
@@ -85,10 +80,7 @@ class Committing:
         self._formats: dict[WireType, PayloadFormat] = {}
 
     def is_next(self, session: Session, header: Header) -> bool:
-        """Whether this is a new commit, to be staged; False: it came before, see `answer_repeat`.
-
-        Raises a Refusal when the commit cannot be taken.
-        """
+        """Return whether this commit is new. Raises Refusal if invalid."""
         session.check_alive()
         self._sessions.check_layout(session)
         if self._central.layout is None:
@@ -101,35 +93,29 @@ class Committing:
         return True
 
     async def answer_repeat(self, session: Session, call: Call, header: Header) -> Applied:
-        """The stored verdict of a commit that came before, and a reader of what the session holds; may wait.
-
-        Raises a Refusal when it is not the one that came before.
-        """
+        """Return a repeated commit's stored verdict. Raises Refusal if it differs."""
         queued = session.queued_commit
         if queued is not None and header.sequence == session.queued_sequence:
-            await asyncio.wait([queued.when_applied()])  # an older stream of this session completed it
+            await asyncio.wait([queued.when_applied()])  # completed by an older stream
         return await self._repeat(session, call, header)
 
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
-        """Reserve a staging buffer for a new commit; may wait.
-
-        Raises STORAGE_FULL, and what the pool and `admit` raise.
-        """
+        """Wait for a staging buffer. Raises STORAGE_FULL; see also `admit`."""
         if self._log is not None and not self._log.has_room():
             await self._log.make_room()
         hold = self._staging.take(session, call, Purpose.COMMIT)
         if hold is None:
-            self.admit(session, header)  # a commit that cannot be next waits for nothing
+            self.admit(session, header)  # refuse before waiting
             hold = await self._staging.reserve(session, call, Purpose.COMMIT)
             try:
-                self.admit(session, header)  # others committed meanwhile: better refused before its upload
+                self.admit(session, header)  # refuse before the upload
             except BaseException:
                 self._staging.release(hold)
                 raise
         return StagedCommit(self, header, hold)
 
     def format(self, wire_type: WireType) -> PayloadFormat:
-        """The format of a commit's payload, and of its reply's."""
+        """Return the payload format."""
         known = self._formats.get(wire_type)
         if known is None:
             if self._central.layout is None:
@@ -167,13 +153,13 @@ class Committing:
         return await self.shown(applied, self._central.clock)
 
     def _stored(self, verdict: Verdict, session: Session) -> Verdict:
-        """The verdict as it was given, but with the state and eta of now, which are about the next commit."""
+        """With current state and eta."""
         return verdict._replace(
             duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
         )
 
     def admit(self, session: Session, header: Header) -> None:
-        """Raise a Refusal unless this commit can be applied next, as things are now."""
+        """Raise Refusal unless this commit can be applied next."""
         session.check_alive()
         if self._draining():
             raise Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
@@ -228,7 +214,7 @@ class Committing:
             )
 
     def enqueue(self, staged: "StagedCommit", checksum: int) -> CommitRequest:
-        """A complete, valid commit takes its place in the queue, with its part of the budget."""
+        """Reserve budget for a complete commit; enqueue it."""
         hold, header = staged.hold, staged.header
         session = hold.session
         self.admit(session, header)
@@ -250,21 +236,21 @@ class Committing:
         return request
 
     def takes_room(self) -> bool:
-        """Take room in the log for one commit, if there is some now."""
+        """Reserve log space, if available."""
         return self._log is None or self._log.take_promise()
 
     async def make_room(self) -> None:
-        """Wait for room in the log. Raises STORAGE_FULL."""
+        """Wait for log space. Raises STORAGE_FULL."""
         if self._log is not None:
             await self._log.make_room()
 
     def give_back_room(self) -> None:
-        """The commit that took room did not enter the queue."""
+        """Release log space of an unqueued commit."""
         if self._log is not None:
             self._log.give_back_promise()
 
     async def shown(self, applied: Applied, clock: int) -> Applied:
-        """The same, when everything up to this clock is where it must be before anybody is told."""
+        """Wait until `clock` is durable, then return `applied`."""
         if self._log is not None:
             try:
                 await self._log.until(clock)
@@ -275,24 +261,20 @@ class Committing:
         return applied
 
     def give_back(self, hold: Hold) -> None:
-        """An upload ended before it was complete."""
+        """Release an incomplete upload's buffer."""
         self._staging.release(hold)
 
     def received(self, hold: Hold) -> None:
-        """All bytes of an upload arrived, and are what they should be."""
+        """Record a complete, valid upload."""
         self._staging.received(hold)
 
     def copy(self, work: Callable[[], int]) -> "asyncio.Future[int]":
-        """Run `work`, which copies a delta, outside the event loop."""
+        """Run `work` on a thread."""
         return asyncio.get_running_loop().run_in_executor(self._copy_threads, work)
 
 
 class StagedCommit:
-    """A commit that holds a staging buffer. Use as a context: a buffer that was not handed on is given back.
-
-    Attributes:
-        sink: takes the payload's chunks.
-    """
+    """A commit with its staging buffer; as a context, releases it unless enqueued."""
 
     def __init__(self, committing: Committing, header: Header, hold: Hold) -> None:
         self._committing = committing
@@ -311,17 +293,17 @@ class StagedCommit:
         if self.hold.complete:
             return
         if self._copying is not None and not self._copying.done():
-            # The call was ended, but a thread still writes into the buffer: release it when that is over.
+            # A thread still writes to it.
             self._copying.add_done_callback(self._copy_ended)
         else:
             self._committing.give_back(self.hold)
 
     def _copy_ended(self, copying: "asyncio.Future[int]") -> None:
-        copying.exception()  # its caller has gone
+        copying.exception()  # mark it retrieved
         self._committing.give_back(self.hold)
 
     async def complete(self, footer: Footer) -> Applied:
-        """All chunks are in the sink: check the footer, and see the commit through; see `_apply`."""
+        """Check the footer, then `_apply`."""
         self.sink.finish(*footer)
         if self.header.checksum is not None and self.header.checksum != footer.crc32c:
             raise Refusal(
@@ -330,9 +312,9 @@ class StagedCommit:
         return await self._apply(footer.crc32c)
 
     async def complete_shared(self) -> Applied:
-        """Copy the delta out of shared memory, which its worker can write to all the time, and see the commit through.
+        """Check and copy the delta, which its worker may still write; then `_apply`.
 
-        See `_apply`. Raises gem_core's errors of values and checksum.
+        Raises gem_core's value and checksum errors.
         """
         session = self.hold.session
         region = _region_of(session, self.header)
@@ -356,9 +338,9 @@ class StagedCommit:
         return (total + word_sum(buffer.rest, payload.layout.parameter_count)) % (1 << 32)
 
     async def _apply(self, checksum: int) -> Applied:
-        """The payload is whole and valid: take a place in the queue, and wait until it was applied and may be shown.
+        """Enqueue; return when applied and durable. Raises Refusal.
 
-        When the waiting call is cancelled the commit is applied all the same. Raises STORAGE_FULL, and other refusals.
+        Cancellation does not stop an enqueued commit.
         """
         committing = self._committing
         committing.received(self.hold)
@@ -380,7 +362,7 @@ def _buffer_of(hold: Hold) -> StagingBuffer:
 
 
 def _region_of(session: Session, header: Header) -> DeltaRegion:
-    """The region that the header's handle names. Raises NO_SHARED_MEMORY."""
+    """Raises NO_SHARED_MEMORY."""
     region = session.regions.delta if session.regions is not None else None
     if region is None or header.handle != region.handle:
         raise Refusal(

@@ -1,4 +1,4 @@
-"""The first parameters: the first complete, valid upload wins, and everybody else is told at once."""
+"""Initialization by the first complete, valid upload."""
 
 from collections.abc import Awaitable, Callable
 
@@ -18,11 +18,11 @@ from gem_server.state.sessions import Session, Sessions
 
 
 class AlreadyInitializedError(Exception):
-    """There are parameters: pull them. Expected, and nobody's fault."""
+    """There are parameters already; no error."""
 
 
 class Initializing:
-    """Takes uploads of first parameters in, on behalf of all Initialize streams."""
+    """Handles all Initialize uploads."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class Initializing:
         self._stored = stored
 
     def check_open(self, session: Session) -> None:
-        """Raise AlreadyInitializedError when there are parameters (LAYOUT_MISMATCH when they are another model's)."""
+        """Raise AlreadyInitializedError or LAYOUT_MISMATCH if there are parameters."""
         session.check_alive()
         if self._central.layout is not None:
             self._sessions.check_layout(session)
             raise AlreadyInitializedError
 
     async def stage(self, session: Session, call: Call, byte_count: int) -> "Upload":
-        """Wait for one of the staging places; the upload brings its own memory, which becomes the central variable."""
+        """Wait for a place in the pool. The upload's memory becomes the central variable."""
         self.check_open(session)
         payload = PayloadFormat(session.joining.layout, WireType.FLOAT32, with_constants=True)
         if byte_count != payload.byte_count:
@@ -68,7 +68,7 @@ class Initializing:
             raise
 
     async def submit(self, upload: "Upload") -> None:
-        """A complete, valid upload takes its place in the queue; raises AlreadyInitializedError if another won."""
+        """Enqueue a complete upload. Raises AlreadyInitializedError."""
         buffers = upload.payload.layout.buffer_bytes
         rest = upload.rest
         request = InitializeRequest(upload.session, upload.parameters, bytes(rest[:buffers]), bytes(rest[buffers:]))
@@ -80,17 +80,17 @@ class Initializing:
                 session.initialize_call.end(AlreadyInitializedError())
 
     async def stored(self) -> None:
-        """Return when the first parameters are stored, where that was promised. Raises STORAGE_FULL."""
+        """Wait for durability, if required. Raises STORAGE_FULL."""
         if self._stored is not None:
             await self._stored()
 
     def close(self, upload: "Upload") -> None:
-        """The upload is over, in whatever way."""
+        """Release the upload's place."""
         self._staging.release(upload.hold)
 
 
 class Upload:
-    """First parameters on their way in. Use as a context."""
+    """An upload of first parameters; a context."""
 
     def __init__(self, initializing: Initializing, session: Session, hold: Hold, payload: PayloadFormat) -> None:
         self._initializing = initializing
@@ -108,10 +108,10 @@ class Upload:
         self._initializing.close(self)
 
     def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Take a chunk in. Raises gem_core's errors for chunks and values that are not legal."""
+        """Add a chunk. Raises gem_core's errors."""
         self._assembler.add(offset, data)
 
     async def complete(self, footer: Footer) -> None:
-        """Check the footer and become the first parameters; raises AlreadyInitializedError if another did."""
+        """Check the footer and submit. Raises AlreadyInitializedError."""
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
         await self._initializing.submit(self)

@@ -1,4 +1,4 @@
-"""Pulls: fresh parameters for a session, the rest of a torn transfer, or a version for a reader without a session."""
+"""Pulls: for sessions, resumed, or without a session."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,13 @@ from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotReq
 from gem_server.state.central_variable import CentralVariable, Version
 from gem_server.state.sessions import Session, Sessions
 
-# Readers without a session at once; each holds a chunk or two of memory, and they share two snapshots.
 MAX_SHARED_READERS = 64
 RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a pull asks for; see `PullRequest` in the proto."""
+    """A parsed `PullRequest`."""
 
     known_version: Version | None
     resume_version: Version | None
@@ -30,7 +29,7 @@ class Wanted:
 
 
 class Pulling:
-    """Turns what a caller wants into a reader, by way of the queue."""
+    """Turns pulls into readers."""
 
     def __init__(
         self, *, central: CentralVariable, sessions: Sessions, applier: Applier, log: Log | None = None
@@ -43,7 +42,7 @@ class Pulling:
         self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
 
     def format(self, wire_type: WireType, with_constants: bool) -> PayloadFormat:
-        """The format of a pull's payload. Raises NOT_INITIALIZED while there are no parameters."""
+        """Return the payload format. Raises NOT_INITIALIZED."""
         if self._central.layout is None:
             raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize first")
         known = self._formats.get((wire_type, with_constants))
@@ -53,7 +52,7 @@ class Pulling:
         return known
 
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
-        """Wait for this pull's turn; what it gets may be shown, and is to be closed by the caller."""
+        """Wait for the pull's turn and durability. Close a returned Reader."""
         outcome = await self._open(session, call, wanted)
         if self._log is not None:
             try:

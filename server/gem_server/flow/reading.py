@@ -1,8 +1,6 @@
-"""Streaming from a snapshot without a copy and without a lock.
+"""Streaming from a snapshot without copy or lock.
 
-A Reader is the right to read a snapshot until it is closed or taken away. Readers touch the arrays only between two
-awaits of the event loop, so taking the right away (`end`) is immediate: whoever is about to write a snapshot does so
-first. A slow reader thus holds its own call's memory, and nobody else.
+Readers touch arrays only between two awaits, so `end` is immediate. A writer must end them first.
 """
 
 from collections.abc import Callable
@@ -16,10 +14,9 @@ from gem_server.state.central_variable import Handle, Version
 
 
 class Reader:
-    """The right to read `parameters` (float32[parameter_count]) and `buffers` of one version.
+    """Permission to read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
-    `handle`: where the same lies in memory that the worker can read by itself. `progressed_at`: when the peer last took
-    something, by `clock`.
+    `handle`: in shared memory. `progressed_at`: last progress.
     """
 
     def __init__(
@@ -45,20 +42,20 @@ class Reader:
         self._closed = False
 
     def check(self) -> None:
-        """Raise when the right was taken away. Call it after every await, before touching the arrays."""
+        """Raise if revoked. Call after every await, before touching the arrays."""
         if self._refusal is not None:
             raise self._refusal.again()
         self.progressed_at = self._clock()
 
     def end(self, refusal: Refusal) -> None:
-        """Take the right away, and end the call that has it."""
+        """Revoke; end the call."""
         if not self._closed:
             self._refusal = refusal
             self.close()
             self.call.end(refusal)
 
     def close(self) -> None:
-        """Give the right back; harmless when it was given back already."""
+        """Release the reader. Idempotent."""
         if not self._closed:
             self._closed = True
             self.call.streaming -= 1
@@ -66,5 +63,5 @@ class Reader:
 
 
 def superseded_by_newer_call() -> Refusal:
-    """What an older call of a session is told when a newer one takes over."""
+    """Refusal for a session's older call."""
     return Refusal(Reason.SUPERSEDED, "a newer call of this session took over: use that one, or open a new one")

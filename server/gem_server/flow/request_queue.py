@@ -1,9 +1,4 @@
-"""The order in which requests are served, and in which staging buffers are granted.
-
-`FifoQueue` serves requests as they became complete, so no worker is favoured. `StrictQueue` serves by turns (turns.py):
-with it, what an experiment does no longer depends on timing. A queue is the seam where another order can be put in
-(`Server(settings, make_queue=...)`). The event loop's thread only.
-"""
+"""The order of requests and staging buffers."""
 
 import asyncio
 import math
@@ -18,11 +13,11 @@ from gem_server.state.sessions import Session
 
 
 class QueueClosedError(Exception):
-    """The queue was closed, and everything in it has been served."""
+    """The queue is closed and empty."""
 
 
 class RequestQueue(ABC):
-    """Complete requests on their way to the one applying task."""
+    """Complete requests for the applying task."""
 
     def __init__(self, started: Callable[[], bool] = lambda: True) -> None:
         self._started = started
@@ -31,46 +26,46 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
 
     @abstractmethod
     def put(self, request: AnyRequest) -> None:
-        """A request has become complete."""
+        """Add a complete request."""
 
     @abstractmethod
     def next(self) -> AnyRequest | None:
-        """Take out the request to serve now, if there is one."""
+        """Remove and return the next request, if any."""
 
     def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
-        """Who of `waiting` gets the next staging buffer: the first, but commits only once training has started."""
+        """Choose who gets a buffer: the first; before training, an Initialize."""
         if waiting and self._started():
             return waiting[0]
         return next((hold for hold in waiting if hold.purpose is Purpose.INITIALIZE), None)
 
     def last(self, waiting: Sequence[Hold]) -> Hold:
-        """Who of `waiting` would be the last to get one: who has come last."""
+        """Choose who would get a buffer last."""
         return waiting[-1]
 
     @property
     def is_strict(self) -> bool:
-        """Whether whoever is next in the order is waited for."""
+        """Whether turns are waited for."""
         return False
 
     def blocked(self) -> bool:
-        """Whether complete requests wait for one that is not complete."""
+        """Whether complete requests wait for an incomplete one."""
         return False
 
     def sessions_changed(self) -> None:
-        """A session joined, ended or spent its budget, or the run started."""
+        """Handle a change of sessions, budgets or run."""
         self.wake()
 
     def close(self) -> None:
-        """Serve what is complete, then end."""
+        """End `take` after the remaining requests."""
         self._closed = True
         self.wake()
 
     async def take(self) -> AnyRequest:
-        """The next request to serve, waiting for one; raises QueueClosedError when closed and empty."""
+        """Wait for the next request. Raises QueueClosedError."""
         while True:
             request = self.next()
             if request is not None:
@@ -81,13 +76,13 @@ class RequestQueue(ABC):
             await self._wake
 
     def wake(self) -> None:
-        """Let `take` look again."""
+        """Make `take` look again."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
 
 class FifoQueue(RequestQueue):
-    """First come, first served."""
+    """First in, first out."""
 
     def __init__(self, started: Callable[[], bool] = lambda: True) -> None:
         super().__init__(started)
@@ -97,24 +92,22 @@ class FifoQueue(RequestQueue):
         return len(self._requests)
 
     def put(self, request: AnyRequest) -> None:
-        """To the end of the line."""
+        """Append the request."""
         self._requests.append(request)
         self.wake()
 
     def next(self) -> AnyRequest | None:
-        """The head of the line."""
+        """Pop the oldest request."""
         return self._requests.popleft() if self._requests else None
 
 
 class StrictQueue(RequestQueue):
-    """One request at each turn, from the moment training starts; whose turn it is, is waited for.
+    """Serves one request per turn, and waits for it.
 
-    What is no session's turn (an Initialize, a pull without a session, the rest of a torn transfer, requests of
-    sessions that may not commit) is served at once. Requests of one session stay in their order. When turns are over,
-    requests are served as they come.
+    Requests outside turns (Initialize, pulls without a session, resumed transfers, sessions that may not commit) go
+    first. A session's requests stay in order. After the last turn, order of arrival.
 
-    `unreserved()`: commits that the run's budget still has room for. Where it is given they go by turns, too; else to
-    those who are complete first.
+    `unreserved()`: commits left in the run's budget, if granted by turns.
     """
 
     def __init__(
@@ -125,13 +118,13 @@ class StrictQueue(RequestQueue):
         self._unreserved = unreserved
         self._in_turn: dict[Session, deque[AnyRequest]] = {}
         self._at_once: deque[AnyRequest] = deque()
-        self._served: Hold | None = None  # of the commit that was taken out last; its turn is over
+        self._served: Hold | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._in_turn.values())) + len(self._at_once)
 
     def put(self, request: AnyRequest) -> None:
-        """To its session's line, to be served at its turn, or to be served at once."""
+        """Add to the session's line, or outside turns."""
         session = request.session
         if session is not None and request.in_turn and (session in self._in_turn or session in self._turns.live()):
             self._in_turn.setdefault(session, deque()).append(request)
@@ -140,7 +133,7 @@ class StrictQueue(RequestQueue):
         self.wake()
 
     def next(self) -> AnyRequest | None:
-        """What is no session's turn; else the request of the session whose turn it is, if it is there."""
+        """Return a request outside turns, or of the current turn."""
         self._served = None
         if self._at_once:
             return self._at_once.popleft()
@@ -176,10 +169,10 @@ class StrictQueue(RequestQueue):
         return request
 
     def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
-        """Buffers are granted in the order of turns too: nobody gets one before those whose turn comes earlier.
+        """Grant buffers in the order of turns.
 
-        Otherwise the pool could fill with commits that wait for one that finds no buffer. Nor does anybody get one
-        where what the budget has left may be needed by those before: whoever is complete first would take it from them.
+        Otherwise commits could fill the pool while waiting for one without a buffer. Earlier commits also have priority
+        for the remaining budget.
         """
         wanting = {hold.session: hold for hold in waiting if hold.purpose is Purpose.COMMIT}
         live = set(self._turns.live())
@@ -191,22 +184,18 @@ class StrictQueue(RequestQueue):
         commits = [hold for hold in holding if hold.purpose is Purpose.COMMIT and hold is not self._served]
         if sum(not hold.complete for hold in commits) >= self._unreserved():
             return None
-        self._turns.now()  # or turns of those who have gone would keep buffers from all others
+        self._turns.now()  # skips ended sessions
         if self._turns.over:
             return waiting[0]
         ahead = {hold.session for hold in commits}
         for session in self._turns.commits_to_come():
             if session not in ahead:
                 return wanting.get(session)
-            ahead.remove(session)  # should it come again, nobody else is granted a buffer before it
+            ahead.remove(session)  # do not grant past its second turn
         return None
 
     def last(self, waiting: Sequence[Hold]) -> Hold:
-        """Who of `waiting` would be the last to get one: whose turn is the farthest away.
-
-        Were it who came last, the room could be full of those whose turn is not yet, and the one whose turn it is would
-        be sent away for ever.
-        """
+        """Choose the farthest turn, so that the current one cannot starve."""
         if self._turns.over:
             return waiting[-1]
         places = self._turns.places()
@@ -214,9 +203,9 @@ class StrictQueue(RequestQueue):
 
     @property
     def is_strict(self) -> bool:
-        """Turns are waited for, as long as there are any."""
+        """Whether turns remain."""
         return not self._turns.over
 
     def blocked(self) -> bool:
-        """Whether somebody's complete request waits for the turn of another."""
+        """Whether complete requests wait for another's turn."""
         return bool(self._in_turn)

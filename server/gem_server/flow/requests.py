@@ -1,7 +1,4 @@
-"""What waits in the queue: complete requests, each with a future for its outcome.
-
-A request is complete when the server has everything it needs to serve it; from then on it waits for nobody.
-"""
+"""Complete requests, each with a future for its outcome."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +24,7 @@ def _new_future() -> "asyncio.Future[Any]":
 
 @dataclass(slots=True, eq=False)
 class Request(Generic[Outcome]):
-    """One complete request. `done` resolves when it was served; a caller that has gone cancels it."""
+    """One request. `done`: its outcome; cancelled if the caller leaves."""
 
     session: Session | None
     done: "asyncio.Future[Outcome]" = field(default_factory=_new_future, kw_only=True)
@@ -35,18 +32,18 @@ class Request(Generic[Outcome]):
 
     @property
     def in_turn(self) -> bool:
-        """Whether it takes its session's turn where requests are served by turns."""
+        """Whether it takes a turn."""
         return False
 
     def resolve(self, outcome: Outcome) -> bool:
-        """Hand the outcome over; False when nobody waits for it any more."""
+        """Set the outcome; return False if `done` already."""
         if self.done.done():
             return False
         self.done.set_result(outcome)
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Hand an error over, if anybody still waits."""
+        """Set an error unless `done`."""
         if not self.done.done():
             self.done.set_exception(error)
 
@@ -55,7 +52,7 @@ AnyRequest: TypeAlias = Request[Any]
 
 
 class Applied(NamedTuple):
-    """A commit's outcome: its verdict, and the fresh snapshot to stream (None: its call has gone meanwhile)."""
+    """Outcome of a commit; `reader` is None if its session ended."""
 
     verdict: Verdict
     reader: Reader | None
@@ -63,17 +60,14 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A pull's outcome when the caller has the current version already."""
+    """Outcome of a pull of the known version."""
 
     version: Version
 
 
 @dataclass(slots=True, eq=False)
 class CommitRequest(Request[Applied]):
-    """A complete, valid commit. It is always applied; `hold.buffer` belongs to the queue now.
-
-    `base` is the version that its gradient was computed at, and the session holds it.
-    """
+    """A valid commit, always applied. The queue owns `hold.buffer`; the session holds `base`."""
 
     session: Session
     call: Call
@@ -91,20 +85,20 @@ class CommitRequest(Request[Applied]):
         return True
 
     def when_applied(self) -> "asyncio.Future[None]":
-        """Resolves when it was, also where the call that waits for `done` has gone; for who asks before that."""
+        """Future for the application, independent of the caller's `done`."""
         if self._applied is None:
             self._applied = _new_future()
         return self._applied
 
     def was_applied(self) -> None:
-        """Tell who waits for that."""
+        """Resolve `when_applied`."""
         if self._applied is not None:
             self._applied.set_result(None)
 
 
 @dataclass(slots=True, eq=False)
 class PullRequest(Request[Reader | Unchanged]):
-    """A session's pull: refreshes its snapshot to the central variable, and leaves the moment."""
+    """Refreshes a session's snapshot; keeps the moment."""
 
     session: Session
     call: Call
@@ -112,16 +106,13 @@ class PullRequest(Request[Reader | Unchanged]):
 
     @property
     def in_turn(self) -> bool:
-        """Pulls take turns, so that what each worker holds does not depend on timing."""
+        """Pulls take turns, for reproducible snapshots."""
         return True
 
 
 @dataclass(slots=True, eq=False)
 class SnapshotRequest(Request[Reader]):
-    """Read a session's snapshot unchanged: to go on with a torn transfer of `version`, or (None) to answer a repeat.
-
-    It stands in the queue so that it never reads what the applying task is writing.
-    """
+    """Reads a session's snapshot: resumes `version`, or (None) answers a repeat. Queued: no reads during writes."""
 
     session: Session
     call: Call
@@ -130,7 +121,7 @@ class SnapshotRequest(Request[Reader]):
 
 @dataclass(slots=True, eq=False)
 class SharedPullRequest(Request[Reader | Unchanged]):
-    """A pull without a session, from a counted snapshot that such readers share."""
+    """A pull without a session."""
 
     session: None
     call: Call
@@ -139,7 +130,7 @@ class SharedPullRequest(Request[Reader | Unchanged]):
 
 @dataclass(slots=True, eq=False)
 class InitializeRequest(Request[bool]):
-    """A complete, valid upload of first parameters; the outcome says whether it won."""
+    """An upload of first parameters; outcome: whether it won."""
 
     session: Session
     parameters: NDArray[np.float32]
@@ -149,14 +140,14 @@ class InitializeRequest(Request[bool]):
 
 @dataclass(slots=True, eq=False)
 class ForgetRequest(Request[None]):
-    """A session has ended: what its worker left in the rule's vectors of the run goes, after its last commit."""
+    """Removes an ended session's worker from the rule."""
 
     session: Session
 
 
 @dataclass(slots=True, eq=False)
 class CutRequest(Request[tuple[dict[str, Any], Reader]]):
-    """The whole state at one point: what `describe` says of it, and a reader of the parameters (for a checkpoint)."""
+    """Reads the state at one point, for a checkpoint."""
 
     session: None
     call: Call

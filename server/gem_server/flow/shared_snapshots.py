@@ -1,8 +1,4 @@
-"""Snapshots for readers without a session: counted, shared, two at most.
-
-An evaluator's pull costs no vector of its own: readers of one version share one copy. A reader that takes nothing loses
-its place to the next one. The event loop's thread only; the copy itself is made by the applying task.
-"""
+"""Snapshots for readers without a session."""
 
 from collections.abc import Callable
 
@@ -29,13 +25,7 @@ class _Shared:
 
 
 class SharedSnapshots:
-    """At most two copies of theta, each alive while somebody reads it.
-
-    Args:
-        central: what they are copies of.
-        clock: in seconds.
-        stall_timeout: seconds after which a reader that takes nothing can lose its place.
-    """
+    """At most two copies of theta, kept while read. `stall_timeout` in seconds."""
 
     def __init__(self, central: CentralVariable, clock: Callable[[], float], stall_timeout: float) -> None:
         self._central = central
@@ -49,14 +39,14 @@ class SharedSnapshots:
         return sum(len(shared.readers) for shared in self._snapshots)
 
     def open(self, call: Call) -> Reader | None:
-        """A reader of the current version if there is a copy of it."""
+        """Return a reader if the current version is copied."""
         for shared in self._snapshots:
             if shared.version == self._central.version:
                 return self._read(shared, call)
         return None
 
     def make_room(self) -> None:
-        """Raise TOO_MANY when two versions are being read already, by readers that do not stall."""
+        """Raise TOO_MANY if active readers use all copies."""
         if len(self._snapshots) >= SHARED_SNAPSHOTS:
             self.end_stalled()
         if len(self._snapshots) >= SHARED_SNAPSHOTS:
@@ -67,7 +57,7 @@ class SharedSnapshots:
             )
 
     def end_stalled(self) -> None:
-        """End the readers that have taken nothing for `stall_timeout` seconds, because others want their places."""
+        """End readers without progress for `stall_timeout`."""
         limit = self._clock() - self._stall_timeout
         for reader in [one for shared in self._snapshots for one in shared.readers if one.progressed_at <= limit]:
             reader.end(
@@ -79,7 +69,7 @@ class SharedSnapshots:
             )
 
     def add(self, call: Call, parameters: NDArray[np.float32]) -> Reader:
-        """Keep `parameters`, a copy of the current version, for this reader and those who come while it is read."""
+        """Share `parameters`, a copy of the current version."""
         shared = _Shared(self._central.version, parameters, self._central.buffers)
         self._snapshots.append(shared)
         return self._read(shared, call)

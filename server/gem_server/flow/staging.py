@@ -1,16 +1,8 @@
-"""Staging buffers: where a delta lies until it is complete, and until it is applied. And the waiting room before them.
+"""Staging buffers for deltas, and a bounded list of calls that wait for one.
 
-There are `capacity` buffers, more of a small model than of a large one where nobody has said how many; calls that want
-one wait in a room of bounded length, and get one in the order that the request queue picks. Who finds the room full is
-told to come back, and then has the place of when it asked first: so nobody is overtaken again and again by those who
-happen to find room.
-
-A holder whose upload stalls while others wait loses its buffer. So does one that is much slower than the others are:
-a session that has kept others waiting is remembered as slow, and the slow ones share one more buffer, beside the
-others, in turn. There they may take their time, and nobody else pays for it.
-
-When a commit is complete its buffer belongs to the queue, and the applying task frees it. Nobody waits for anything
-else while holding a buffer. The event loop's thread only.
+The request queue picks who is next. A call that finds the list full must retry, but keeps its first request time, so
+that it cannot starve. While others wait, stalled and slow uploads lose their buffer; slow sessions share an extra one.
+A complete commit's buffer belongs to the queue. Do not wait for another buffer while holding one.
 """
 
 import asyncio
@@ -34,18 +26,16 @@ from gem_server.state.memory import count_buffers
 from gem_server.state.sessions import Session
 
 RETRY_SECONDS = 1.0
-# An upload is slow that takes longer than this, and than so many times what uploads take here. Less might be a hiccup
-# of a busy machine (a second was, with 40 processes on 2 cores); and where all are slow (a large model), none is.
+# Slow: longer than SLOW_SECONDS, and SLOW_FACTOR times the recent median.
 SLOW_SECONDS = 2.0
 SLOW_FACTOR = 8
-# Beside the others; a second one would let the slow ones take more of the server, and cost a vector more.
+# Extra buffers.
 BUFFERS_FOR_THE_SLOW = 1
-# Uploads that tell what uploads take here.
 RECENT_UPLOADS = 16
 
 
 class StagingBuffer:
-    """A decoded delta (float32[parameter_count]) and the BUFFERs beside it."""
+    """A decoded delta (float32[parameter_count]) and BUFFERs."""
 
     __slots__ = ("_sinks", "parameters", "rest")
 
@@ -55,7 +45,7 @@ class StagingBuffer:
         self._sinks: dict[WireType, DecodingAssembler] = {}
 
     def sink(self, payload: PayloadFormat) -> DecodingAssembler:
-        """What receives a payload of this format into the buffer, from its beginning."""
+        """Return a reset assembler into this buffer."""
         sink = self._sinks.get(payload.wire_type)
         if sink is None:
             sink = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
@@ -65,19 +55,17 @@ class StagingBuffer:
 
 
 class Purpose(Enum):
-    """What a call wants a buffer for."""
+    """Purpose of a reservation."""
 
     COMMIT = "commit"
     INITIALIZE = "initialize"
 
 
 class Hold:
-    """One call's place: in the waiting room first, then at a buffer.
+    """A call's place, waiting or with a buffer.
 
-    `buffer` is None for an Initialize, which brings its own memory and only counts. `sink`: what receives the payload.
-    `asked_at`: when the session asked
-    first, before it was told to come back. `aside`: it has the buffer for the slow. `received`: the whole payload is
-    here; `complete`: the queue has it. `granted` resolves when one that had to wait has its place.
+    `buffer`: None for an Initialize. `asked_at`: first request. `aside`: has the extra buffer. `received`: has its
+    payload; `complete`: is in the queue.
     """
 
     __slots__ = (
@@ -103,7 +91,7 @@ class Hold:
         self.granted: asyncio.Future[None] | None = None
         self.buffer: StagingBuffer | None = None
         self.sink: Assembler | None = None
-        self.taken = 0  # bytes, when progress was last looked for
+        self.taken = 0  # bytes at the last check
         self.aside = False
         self.asked_at = 0.0
         self.granted_at = 0.0
@@ -113,28 +101,21 @@ class Hold:
 
 
 class Order(Protocol):
-    """In which order buffers are granted: the request queue's, because it must fit the order of serving."""
+    """The order of grants, consistent with that of serving."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether the next in the order is waited for, however slow it is."""
+        """Whether turns are waited for."""
 
     def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
-        """Who of `waiting` gets the next free buffer, knowing who has one (None: nobody yet)."""
+        """Choose who gets the next buffer, if anyone."""
 
     def last(self, waiting: Sequence[Hold]) -> Hold:
-        """Who of `waiting` would be the last to get one."""
+        """Choose who would get one last."""
 
 
 class StagingPool:
-    """The buffers and the waiting room. Holds wait in the order of asking; `order` says who of them is next.
-
-    Args:
-        wanted: the setting `--staging-buffers`.
-        waiting_limit: calls that may wait.
-        order: see there.
-        clock: in seconds.
-    """
+    """The buffers and waiting calls. `wanted`: `--staging-buffers`; `waiting_limit`: calls."""
 
     def __init__(self, wanted: int, waiting_limit: int, order: Order, clock: Callable[[], float]) -> None:
         self._wanted = wanted
@@ -150,21 +131,21 @@ class StagingPool:
 
     @property
     def free(self) -> int:
-        """Buffers that nobody holds; the one for the slow does not count."""
+        """Free buffers, without the extra one."""
         return self.capacity - len(self._holding) + self._aside()
 
     @property
     def waiting(self) -> int:
-        """Calls in the waiting room."""
+        """Number of waiting calls."""
         return len(self._still_waiting())
 
     def prepare(self, layout: Layout) -> None:
-        """The layout is settled: buffers for commits have its size. They are made when first needed."""
+        """Set the layout, and so the capacity."""
         self._layout = layout
         self.capacity = count_buffers(self._wanted, layout)
 
     def take(self, session: Session, call: Call, purpose: Purpose) -> Hold | None:
-        """A buffer, if there is one to be had now; None: `reserve` one."""
+        """Return a buffer if available now."""
         if self._waiting:
             return None
         if not self._finds_a_buffer(slow=session.uploads_slowly):
@@ -176,7 +157,7 @@ class StagingPool:
         return hold
 
     async def reserve(self, session: Session, call: Call, purpose: Purpose) -> Hold:
-        """Wait for a buffer. Raises WAITING_ROOM when too many wait who come first: at once, or when they have come."""
+        """Wait for a buffer. Raises WAITING_ROOM if too many precede."""
         taken = self.take(session, call, purpose)
         if taken is not None:
             return taken
@@ -200,14 +181,14 @@ class StagingPool:
         return hold
 
     def received(self, hold: Hold) -> None:
-        """Note that the whole payload arrived: how long it took says what is slow here, and who is not any more."""
+        """Record a complete payload; may clear the session's slow flag."""
         seconds = self._clock() - hold.granted_at
         hold.received = True
         hold.session.uploads_slowly &= self._is_slow(seconds)
         self._recent_seconds.append(seconds)
 
     def release(self, hold: Hold) -> None:
-        """Give a buffer back, and hand it on."""
+        """Release a buffer, and dispatch."""
         self._holding.remove(hold)
         hold.sink = None
         if hold.buffer is not None:
@@ -216,7 +197,7 @@ class StagingPool:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Hand out free buffers. Call it whenever what `pick` looks at has changed."""
+        """Grant free buffers. Call when `pick`'s inputs change."""
         while self._waiting:
             waiting = self._candidates()
             hold = self._order.pick(waiting, self._holding) if waiting else None
@@ -236,12 +217,12 @@ class StagingPool:
         hold.granted_at = hold.progressed_at = self._clock()
 
     def refuse_waiting(self, refusal: Refusal, purposes: tuple[Purpose, ...]) -> None:
-        """Tell everybody in the waiting room who waits for one of these purposes to go."""
+        """End calls waiting for these purposes."""
         for hold in [hold for hold in self._waiting if hold.purpose in purposes]:
             hold.call.end(refusal.again())
 
     def evict_stalled(self, timeout: float, others_wait: bool) -> list[Hold]:
-        """End uploads without progress for `timeout` seconds, if anybody waits; returns them. Call it regularly."""
+        """End uploads without progress for `timeout` seconds, if others wait."""
         now = self._clock()
         for hold in self._holding:
             if hold.sink is not None and hold.sink.received != hold.taken:
@@ -261,7 +242,7 @@ class StagingPool:
         return stalled
 
     def evict_slow(self) -> list[Hold]:
-        """End uploads that are slow while others wait, but for one that can go aside; returns them."""
+        """End slow uploads if others wait; one may move to the extra buffer."""
         if self._order.is_strict or all(hold.session.uploads_slowly for hold in self._still_waiting()):
             return []
         now = self._clock()
@@ -286,16 +267,16 @@ class StagingPool:
         return slow
 
     def end_uploads(self, refusal: Refusal) -> None:
-        """End every upload that is not complete (the server drains)."""
+        """End incomplete uploads."""
         for hold in [hold for hold in self._holding if not hold.complete]:
             hold.call.end(refusal.again())
 
     def _still_waiting(self) -> list[Hold]:
-        """Who waits, without those whose call was ended and has not taken itself away yet."""
+        """Excludes ended calls."""
         return [hold for hold in self._waiting if _is_waiting(hold)]
 
     def _make_room_for(self, hold: Hold) -> None:
-        """Send the last of the order away, or raise why it is this one."""
+        """Refuse the last; raises if that is `hold`."""
         refusal = Refusal(
             Reason.WAITING_ROOM,
             f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: come back later (or raise "
@@ -315,12 +296,12 @@ class StagingPool:
         return seconds > SLOW_FACTOR * statistics.median(self._recent_seconds)
 
     def _candidates(self) -> list[Hold]:
-        """Who waits and could have a buffer now; of slow and other sessions it is looked up once for all of them."""
+        """Those who could get a buffer now."""
         finds = {slow: self._finds_a_buffer(slow=slow) for slow in (False, True)}
         return [hold for hold in self._waiting if finds[hold.session.uploads_slowly] and _is_waiting(hold)]
 
     def _finds_a_buffer(self, *, slow: bool) -> bool:
-        """Whether there is a buffer for a session that uploads slowly, or for one that does not."""
+        """Whether such a session can get a buffer."""
         if slow:
             return not self._aside_is_full()
         return len(self._holding) < self.capacity or self.free > 0
@@ -329,7 +310,7 @@ class StagingPool:
         return self._aside() >= BUFFERS_FOR_THE_SLOW
 
     def _aside(self) -> int:
-        """Uploads that have a buffer for the slow."""
+        """Extra buffers in use."""
         return len([hold for hold in self._holding if hold.aside])
 
     def _take_buffer(self) -> StagingBuffer:

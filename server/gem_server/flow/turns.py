@@ -1,7 +1,4 @@
-"""Turns: whose request a strict queue serves next. By rank, round after round; or in the order of a trace.
-
-A source of turns knows sessions and the request that was served, not who waits. The event loop's thread only.
-"""
+"""Turns of a strict queue."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -19,67 +16,67 @@ logger = logging.getLogger(__name__)
 
 
 class Turns(ABC):
-    """A source of turns. `live()`: the live sessions that may commit; the turn of any other passes on."""
+    """A source of turns. `live()`: sessions that may commit."""
 
     def __init__(self, live: Callable[[], Sequence[Session]]) -> None:
         self.live = live
 
     @abstractmethod
     def begin_at(self, clock: int) -> None:
-        """The run goes on at this clock; 0: it has no parameters yet. Raises StartupError when it cannot."""
+        """Start at `clock` (0: no parameters yet). Raises StartupError."""
 
     @property
     @abstractmethod
     def over(self) -> bool:
-        """Whether there are no turns any more: then requests are served as they come."""
+        """Whether no turns are left."""
 
     @abstractmethod
     def now(self) -> Session | None:
-        """Whose turn it is, and is waited for; None when nobody is there, or turns are over."""
+        """Return the current turn's session, if any."""
 
     @abstractmethod
     def took(self, request: AnyRequest) -> None:
-        """A session's request was taken out to be served: its turn is over, if it was one."""
+        """Record a served request, which ends its turn."""
 
     @abstractmethod
     def commits_to_come(self) -> Iterator[Session]:
-        """The sessions whose commits come next, in order; a session may come again."""
+        """Yield the sessions of upcoming commits, with repetitions."""
 
     @abstractmethod
     def places(self) -> Mapping[Session, float]:
-        """How far away the next turn of each live session is: the more, the later."""
+        """Return distances to the next turns."""
 
 
 class RankTurns(Turns):
-    """One request of each session in turn, by rank."""
+    """Round robin by rank."""
 
     def __init__(self, live: Callable[[], Sequence[Session]]) -> None:
         super().__init__(live)
         self._rank = 0
 
     def begin_at(self, clock: int) -> None:
-        """With the lowest rank, whatever the clock."""
+        """Start with the lowest rank."""
 
     @property
     def over(self) -> bool:
-        """Never: the ring has no end."""
+        """False."""
         return False
 
     def now(self) -> Session | None:
-        """The next rank that is there."""
+        """Return the next live rank."""
         return next(iter(self._ring()), None)
 
     def took(self, request: AnyRequest) -> None:
-        """Any request is its session's turn."""
+        """End the session's turn."""
         if request.session is not None:
             self._rank = request.session.worker.rank + 1
 
     def commits_to_come(self) -> Iterator[Session]:
-        """Each session once."""
+        """Yield each session once."""
         return iter(self._ring())
 
     def places(self) -> Mapping[Session, float]:
-        """Their places in the ring."""
+        """Return positions in the ring."""
         return {session: number for number, session in enumerate(self._ring())}
 
     def _ring(self) -> list[Session]:
@@ -88,15 +85,14 @@ class RankTurns(Turns):
 
 
 class TraceTurns(Turns):
-    """The turns of a trace, by the rank of the session's worker; when they are over there is no order.
+    """The turns of a trace, by worker rank.
 
-    The turn of a worker that has no session, or has spent its budget, passes on; so does a first pull when the session
-    has parameters already, as where the traced worker had to join again. A pull that is no turn (this worker had to
-    pull again) is served when its worker's turn comes, and leaves that turn to the commit.
+    Skips workers without session or budget, and first pulls of sessions with parameters. Extra pulls wait for a turn
+    without using it.
     """
 
     def __init__(self, live: Callable[[], Sequence[Session]], order: Order, name: str) -> None:
-        """`name` is the trace's, for the log and for errors."""
+        """`name`: for messages."""
         super().__init__(live)
         self._order = order
         self._name = name
@@ -107,7 +103,7 @@ class TraceTurns(Turns):
                 self._commits_of[turn].append(index)
 
     def begin_at(self, clock: int) -> None:
-        """Go on behind the turns that made this clock. Raises StartupError when the trace begins later."""
+        """Continue behind `clock`. Raises StartupError if the trace begins later."""
         first, order = max(1, clock), self._order
         if first < order.first_clock:
             raise StartupError(
@@ -120,11 +116,11 @@ class TraceTurns(Turns):
 
     @property
     def over(self) -> bool:
-        """Whether the trace has no more turns."""
+        """Whether the trace has ended."""
         return self._next >= len(self._order.turns)
 
     def now(self) -> Session | None:
-        """Whose turn it is, after those that pass on."""
+        """Return the current turn's session, after skips."""
         by_rank = self._by_rank()
         while not self.over:
             turn = self._order.turns[self._next]
@@ -135,7 +131,7 @@ class TraceTurns(Turns):
         return None
 
     def took(self, request: AnyRequest) -> None:
-        """A commit uses its worker's turn up; so does the first pull, unless its caller has gone."""
+        """End the turn on a matching commit or first pull."""
         if self.over or request.session is None:
             return
         rank = request.session.worker.rank
@@ -145,7 +141,7 @@ class TraceTurns(Turns):
             self._pass()
 
     def commits_to_come(self) -> Iterator[Session]:
-        """As the trace has them."""
+        """Yield sessions in the trace's order."""
         by_rank = self._by_rank()
         for index in range(self._next, len(self._order.turns)):
             turn = self._order.turns[index]
@@ -153,7 +149,7 @@ class TraceTurns(Turns):
                 yield session
 
     def places(self) -> Mapping[Session, float]:
-        """Turns until each one's next commit; infinite without one."""
+        """Return turns until each next commit, or infinity."""
         return {session: self._until(rank) for rank, session in self._by_rank().items()}
 
     def _until(self, rank: int) -> float:

@@ -1,1 +1,1 @@
-"""Who may do what, and the files that say so: tokens, certificates, and their reloading. Nothing here knows gRPC."""
+"""Tokens, certificates and their reloading; independent of gRPC."""

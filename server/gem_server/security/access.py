@@ -1,4 +1,4 @@
-"""Which role may make which call: one table, and the judgement by it."""
+"""Which role may make which call."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ PULL_WITH_SESSION = "Pull with a session_id"
 
 _WORKER, _OBSERVER = frozenset({Role.WORKER}), frozenset({Role.OBSERVER})
 
-# An operator may make every call; what is not named here (Control, reflection) only an operator.
+# Operators may make every call; unlisted calls are theirs alone.
 _MAY: Mapping[str, frozenset[Role]] = MappingProxyType(
     {
         "Join": _WORKER,
@@ -29,14 +29,14 @@ _MAY: Mapping[str, frozenset[Role]] = MappingProxyType(
 
 
 class Access:
-    """Judges callers by the tokens that are in force at the moment."""
+    """Authorises callers by the current tokens."""
 
     def __init__(self, tokens: Callable[[bool], Tokens]) -> None:
-        """`tokens(True)`: as they are in the file now, and not a moment ago."""
+        """`tokens(True)` must reread the file now; `tokens(False)` may lag."""
         self._tokens = tokens
 
     def check(self, call: str, authorization: str | None) -> None:
-        """Raise CREDENTIALS or ROLE unless the value of the metadata `authorization` allows this call."""
+        """Raise CREDENTIALS or ROLE unless `authorization` allows the call."""
         if authorization is None:
             raise Refusal(
                 Reason.CREDENTIALS,

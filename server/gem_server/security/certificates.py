@@ -1,4 +1,4 @@
-"""The server's certificate, its key, and the authority whose clients it takes."""
+"""TLS certificates."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from gem_server.security.reloading import UnusableFileError, read_text
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM texts that belong together, and a TLS context of them. `client_ca` None: clients need no certificate."""
+    """Matching PEM texts and their TLS context. `client_ca` None: no client certificates required."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -18,7 +18,7 @@ class Certificates:
 
 
 def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> Certificates:
-    """Read the files and see that they can be used. Raises UnusableFileError."""
+    """Read and validate the files. Raises UnusableFileError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     found = Certificates(
         read_text(certificate, "--tls-cert").encode(),

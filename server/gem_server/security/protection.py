@@ -1,4 +1,4 @@
-"""What protects a server, by its settings: TLS, client certificates, tokens."""
+"""TLS, client certificates and tokens, from the settings."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ from gem_server.settings import ServerSettings, is_loopback
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What stands between the network and the service; None where it was not asked for."""
+    """TLS and token checks; None: not configured."""
 
     certificates: Reloading[Certificates] | None
     access: Access | None
 
 
 def protect(settings: ServerSettings) -> Protection:
-    """Read what the settings name. Raises StartupError, which names the file and the fix."""
+    """Read the configured files. Raises StartupError."""
     try:
         certificates, tokens = _certificates(settings), _tokens(settings)
     except UnusableFileError as error:
@@ -28,13 +28,13 @@ def protect(settings: ServerSettings) -> Protection:
 
 
 def describe(settings: ServerSettings) -> str:
-    """What the log says about who may come in."""
+    """Describe the protection for the log."""
     encrypted = "with TLS" if settings.tls_cert is not None else "without TLS"
     return f"{encrypted}, {' and '.join(_asked_for(settings)) or 'no credentials'} asked for"
 
 
 def warning(settings: ServerSettings) -> str | None:
-    """What people must know who let in whoever comes; None: they do not."""
+    """Return a warning if remote clients need no credentials."""
     if _asked_for(settings) or is_loopback(settings.host):
         return None
     return (

@@ -1,4 +1,4 @@
-"""Files that may be replaced while the server runs: certificates are renewed, tokens are changed."""
+"""Files reloaded at run time: certificates, tokens."""
 
 import logging
 import threading
@@ -9,21 +9,20 @@ from typing import Generic, TypeVar
 
 Read = TypeVar("Read")
 
-# Looking costs a stat a file. A second is soon enough for a certificate, and rare enough for a slow network disk.
+# Interval of checks, each a stat per file.
 LOOK_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 class UnusableFileError(Exception):
-    """A file is not what it should be; the message names it, and the fix."""
+    """A file is invalid; the message names the fix."""
 
 
 class Reloading(Generic[Read]):
-    """What was made of some files, made again when one of them has changed. Thread-safe.
+    """A value read from files, reread on change. Thread-safe.
 
-    Files that cannot be used do not replace what was there: that is told once, and they are read again when they change
-    again. `read` makes the value and raises UnusableFileError; the first reading's error is the caller's to handle.
+    If `read` raises UnusableFileError, the old value stays; the constructor propagates it.
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], Read], clock: Callable[[], float] = monotonic) -> None:
@@ -36,7 +35,7 @@ class Reloading(Generic[Read]):
         self._value = read()
 
     def current(self, at_once: bool = False) -> Read:
-        """The newest value that could be made; `at_once`: of the files as they are now, not a second ago."""
+        """Return the newest valid value; `at_once`: check now."""
         with self._lock:
             now = self._clock()
             if at_once or now - self._looked_at >= LOOK_SECONDS:
@@ -56,7 +55,7 @@ class Reloading(Generic[Read]):
             logger.error("%s. What was read before stays in force", error)
             return
         if self._look() != found:
-            return  # replaced while they were read: they may not belong together, so look again
+            return  # replaced meanwhile: they may not match, retry
         self._seen, self._value = found, value
         logger.info("read again, because they changed: %s", names)
 
@@ -65,7 +64,7 @@ class Reloading(Generic[Read]):
 
 
 def read_text(path: Path, what: str) -> str:
-    """The file's text. Raises UnusableFileError."""
+    """Return the file's text. Raises UnusableFileError."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -75,7 +74,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """What differs when a file was written or replaced; None when it is not there."""
+    """Changes with the file; None: missing."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Bearer tokens: a file of them, and which role each one gives."""
+"""Bearer tokens and their roles."""
 
 import hmac
 import re
@@ -10,14 +10,14 @@ from pathlib import Path
 from gem_server.security.reloading import UnusableFileError, read_text
 
 MIN_CHARACTERS = 16
-# gRPC refuses a call whose metadata exceed 8 KiB.
+# gRPC limits metadata to 8 KiB.
 MAX_CHARACTERS = 1024
 # RFC 6750, section 2.1.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 class Role(Enum):
-    """What a caller is; what each role may call says the table in `access.py`."""
+    """A caller's role."""
 
     WORKER = "worker"
     OBSERVER = "observer"
@@ -25,13 +25,13 @@ class Role(Enum):
 
 
 class Tokens:
-    """The tokens of a file, kept as digests: the tokens themselves are in no dump and no log."""
+    """Tokens, stored as digests to keep them out of dumps and logs."""
 
     def __init__(self, tokens: Iterable[tuple[Role, str]]) -> None:
         self._digests = [(role, sha256(token.encode()).digest()) for role, token in tokens]
 
     def role_of(self, token: str) -> Role | None:
-        """The role that this token gives. The time it takes says nothing about the tokens."""
+        """Return the token's role. Constant time: compares all digests."""
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         found: Role | None = None
         for role, known in self._digests:
@@ -41,10 +41,7 @@ class Tokens:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Read a file of lines `ROLE TOKEN`; empty lines, and those that start with #, are skipped.
-
-    Raises UnusableFileError, which names the line and never shows what stands there.
-    """
+    """Read lines of `ROLE TOKEN`. Raises UnusableFileError, which never quotes the file."""
     found: dict[str, Role] = {}
     for number, line in enumerate(read_text(path, "--tokens").splitlines(), 1):
         words = line.split()

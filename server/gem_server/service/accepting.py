@@ -1,4 +1,4 @@
-"""Taking connections in at a listening socket of the server's own."""
+"""Accept loop of a listening socket."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from gem_server.service.refusal_log import RefusalLog
 
-# When there are no more descriptors: those that are open go on.
+# For example without free descriptors.
 _PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -21,10 +21,9 @@ async def accept_all(
     what: str,
     pause: float = 0.0,
 ) -> NoReturn:
-    """Hand every connection to `take`; while there is no room they are closed. `what`: what they are for, for the log.
+    """Pass connections to `take`, or close them while `has_room()` is false.
 
-    `listening` does not block; neither do the connections. After each connection the event loop has its turn, and
-    `pause` seconds pass: `sock_accept` returns at once while connections are waiting.
+    `listening` must be non-blocking. The sleep is required: `sock_accept` does not yield while connections are pending.
     """
     loop = asyncio.get_running_loop()
     refusals = RefusalLog()

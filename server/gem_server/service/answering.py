@@ -1,4 +1,4 @@
-"""What every call has in common: the gate, the session's life, and errors turned into status."""
+"""Admission, sessions and error mapping of calls."""
 
 import asyncio
 import logging
@@ -23,21 +23,21 @@ from gem_server.state.sessions import Session, Sessions
 Outcome = TypeVar("Outcome")
 Context: TypeAlias = ServicerContext[bytes, bytes]
 
-# What these say follows from the commits that were applied.
+# These reveal applied commits: send only once durable.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
 
 logger = logging.getLogger(__name__)
 
 
 class Gate:
-    """Whether calls are let in: not before the server is ready, and no new work while it drains."""
+    """Refuses calls before readiness and during drain."""
 
     def __init__(self) -> None:
         self.ready = False
         self.draining = False
 
     def check_ready(self) -> None:
-        """Raise STARTING while kernels are compiled and a checkpoint is read."""
+        """Raise STARTING before readiness."""
         if not self.ready:
             raise Refusal(
                 Reason.STARTING,
@@ -46,13 +46,13 @@ class Gate:
             )
 
     def check_not_draining(self) -> None:
-        """Raise DRAINING while the server shuts down."""
+        """Raise DRAINING during shutdown."""
         if self.draining:
             raise Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
 
 
 class Attendance:
-    """Which session a running call belongs to; while it runs the session cannot expire, and refusals are counted."""
+    """The session of a running call, which cannot expire meanwhile."""
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float], first_messages: FirstMessages) -> None:
         self._sessions = sessions
@@ -62,7 +62,7 @@ class Attendance:
         self._owes_an_answer = False
 
     def attend(self, session_id: bytes) -> Session:
-        """The session of this id, as the one that this call belongs to. Raises UNKNOWN_SESSION and the like."""
+        """Bind the call to a session. Raises MALFORMED, UNKNOWN_SESSION, or the session's end reason."""
         if len(session_id) != 16:
             raise Refusal(
                 Reason.MALFORMED,
@@ -78,7 +78,7 @@ class Attendance:
         return session
 
     async def idle(self, waiting: Awaitable[Outcome]) -> Outcome:
-        """Wait for the worker's next word: the call runs, but nothing says that the worker does."""
+        """Await the next message; the wait is not worker activity."""
         session = self.session
         if session is None:
             return await self._first_messages.wait(waiting)
@@ -90,13 +90,13 @@ class Attendance:
             session.idle_calls -= 1
 
     def answered(self) -> None:
-        """The worker has its answer. A call that just ends says nothing of it: so do connections that are given up."""
+        """Mark the request as answered. Not called when a call merely ends: abandoned ones do, too."""
         if self.session is not None and self._owes_an_answer:
             self._owes_an_answer = False
             self.session.worker.last_call = self._clock()
 
     def close(self, refused: bool) -> None:
-        """The call is over."""
+        """Release the session."""
         if self.session is not None:
             self.session.open_calls -= 1
             self.session.last_call = self._clock()
@@ -105,7 +105,7 @@ class Attendance:
 
 
 class Answering:
-    """Makes the context that each handler runs in."""
+    """Creates handlers' call contexts."""
 
     def __init__(
         self,
@@ -125,24 +125,24 @@ class Answering:
         self._running: set[Call] = set()
 
     def check_access(self, context: Context | LaneConnection, call: str) -> None:
-        """Raise CREDENTIALS or ROLE unless the caller may (still) make this call, where tokens are asked for."""
+        """Raise CREDENTIALS or ROLE without a sufficient token."""
         if self._access is not None:
             self._access.check(call, authorization(context.invocation_metadata()))
 
     def end_idle(self, refusal: Refusal) -> None:
-        """End every running call, but those whose answer is on its way."""
+        """End calls that are not streaming replies."""
         for call in self._running:
             if not call.streaming:
                 call.end(refusal.again())
 
     async def may_be_shown(self) -> None:
-        """Return when all that the server knows at this moment is as durable as promised. Raises DRAINING."""
+        """Wait until the state is durable. Raises DRAINING."""
         if self._shown is not None:
             await self._shown()
 
     @asynccontextmanager
     async def call(self, context: Context | LaneConnection) -> AsyncIterator[tuple[Call, Attendance]]:
-        """Run one call: what it raises becomes its status; what it held is given back before that is sent."""
+        """Run a call; an error becomes its status, sent after resources are released."""
         attendance = Attendance(self._sessions, self._clock, self.first_messages)
         call = Call()
         self._running.add(call)
@@ -153,7 +153,7 @@ class Answering:
                 yield call, attendance
             attendance.answered()
         except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
-            raise  # the caller has gone
+            raise  # disconnected
         except Exception as error:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
@@ -174,18 +174,17 @@ class Answering:
 
     @asynccontextmanager
     async def stream(self, context: Context) -> AsyncIterator[tuple[Call, Attendance]]:
-        """Run one call that has many answers.
+        """Run a streaming call.
 
-        The initial metadata goes ahead of them. If it went with the first answer, and `Call.end` interrupted just that
-        write, grpc.aio (1.85.1) would send it again with the status, core would refuse the batch, and the caller would
-        wait for ever.
+        Initial metadata goes first: if `Call.end` interrupts the write that carries it, grpc.aio (1.85.1) resends it
+        and the caller hangs.
         """
         await context.send_initial_metadata(())
         async with self.call(context) as (call, attendance):
             yield call, attendance
 
     async def unary(self, context: Context, answer: Callable[[Attendance], Awaitable[Message]]) -> bytes:
-        """Run one call that has one answer."""
+        """Run a call with one reply."""
         async with self.call(context) as (_, attendance):
             message = await answer(attendance)
             await self.may_be_shown()

@@ -1,4 +1,4 @@
-"""The Commit call: any number of commits, one after the other, over gRPC or on the lane."""
+"""The Commit call, over gRPC or the lane."""
 
 from contextlib import closing
 from typing import Protocol
@@ -22,13 +22,13 @@ from gem_server.state.sessions import Session
 
 
 class CommitTransport(PayloadWriter, Protocol):
-    """Moves the messages of one worker's commits: a gRPC stream, or a connection of the lane."""
+    """A gRPC stream or lane connection."""
 
     async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
-        """The message that begins a commit: its fields, and its chunk's offset and data. None: the worker is done."""
+        """Return a commit's first message, chunk offset and data; None: end."""
 
     async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
-        """Send `proceed`, and move chunks into the sink until the footer. Raises Refusal, and what `sink` raises."""
+        """Send `proceed`, then read chunks until the footer. Raises Refusal and the sink's errors."""
 
 
 class CommitStream:
@@ -40,12 +40,12 @@ class CommitStream:
         self._chunk_bytes = chunk_bytes
 
     async def serve(self, _: object, context: Context) -> None:
-        """One gRPC stream, until the worker ends it. An incomplete commit at its end is discarded."""
+        """Serve a gRPC stream."""
         async with self._answering.stream(context) as (call, attendance):
             await self._serve(GrpcTransport(context), context, call, attendance)
 
     async def serve_lane(self, connection: LaneConnection) -> None:
-        """One connection of the lane whose HELLO has come."""
+        """Serve a lane connection after HELLO."""
         async with self._answering.call(connection) as (call, attendance):
             self._answering.check_access(connection, "Commit")
             session = attendance.attend(connection.session_id)
@@ -60,7 +60,7 @@ class CommitStream:
             while (begun := await attendance.idle(transport.receive())) is not None:
                 self._answering.check_access(context, "Commit")  # a stream may outlive its token
                 await self._one_commit(transport, call, attendance, *begun)
-                # A drain ends idle streams; this one was busy when the drain began, and is idle from here on.
+                # A drain ends only idle streams.
                 self._answering.gate.check_not_draining()
         finally:
             session = attendance.session
@@ -85,7 +85,7 @@ class CommitStream:
         if not self._committing.is_next(session, header):
             applied = await self._committing.answer_repeat(session, call, header)
         else:
-            if data is None:  # it has yet to be sent
+            if data is None:
                 self._committing.admit(session, header)
             with await self._committing.stage(session, call, header) as staged:
                 applied = await self._receive(transport, staged, offset, data, footer)
@@ -125,7 +125,7 @@ class CommitStream:
         messages.put_verdict(applied.verdict, head.verdict)
         put_header(applied.reader, payload, head.parameters)
         if header.handle is not None and applied.reader.handle is not None:
-            with closing(applied.reader):  # the worker reads by itself
+            with closing(applied.reader):
                 head.parameters.shared_memory.CopyFrom(messages.handle_to(applied.reader.handle))
                 head.footer.byte_count = sent = payload.byte_count
                 await transport.write(head.SerializeToString(), b"", last=True)
@@ -146,7 +146,7 @@ class CommitStream:
 
 
 def _take_over(session: Session, call: Call) -> None:
-    """A session has one Commit call: the newest."""
+    """End the session's older Commit call."""
     if session.commit_call is not call:
         older, session.commit_call = session.commit_call, call
         if older is not None:

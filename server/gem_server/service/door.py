@@ -1,4 +1,4 @@
-"""The server's door: TLS with certificates that may change, and tokens that are judged before a request is read."""
+"""TLS with reloadable certificates, and token checks."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -18,11 +18,11 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for myp
 
 
 def server_credentials(certificates: Reloading[Certificates]) -> grpc.ServerCredentials:
-    """TLS 1.2 or newer. Each new connection gets the certificates of the moment; older ones stay as they are."""
+    """Return TLS credentials; new connections get the newest certificates."""
     first = given = certificates.current()
 
     def changed() -> Any:
-        """For gRPC, on a thread of its own, before each handshake: a configuration, or None for the same as before."""
+        """Runs on gRPC's threads before each handshake; None: unchanged."""
         nonlocal given
         newest = certificates.current()
         if newest is given:
@@ -40,7 +40,7 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls without the right token, before their requests are read. gRPC's health service stays open."""
+    """Checks tokens before requests are read; exempts the health service."""
 
     def __init__(self, access: Access, refusals: RefusalLog) -> None:
         self._access = access
@@ -51,7 +51,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Let the call through to its handler, or to one that refuses it."""
+        """Return the call's handler, or a refusing one."""
         details = handler_call_details
         if details.method.startswith(f"/{HEALTH}/"):
             return await continuation(details)
@@ -68,12 +68,12 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
             self._refusals.tell(host, f"a call from {address} was refused: {refusal.message}")
             await abort(context, refusal)
 
-        # Whatever kind the call is: of a stream, gRPC reads only what the handler asks for.
+        # Fits every kind: gRPC reads streams on demand.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def authorization(metadata: Any) -> str | None:
-    """The value of the metadata `authorization`, where there is one."""
+    """Return the `authorization` value."""
     for key, value in metadata or ():
         if key == "authorization":
             return value if isinstance(value, str) else value.decode("latin-1")
@@ -81,5 +81,5 @@ def authorization(metadata: Any) -> str | None:
 
 
 def address_of(context: Any) -> str:
-    """Where a call comes from, as people write it: gRPC says ipv4:10.0.0.2:4242, or ipv6:%5B::1%5D:4242."""
+    """Return the caller's address without gRPC's quoting."""
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -1,4 +1,4 @@
-"""What callers may cost before they have said who they are: nothing but the wait for their first message."""
+"""Limits calls before their first message."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -6,8 +6,7 @@ from typing import TypeVar
 
 from gem_server.errors import Reason, Refusal
 
-# Seconds that a caller has for its first message (of 2 MiB, over 0.6 Mbit/s); and while more than CROWD callers wait,
-# those that began first.
+# First-message timeouts: usual, and the oldest's while more than CROWD wait.
 PATIENCE_SECONDS, CROWDED_SECONDS = 30.0, 1.0
 CROWD = 128
 RETRY_SECONDS = 1.0
@@ -16,13 +15,13 @@ Message = TypeVar("Message")
 
 
 class FirstMessages:
-    """Bounds how long calls wait for their first message, up to 2 MiB of which gRPC may keep meanwhile."""
+    """Bounds waits for first messages, which occupy gRPC's buffers."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Timeout, None] = {}
 
     async def wait(self, reading: Awaitable[Message]) -> Message:
-        """The first message, which `reading` brings. Raises STALLED."""
+        """Return the first message. Raises STALLED."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS) as patience:
                 self._waiting[patience] = None

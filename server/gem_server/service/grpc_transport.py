@@ -1,4 +1,4 @@
-"""A gRPC stream as the transport of commits and parameters."""
+"""A gRPC stream as CommitTransport."""
 
 from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, take_apart
 from gemps.v1 import commit_pb2
@@ -41,7 +41,7 @@ class GrpcTransport:
 
 
 def take_chunk(sink: Assembler, message: commit_pb2.CommitRequest, offset: int, data: Buffer | None) -> Footer | None:
-    """Take in a message that follows `proceed`; its footer, if it has one. Raises Refusal, and what `sink` raises."""
+    """Process a message after `proceed`; return its footer, if any."""
     if message.HasField("header"):
         raise Refusal(
             Reason.OUT_OF_ORDER,

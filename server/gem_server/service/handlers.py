@@ -1,4 +1,4 @@
-"""Which method is served by what; messages go in and out as bytes, so that sizes are checked before parsing."""
+"""Method table; handlers check sizes before parsing."""
 
 import asyncio
 import traceback
@@ -37,7 +37,7 @@ def handlers(
     history: History,
     operations: Operations,
 ) -> Service:
-    """The service. To gRPC all requests are streams: it would wait for ever for the one request of another kind."""
+    """Return the service. Requests are streams: gRPC awaits unary ones without timeout."""
     one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": one(_given_first(first, membership.join)),
@@ -56,7 +56,7 @@ def handlers(
 
 
 def health_handlers(first: FirstMessages, health: Health) -> Service:
-    """The service of grpc.health.v1."""
+    """Return the grpc.health.v1 service."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Check": grpc.stream_unary_rpc_method_handler(_given_first(first, health.check)),
         "Watch": grpc.stream_stream_rpc_method_handler(_given_first(first, health.watch)),
@@ -65,7 +65,7 @@ def health_handlers(first: FirstMessages, health: Health) -> Service:
 
 
 def _given_first(first: FirstMessages, method: Method) -> Method:
-    """The method, given the call's one request."""
+    """Pass the call's only request to `method`."""
 
     async def serve(_: object, context: Any) -> Any:
         try:
@@ -80,11 +80,9 @@ def _given_first(first: FirstMessages, method: Method) -> Method:
 
 
 def _let_go(method: Method) -> Method:
-    """The method, such that a refusal leaves nothing of its call behind.
+    """Free a refused call's memory at once.
 
-    grpc.aio (1.85.1) ends a refused call by an exception, which it keeps beside the call's context. That exception
-    knows the frames that it passed through, and the error that it came from; and they know the context. In this circle
-    the refused message (up to 2 MiB), and all that was made of it, would stay until the garbage collector comes by.
+    grpc.aio (1.85.1) keeps the exception in a reference cycle with the context and the message (up to 2 MiB).
     """
 
     async def serve(request: Any, context: Any) -> Any:
@@ -93,9 +91,9 @@ def _let_go(method: Method) -> Method:
         except grpc.aio.AbortError as error:
             error.__context__ = None
             traceback.clear_frames(error.__traceback__)
-            del request, context  # of this frame, which cannot be cleared while it runs
+            del request, context  # clear_frames skips the running frame
             raise
         except (grpc.aio.InternalError, grpc.aio.UsageError):
-            raise asyncio.CancelledError from None  # the caller has gone; grpc.aio (1.85.1) would log a traceback
+            raise asyncio.CancelledError from None  # grpc.aio (1.85.1) would log a traceback
 
     return serve

@@ -1,4 +1,4 @@
-"""Health, for gRPC: grpc_health (1.85.1) lets one watcher that does not read hold up the end of the server."""
+"""Replaces grpc_health (1.85.1), where unread watches block shutdown."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ _States = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Serves Check and Watch for `services`; they serve when it is said so."""
+    """Serves Check and Watch for `services`."""
 
     def __init__(self, *services: str) -> None:
         self._services = services
@@ -27,19 +27,19 @@ class Health:
         self._watchers = 0
 
     def tell(self, *, serving: bool) -> None:
-        """Set the status that is reported from now on."""
+        """Set the reported status."""
         self._state = _States.SERVING if serving else _States.NOT_SERVING
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def check(self, raw: bytes, context: ServicerContext[bytes, bytes]) -> bytes:
-        """Whether a service serves."""
+        """Return a service's status."""
         if messages.parse(health_pb2.HealthCheckRequest, raw).service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return self._message(self._state)
 
     async def watch(self, raw: bytes, context: ServicerContext[bytes, bytes]) -> None:
-        """The same, and each change of it."""
+        """Stream a service's status on every change."""
         is_known = messages.parse(health_pb2.HealthCheckRequest, raw).service in self._services
         if self._watchers >= MAX_WATCHERS:
             told = f"{MAX_WATCHERS} callers watch already: use Check now and then, or watch later"

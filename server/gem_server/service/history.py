@@ -1,4 +1,4 @@
-"""The call GetHistory: how the run went so far."""
+"""GetHistory."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gem_server.telemetry.tensor_pi import Column
 
 
 class History:
-    """Serves GetHistory; `incarnation()` of the central variable."""
+    """Serves GetHistory."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class History:
         self._incarnation = incarnation
 
     async def get(self, raw: bytes, context: Context) -> bytes:
-        """The history, or what came after some moment."""
+        """Handle GetHistory."""
         return await self._answering.unary(context, lambda _: self._get(raw))
 
     async def _get(self, raw: bytes) -> history_pb2.GetHistoryResponse:
@@ -40,7 +40,7 @@ class History:
         return self.report(after)
 
     def report(self, after: float = 0.0) -> history_pb2.GetHistoryResponse:
-        """What ended after `after` seconds of training, as a message."""
+        """Return what ended later than `after` seconds of training."""
         self._telemetry.settle()
         history, tensors = self._telemetry.history, self._telemetry.tensor_pi
         return history_pb2.GetHistoryResponse(

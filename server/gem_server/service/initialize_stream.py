@@ -22,11 +22,11 @@ class InitializeStream:
         self._central = central
 
     async def serve(self, _: object, context: Context) -> bytes:
-        """One upload. Whoever is not the first is told so at once, in the midst of its upload if need be."""
+        """Receive an upload, unless another came first."""
         outcome = parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED
         async with self._answering.call(context) as (call, attendance):
             try:
-                # Here, and not only around the whole call, because the reason may be good news that has an answer.
+                # Nested: AlreadyInitializedError gets a reply, no status.
                 async with call.ending():
                     await self._receive(context, call, attendance)
             except AlreadyInitializedError:

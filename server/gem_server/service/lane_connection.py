@@ -1,8 +1,7 @@
-"""A connection of the lane at the server: the transport of one session's commits, and the context of its call.
+"""A lane connection: transport and call context of one session's commits.
 
-`gemps.lane` says which frame is legal. Before WELCOME a peer has a buffer for its HELLO, HELLO_SECONDS, and nothing
-else; after it, one small buffer, and the staging buffer that its commit was granted. What a connection does in one turn
-of the event loop is bounded by frames and by bytes. The event loop's thread only.
+A peer before WELCOME costs one HELLO buffer for HELLO_SECONDS at most. Frames and bytes per event-loop turn are
+bounded. Event-loop thread only.
 """
 
 import asyncio
@@ -37,23 +36,20 @@ from gem_server.errors import Refusal
 from gem_server.flow.committing import Footer
 from gem_server.service.grpc_transport import take_chunk
 
-# Seconds for the peer's HELLO, TLS handshake included.
+# Includes the TLS handshake.
 HELLO_SECONDS = 5.0
-# Seconds for which a peer that takes nothing of its reply may hold its connection.
+# For peers that do not read.
 WRITE_SECONDS = 60.0
-# The contract's distance of pings; as they may arrive closer, half of it is tolerated.
+# Minimum interval; half is tolerated, as pings bunch up.
 PING_SECONDS = 10.0
-# TCP keepalive as with gRPC: seconds without an acknowledgement, and of silence before a probe.
+# TCP keepalive, as gRPC's.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
-# Bytes of one turn: 4 MiB take some milliseconds; shorter turns cost processor time.
 _TURN_BYTES = 4 << 20
-# Frames of one turn, each of which takes some ten microseconds.
 _TURN_FRAMES = 64
-# After END, what the peer had sent by then is read and dropped: closing at once would reset the connection, and the
-# peer might lose the END. Bytes, and seconds.
+# After END, drain: an immediate close would reset the connection and could lose END.
 _LINGER_BYTES, _LINGER_SECONDS = 8 << 20, 1.0
 
-_DROPPED = memoryview(bytearray(64 << 10))  # for bytes to be discarded
+_DROPPED = memoryview(bytearray(64 << 10))
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 logger = logging.getLogger(__name__)
@@ -62,19 +58,10 @@ Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
 
 
 class LaneConnection:
-    """One connection, from `start` to its end.
+    """One connection; `connection` must be non-blocking.
 
-    Args:
-        connection: connected, and does not block.
-        tls: for a server with TLS.
-        check_hello: raises IllegalFrameError for a HELLO that is not meant for this server.
-        serve: the handler of a connection with a good HELLO. It is cancelled when the peer has gone.
-        on_illegal: called with the connection and the reason when the peer breaks the protocol.
-        on_end: called once, at the end.
-
-    Attributes:
-        session_id: as HELLO says.
-        task: the handler that runs, if one does.
+    `check_hello` raises IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection.
+    `on_illegal` gets the reason of a protocol violation.
     """
 
     def __init__(
@@ -106,25 +93,23 @@ class LaneConnection:
         self._to_drop = 0  # bytes, after END
         self._pinged_at = -PING_SECONDS
         self._timer: asyncio.TimerHandle | None = None
-        # Receiving: the message that begins a commit, then the chunks that go to a sink.
         self._begun: asyncio.Future[Message] = self._loop.create_future()
         self._sink: Assembler | None = None
         self._footer: asyncio.Future[Footer] | None = None
-        self._fields: commit_pb2.CommitRequest | None = None  # of the large message that is coming
-        # Sending: what the kernel has not taken yet.
+        self._fields: commit_pb2.CommitRequest | None = None  # of the large message in flight
         self._unsent: list[memoryview] = []
         self._drained: asyncio.Future[None] | None = None
-        self._moved = 0  # bytes since others had their turn
+        self._moved = 0  # bytes since the last yield
 
     def start(self) -> None:
-        """Begin to listen to the peer."""
+        """Start reading."""
         with suppress(OSError):
             _keep_alive(self._socket)
         self._limit_time(HELLO_SECONDS)
         self._loop.add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
-        """End it at once, and its handler."""
+        """Close at once and cancel the handler."""
         if self._is_over:
             return
         self._is_over = True
@@ -140,30 +125,26 @@ class LaneConnection:
         self._socket.close()
         self._on_end(self)
 
-    # --- the call's context, as gRPC's
-
     def peer(self) -> str:
-        """The caller's address, as gRPC writes it."""
+        """Return the address in gRPC's notation."""
         return self._peer
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        """The call's metadata."""
+        """Return the call's metadata."""
         return [("authorization", self._authorization)] if self._authorization else []
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
     ) -> NoReturn:
-        """End the connection with a status. Always raises grpc.aio.AbortError."""
+        """End with a status. Raises grpc.aio.AbortError."""
         if self._lane.state is State.HELLO:
             self._on_illegal(self, details)
         encoded = next((value for _, value in trailing_metadata), b"")
         self._end(encoded or _status(code.name, details))
         raise grpc.aio.AbortError
 
-    # --- the transport of commits: see CommitTransport
-
     def welcome(self, delta_bytes: int) -> None:
-        """Let the worker commit; its deltas have `delta_bytes` bytes."""
+        """Accept commits."""
         whole = delta_bytes if delta_bytes <= WHOLE_BYTES else 0
         self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
         self._limit_time(None)
@@ -206,8 +187,6 @@ class LaneConnection:
             self._moved = 0
             await asyncio.sleep(0)
 
-    # --- receiving
-
     def _on_readable(self) -> None:
         if not self._is_waiting_for_turn:
             self._turn()
@@ -232,7 +211,7 @@ class LaneConnection:
             self.close()
 
     def _handshake(self) -> bool:
-        """Go on with the TLS handshake; whether it is complete."""
+        """True when complete."""
         assert self._tls is not None
         try:
             self._tls.do_handshake()
@@ -244,9 +223,9 @@ class LaneConnection:
         return True
 
     def _receive(self) -> None:
-        """Take in what has come, as much of it as one turn allows."""
+        """Process one turn's input."""
         frames = taken = 0
-        is_drained = False  # the kernel has no more
+        is_drained = False
         while True:
             while not self._lane.missing and (frame := self._lane.next_frame()) is not None:
                 self._on_frame(frame)
@@ -277,12 +256,12 @@ class LaneConnection:
                 self._lane.received(count)
 
     def _wait_for_turn(self) -> None:
-        """Go on in the event loop's next turn: more may lie in a buffer of this process, of which it knows nothing."""
+        """Resume next turn: the selector cannot see data buffered in this process."""
         self._is_waiting_for_turn = True
         self._loop.call_soon(self._turn)
 
     def _drop(self) -> None:
-        """Read what the peer sent before it learned that its call has ended."""
+        """Discard input after END."""
         count = self._socket.recv_into(_DROPPED)
         self._to_drop -= count
         if not count or self._to_drop <= 0:
@@ -292,7 +271,7 @@ class LaneConnection:
         if frame.kind == Kind.MESSAGE and self._sink is not None:
             self._upload_goes_on(self._sink, frame)
         elif frame.kind == Kind.MESSAGE and self._lane.state is State.COMMITTING:
-            self._to_drop = _LINGER_BYTES  # the handler has given the upload up, and is about to end the call
+            self._to_drop = _LINGER_BYTES  # the handler is about to abort
         elif frame.kind == Kind.MESSAGE:
             self._commit_begins(frame)
         elif frame.kind == Kind.HELLO:
@@ -355,12 +334,10 @@ class LaneConnection:
                 self._footer.set_result(footer)
 
     def _upload_failed(self, error: Exception) -> None:
-        """The handler is about to end the call; nothing more is taken in."""
+        """Fail the handler."""
         self._to_drop = _LINGER_BYTES
         if self._footer is not None and not self._footer.done():
             self._footer.set_exception(error)
-
-    # --- ending
 
     async def _run(self) -> None:
         try:
@@ -373,14 +350,14 @@ class LaneConnection:
             self.close()
 
     def _break(self, reason: str) -> None:
-        """The peer broke the protocol: tell it, and close."""
+        """Close after a protocol violation."""
         self._on_illegal(self, reason)
         if self._is_secured:
             self._end(_status("INVALID_ARGUMENT", reason))
         self.close()
 
     def _end(self, status: bytes) -> None:
-        """Send END, unless a frame is torn, and drop what the peer has sent before it learns of it."""
+        """Send END, unless within a frame; drain uploads."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
         was_sending, is_torn = self._lane.state is State.COMMITTING, bool(self._unsent)
@@ -396,7 +373,7 @@ class LaneConnection:
         self._limit_time(_LINGER_SECONDS)
 
     def _check(self) -> None:
-        """Raise CancelledError in a handler whose connection is over."""
+        """Raise CancelledError if closed."""
         if self._is_over:
             raise asyncio.CancelledError
 
@@ -405,15 +382,13 @@ class LaneConnection:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self.close)
 
-    # --- sending
-
     def _put(self, kind: Kind, body: bytes) -> None:
         """Send a small frame."""
         self._unsent.append(memoryview(self._lane.header(kind, len(body)) + body))
         self._send()
 
     def _send(self) -> None:
-        """Send as much as the kernel takes."""
+        """Send what the kernel takes."""
         unsent = self._unsent
         moved = False
         try:
@@ -454,7 +429,7 @@ class LaneConnection:
 
 
 def _read_records(tls: ssl.SSLSocket, space: memoryview) -> int:
-    """Fill `space` as far as the peer has sent; a read gives one record, of 16 KiB at most. 0: the peer has ended."""
+    """Read several TLS records. 0: EOF."""
     count = tls.recv_into(space)
     with suppress(*_WOULD_BLOCK):
         while 0 < count < len(space) and (more := tls.recv_into(space[count:])):
@@ -483,7 +458,7 @@ def _keep_alive(connection: socket.socket) -> None:
 def _address(connection: socket.socket) -> str:
     try:
         name: Any = connection.getpeername()
-    except OSError:  # it has gone already
+    except OSError:  # disconnected
         return "unknown"
-    host, port = name[0].removeprefix("::ffff:"), name[1]  # which IPv4 goes by at an address for both
+    host, port = name[0].removeprefix("::ffff:"), name[1]  # IPv4-mapped
     return f"ipv6:{quote(f'[{host}]')}:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,4 +1,4 @@
-"""The lane's port: accepts connections, and lets those in that show a session of this server (lane.proto)."""
+"""The lane's port (lane.proto)."""
 
 import asyncio
 import logging
@@ -17,22 +17,16 @@ from gem_server.service.door import address_of
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.refusal_log import RefusalLog
 
-# Connections that have not shown a session yet. The oldest makes room for a newer one: workers show theirs at once.
+# Limit of connections before HELLO; beyond it the oldest is closed.
 MAX_STRANGERS = 256
-# Between two connections with TLS: a handshake takes up to 4 ms of processor time (RSA), so they get a fifth of a core.
+# A TLS handshake takes up to 4 ms (RSA); the pause limits them to a fifth of a core.
 HANDSHAKE_PAUSE_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)
 
 
 class LanePort:
-    """Takes connections from `open` to `close`; both on one event loop.
-
-    Args:
-        serve: the handler of a connection with a good HELLO.
-        incarnation: of this server.
-        certificates: where the ordinary port uses TLS: the lane does, too.
-    """
+    """Accepts connections, on one event loop; `serve` gets those with a valid HELLO."""
 
     def __init__(
         self,
@@ -46,12 +40,12 @@ class LanePort:
         self._refusals = RefusalLog()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._connections: dict[LaneConnection, None] = {}  # strangers, the oldest first, and sessions'
+        self._connections: dict[LaneConnection, None] = {}  # oldest first
         self._strangers: dict[LaneConnection, None] = {}
         self.port = 0
 
     def open(self, host: str, port: int) -> int:
-        """Listen at every address of the host; returns the port. Raises StartupError when it cannot be had."""
+        """Listen; return the port. Raises StartupError."""
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
@@ -59,7 +53,7 @@ class LanePort:
                     (name[0], self.port or port),
                     family=family,
                     backlog=socket.SOMAXCONN,
-                    # As gRPC does with an address that is all addresses.
+                    # As gRPC does.
                     dualstack_ipv6=name[0] == "::" and socket.has_dualstack_ipv6(),
                 )
                 self._listening.append(listening)
@@ -78,7 +72,7 @@ class LanePort:
         return self.port
 
     async def close(self, grace: float | None) -> None:
-        """End: calls that run may go on for `grace` seconds. Harmless a second time."""
+        """Stop within `grace` seconds. Idempotent."""
         for accepting in self._accepting:
             accepting.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
@@ -108,7 +102,7 @@ class LanePort:
                 on_illegal=self._on_illegal,
                 on_end=self._forget,
             )
-        except OSError:  # reset by its peer before TLS could begin
+        except OSError:
             accepted.close()
             return
         self._connections[connection] = self._strangers[connection] = None

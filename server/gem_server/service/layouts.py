@@ -1,7 +1,4 @@
-"""Layouts as they come with Join: one object for all sessions whose layouts are equal, and none decoded twice.
-
-One of 65 536 tensors takes 0.5 s to decode and 16 MB to keep, so large ones are decoded outside the event loop.
-"""
+"""Decodes Join's layouts; equal ones share an object."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -17,18 +14,15 @@ from gem_server.errors import Reason, Refusal
 from gem_server.service import messages
 
 _TENSORS_PATH = (layout_pb2.Layout.TENSORS_FIELD_NUMBER,)
-# Decoded on the event loop in 4 ms at most, that is some 500 tensors.
+# Largest layout decoded on the event loop (4 ms).
 SMALL_BYTES = 16 * 1024
-# Different layouts that may wait to be decoded, each of up to 2 MiB.
+# Queue limit; layouts have up to 2 MiB.
 MAX_WAITING = 16
 RETRY_SECONDS = 1.0
 
 
 class Layouts:
-    """Knows the layouts that sessions or the central variable hold, each by its newest serialisation.
-
-    `thread` decodes the large ones. The event loop's thread only.
-    """
+    """Interns layouts; `thread` decodes large ones. Event-loop thread only."""
 
     def __init__(self, thread: Executor) -> None:
         self._thread = thread
@@ -36,13 +30,13 @@ class Layouts:
         self._waiting: dict[bytes, asyncio.Future[Layout]] = {}
 
     def know(self, layout: Layout, source: bytes = b"") -> Layout:
-        """The object that stands for this layout: one that is known and equal, else this one. `source`: its digest."""
+        """Return the known equal layout, or else this one. `source`: its serialisation's SHA-256."""
         known = next((one for one in self._sources if one == layout), layout)
         self._sources[known] = source
         return known
 
     async def decode(self, raw: memoryview) -> Layout:
-        """The layout of these bytes. Raises LayoutError, FramingError, MALFORMED; TOO_MANY when others wait already."""
+        """Decode a layout. Raises LayoutError, FramingError, MALFORMED, TOO_MANY."""
         messages.check_size(layout_pb2.Layout, len(raw), MAX_CHUNK_BYTES)
         source = sha256(raw).digest()
         for layout, known in self._sources.items():
@@ -64,7 +58,7 @@ class Layouts:
         try:
             return self.know(await asyncio.shield(job), source)
         finally:
-            del job, raw  # or a refusal, whose frames these are, would keep the bytes until the garbage collector comes
+            del job, raw  # a refusal's traceback would keep the bytes alive
 
 
 def _decode(raw: memoryview) -> Layout:

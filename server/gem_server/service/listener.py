@@ -1,4 +1,4 @@
-"""The port: gRPC's server with the options of its channels, the door before it, health and reflection beside it."""
+"""The gRPC server."""
 
 import logging
 
@@ -15,11 +15,11 @@ from gem_server.service.health import Health
 from gem_server.service.refusal_log import RefusalLog
 
 MIB = 1024 * 1024
-# grpc.aio (1.85.1) logs a traceback when a caller goes while its answer is being sent, after the handler has returned.
+# grpc.aio (1.85.1) logs tracebacks for disconnected callers.
 logging.getLogger("grpc._cython.cygrpc").addFilter(
     lambda record: not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
 )
-# DESIGN.md section 3. The receive limit leaves room for a 2 MiB chunk and its header.
+# DESIGN.md section 3. Fits 2 MiB chunks.
 MAX_RECEIVE_BYTES = 2 * MIB + 64 * 1024
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
@@ -34,14 +34,13 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * MIB),
-    # Bounds the headers that one connection can make gRPC keep. A worker has three calls at most; a proxy that needs
-    # more streams opens more connections.
+    # Bounds header memory; a worker needs three.
     ("grpc.max_concurrent_streams", 128),
 )
 
 
 class Listener:
-    """Takes calls from `open` to `close`; both on one event loop. Until it is told, it says that nobody serves."""
+    """Serves gRPC, on one event loop."""
 
     def __init__(self, protection: Protection) -> None:
         self._protection = protection
@@ -50,11 +49,11 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened, and not closed since."""
+        """Whether the server is open."""
         return self._server is not None
 
     async def open(self, bind: str, first: FirstMessages, service: handlers.Service, with_reflection: bool) -> int:
-        """Listen; returns the port. Raises StartupError when the address cannot be had."""
+        """Listen; return the port. Raises StartupError."""
         protection = self._protection
         door = () if protection.access is None else (TokenInterceptor(protection.access, RefusalLog()),)
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
@@ -76,11 +75,11 @@ class Listener:
         return port
 
     def tell_health(self, *, serving: bool) -> None:
-        """What gRPC's health service says from now on."""
+        """Set the reported health."""
         self._health.tell(serving=serving)
 
     async def close(self, grace: float | None) -> None:
-        """End: calls that run may go on for `grace` seconds. Harmless a second time."""
+        """Stop within `grace` seconds. Idempotent."""
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None

@@ -1,4 +1,4 @@
-"""The calls Join, Heartbeat and Leave."""
+"""Join, Heartbeat and Leave."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Ports:
-    """Where this server listens, as far as it does by now; 0: nowhere."""
+    """This server's ports; 0: not listening."""
 
     ordinary: int = 0
     lane: int = 0
@@ -61,20 +61,19 @@ class Membership:
         self._clock = clock
         self._layouts = layouts
         self._local_steps = rule.worker_step.local_steps
-        # Of snapshots that follow from one another, or of local steps, a gradient of the older snapshot would undo what
-        # the newer one has.
+        # Otherwise the older snapshot's gradient would undo the newer one's progress.
         self._grants_overlap = rule.sends_parameters and self._local_steps == 1
 
     async def join(self, raw: bytes, context: Context) -> bytes:
-        """Become a worker of the run, or find out where an own session stands."""
+        """Create a session, or return its state."""
         return await self._answering.unary(context, lambda _: self._join(raw, address_of(context)))
 
     async def heartbeat(self, raw: bytes, context: Context) -> bytes:
-        """Keep a session alive, and say what was applied."""
+        """Keep a session alive."""
         return await self._answering.unary(context, lambda attendance: self._heartbeat(raw, attendance))
 
     async def leave(self, raw: bytes, context: Context) -> bytes:
-        """End a session. A complete commit of it is still applied."""
+        """End a session; complete commits still apply."""
         return await self._answering.unary(context, lambda attendance: self._leave(raw, attendance))
 
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
@@ -90,7 +89,7 @@ class Membership:
         try:
             session = self._sessions.join(asked, self._clock())
         except Refusal as refusal:
-            if refusal.retry_after is None:  # sent away for good
+            if refusal.retry_after is None:  # permanent
                 name = asked.worker_name
                 self._answering.refusals.tell(name, f"worker {name} may not join from {address}: {refusal}")
             raise
@@ -165,7 +164,7 @@ def _joining(request: session_pb2.JoinRequest, layout: Layout) -> Joining:
 
 
 def _choose(offered: Iterable[int]) -> WireType:
-    """The first of the offered wire types that this server speaks."""
+    """Return the first supported wire type."""
     wanted = list(offered) or [WireType.FLOAT32]
     for number in wanted:
         if number in _OFFERED:

@@ -1,4 +1,4 @@
-"""The calls of evaluators and operators: ReportEvaluation and Control."""
+"""ReportEvaluation and Control."""
 
 import logging
 import math
@@ -38,7 +38,7 @@ class Operations:
         self._run_seconds = run_seconds
 
     async def report_evaluation(self, raw: bytes, context: Context) -> bytes:
-        """Note an evaluator's result."""
+        """Record an evaluation."""
         return await self._answering.unary(context, lambda _: self._report_evaluation(raw))
 
     async def control(self, raw: bytes, context: Context) -> bytes:

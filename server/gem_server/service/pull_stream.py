@@ -30,7 +30,7 @@ class PullStream:
         self._chunk_bytes = chunk_bytes
 
     async def serve(self, raw: bytes, context: Context) -> None:
-        """One transfer of parameters, or the news that the caller has them."""
+        """Stream the parameters, or reply NotModified."""
         async with self._answering.stream(context) as (call, attendance):
             request = messages.parse(parameters_pb2.PullRequest, raw)
             if request.session_id:

@@ -1,4 +1,4 @@
-"""What the log says of refused callers: not a line for each, or one that tries again and again could fill the disk."""
+"""Rate-limited log of refusals."""
 
 import logging
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 LINE_SECONDS = 60.0
-# Names are the callers' own, so there may be any number: those beyond these, in a minute, share a line.
+# Clients choose names; excess ones share an entry.
 MAX_NAMES = 100
 _OTHERS = "others"
 
@@ -20,14 +20,14 @@ class _Told:
 
 
 class RefusalLog:
-    """Logs a caller's first refusal at once, then at most one line a minute, with how many were left out."""
+    """Logs each caller at most once a minute, with a count of suppressed lines."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._told: dict[str, _Told] = {}
 
     def tell(self, who: str, line: str) -> None:
-        """A call was refused. `who`: by what its caller is known; `line`: what there is to be said of it."""
+        """Log a refusal of caller `who`."""
         now = self._clock()
         if who not in self._told:
             self._forget(now)

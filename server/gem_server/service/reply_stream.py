@@ -1,4 +1,4 @@
-"""Streaming a snapshot to a worker: header, chunks, footer, straight from the arrays."""
+"""Streams snapshots to workers."""
 
 from typing import Protocol
 
@@ -11,14 +11,14 @@ from gem_server.flow.reading import Reader
 
 
 class PayloadWriter(Protocol):
-    """Sends the messages of a payload to one peer."""
+    """Sends payload messages to a peer."""
 
     async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
-        """Send a message in two pieces; `last`: it holds the footer. Returns when the transport has taken it."""
+        """Send a message in two pieces; returns once the transport accepted it."""
 
 
 def put_header(reader: Reader, payload: PayloadFormat, message: transfer_pb2.ParametersHeader, offset: int = 0) -> None:
-    """Announce in `message` what `send` is about to stream."""
+    """Write the header of what `send` streams."""
     message.version.incarnation = reader.version.incarnation
     message.version.clock = reader.version.clock
     message.wire_type = int(payload.wire_type)  # type: ignore[assignment]
@@ -39,16 +39,15 @@ async def send(
     chunk_bytes: int,
     offset: int = 0,
 ) -> int:
-    """Stream the payload from `offset` on, and close the reader; returns the bytes of tensors sent.
+    """Stream from `offset`, then close the reader; return tensor bytes sent. Raises SUPERSEDED.
 
-    `head` travels with the first chunk, and a footer in a message of its type with the last one. Raises SUPERSEDED when
-    a newer call takes the snapshot away.
+    `head` travels with the first chunk.
     """
     rest = reader.buffers + constants if payload.with_constants else reader.buffers
     splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset, COMPILED)
     try:
         reader.check()
-        # Chunks are encoded, summed and sent one after the other, while each is in the cache.
+        # Encode, checksum, send by chunk: cache locality.
         for message, data, last in payload_messages(splitter, chunk_field, payload.byte_count, head):
             await writer.write(message, data, last=last)
             reader.check()

@@ -1,4 +1,4 @@
-"""The Unix socket at which workers of this machine get the descriptors of their shared memory (shared_memory.proto)."""
+"""Passes shared memory to local workers (shared_memory.proto)."""
 
 import asyncio
 import errno
@@ -21,20 +21,18 @@ from gem_server.settings import MAX_SOCKET_PATH_BYTES
 from gem_server.shared_memory.regions import PAYLOAD_OFFSET, Region, SessionRegions
 from gem_server.state.sessions import Session, Sessions
 
-# Whoever connects says in this time who he is.
 REQUEST_SECONDS = 10.0
 MAX_REQUEST_BYTES = 256
-# Connections beside those of sessions: of workers that connect anew, and of whoever says nothing.
+# Reconnects and silent clients.
 SPARE_CONNECTIONS = 64
 
 logger = logging.getLogger(__name__)
 
 
 class SharedMemorySocket:
-    """Hands regions out from `open` to `close`; both on one event loop.
+    """Hands out regions, on one event loop.
 
-    A connection lives as long as its worker wants to use the regions. It ends with the session, and with a newer
-    connection of the same session. `on_release` is called when one has ended that had regions.
+    A connection ends with its session or the session's newer connection; `on_release` follows.
     """
 
     def __init__(
@@ -56,11 +54,11 @@ class SharedMemorySocket:
         sessions.on_end.append(self._end_of_session)
 
     def open(self) -> None:
-        """Listen. Raises StartupError when the path cannot be had."""
+        """Listen. Raises StartupError."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             _bind(listening, self.path)
-            # The session id is what is asked for; who may come near is for the folder to say.
+            # The session id authenticates; folder permissions restrict access.
             self.path.chmod(0o666)
             listening.listen(socket.SOMAXCONN)
             listening.setblocking(False)
@@ -72,7 +70,7 @@ class SharedMemorySocket:
         self._accepting = asyncio.create_task(accepting)
 
     async def close(self) -> None:
-        """Stop listening, end all connections, remove the socket's file. Harmless a second time."""
+        """Close everything and remove the socket. Idempotent."""
         if self._listening is None:
             return
         tasks = [*self._connections, *([self._accepting] if self._accepting is not None else [])]
@@ -115,20 +113,20 @@ class SharedMemorySocket:
             shared: list[Region] = [delta, *regions.snapshots]
             try:
                 socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
-                if delta.number == len(regions.snapshots) + 1:  # it asks for the first time
+                if delta.number == len(regions.snapshots) + 1:  # first request
                     name = session.worker.name
                     logger.info("worker %s shares memory", name, extra={"event": "shares-memory", "worker": name})
-                await loop.sock_recv(connection, 1)  # its end; whatever is said here ends it, too
+                await loop.sock_recv(connection, 1)  # EOF; data ends it, too
             except OSError:
-                pass  # the worker has gone
+                pass
             finally:
                 regions.close_delta(delta)
-                # The frame of a cancelled call waits for the garbage collector; the regions shall not.
+                # A cancelled call's frame would keep the regions alive.
                 del session, regions, delta, shared
                 self._on_release()
 
     def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
-        """The session that asks, and what it gets. Raises Refusal; OSError when there is no memory for it."""
+        """Raises Refusal; OSError if out of memory."""
         self._gate.check_not_draining()
         request = messages.parse(shared_memory_pb2.SharedMemoryRequest, raw, MAX_REQUEST_BYTES)
         session = self._sessions.get(request.session_id, self._clock())
@@ -172,7 +170,7 @@ def _bind(listening: socket.socket, path: Path) -> None:
 
 
 def _remove_remains(path: Path) -> None:
-    """Remove the socket of a server that was killed. Raises StartupError when it is something else, or in use."""
+    """Remove a dead server's socket. Raises StartupError if in use."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

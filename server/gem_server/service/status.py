@@ -1,4 +1,4 @@
-"""The calls GetStatus and WatchStatus: everything a dashboard shows, and no session ids."""
+"""GetStatus and WatchStatus; no session ids."""
 
 import asyncio
 import math
@@ -28,7 +28,6 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 MIN_INTERVAL_SECONDS = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
 MAX_WATCHERS = 64
-# After which a watcher that does not read gives its place back.
 UNREAD_SECONDS = 20.0
 RETRY_SECONDS = 5.0
 
@@ -51,7 +50,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The parts whose state is reported."""
+    """The reported components."""
 
     central: CentralVariable
     run: Run
@@ -74,16 +73,16 @@ class Status:
         self._answering = answering
         self._observed = observed
         self._clock = clock
-        self.watchers = 0  # callers of WatchStatus
+        self.watchers = 0
         self._made = b"", False
         self._made_at = -math.inf
 
     async def get(self, raw: bytes, context: Context) -> bytes:
-        """The status now."""
+        """Return the status."""
         return await self._answering.unary(context, lambda _: self._get(raw))
 
     async def watch(self, raw: bytes, context: Context) -> None:
-        """The status, again and again, until the run is finished and nobody is left; or the caller, who stays, goes."""
+        """Stream the status until the run is over, or without end if `stay` is set."""
         async with self._answering.stream(context):
             request = messages.parse(status_pb2.WatchStatusRequest, raw)
             interval = request.interval_seconds or DEFAULT_INTERVAL_SECONDS
@@ -108,7 +107,7 @@ class Status:
                 self.watchers -= 1
 
     async def _for_watchers(self) -> tuple[bytes, bool]:
-        """The answer to all who watch, and whether the run is over; made anew ten times a second at most."""
+        """The watchers' cached message, and whether the run is over."""
         if self._clock() - self._made_at >= MIN_INTERVAL_SECONDS:
             report = await self.shown()
             is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)
@@ -121,18 +120,18 @@ class Status:
         return status_pb2.GetStatusResponse(status=self.report())
 
     async def shown(self, *, with_histograms: bool = False) -> status_pb2.RunStatus:
-        """The status, once all that it tells of is as durable as was promised."""
+        """Return the status once it is durable."""
         report = self.report(with_histograms=with_histograms)
         await self._answering.may_be_shown()
         return report
 
     def report(self, *, with_histograms: bool = True) -> status_pb2.RunStatus:
-        """The whole status as a message; that of a thousand workers is half as large without a histogram of each."""
+        """Build the status; histograms can double its size."""
         seen, now = self._observed, self._clock()
         seen.telemetry.settle()
         live = {session.worker.name: session for session in seen.sessions.live()}
         workers = seen.sessions.workers.by_rank()
-        # Of those who train; when nobody does any more, of those who did.
+        # Live workers, or else all measured.
         measured = [worker for worker in workers if worker.telemetry.measured]
         training = [worker for worker in measured if worker.name in live] or measured
         statistics = [worker.telemetry.statistics for worker in training if worker.telemetry.statistics]
@@ -190,7 +189,7 @@ class Status:
         return report
 
     def _rate(self, now: float) -> float:
-        """Commits a second: lately, or over the whole training (of this process) when the run is finished."""
+        """Recent rate; once finished, the mean."""
         seconds = self._observed.run_seconds()
         if self._observed.run.state is RunState.FINISHED and seconds > 0:
             return self._observed.run.commits_of_process / seconds

@@ -1,4 +1,4 @@
-"""The one table that turns domain errors into gRPC status, with google.rpc.ErrorInfo and RetryInfo."""
+"""Maps errors to gRPC status."""
 
 import asyncio
 import logging
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 
 DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
-# Trailers beyond 8 KiB break some clients; the message is sent twice (percent-encoded as grpc-message, and in the
-# details).
+# Sent twice; trailers over 8 KiB break some clients.
 MAX_MESSAGE_BYTES = 1024
 MAX_METADATA_BYTES = 512
-# A damaged transfer is worth sending again at once.
 CHECKSUM_RETRY_SECONDS = 0.1
-# In which a peer must take a call's status; it waits behind messages that the peer has not read.
+# Timeout; a status queues behind unread messages.
 STATUS_SECONDS = 20.0
 
 _CODES: dict[Reason, grpc.StatusCode] = {
@@ -83,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_refusal(error: Exception) -> Refusal:
-    """The refusal that an exception stands for; INTERNAL, with nothing of its insides, for one that is our bug."""
+    """Convert an error; bugs become INTERNAL without details."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, CoreError | FramingError):
@@ -94,7 +92,7 @@ def as_refusal(error: Exception) -> Refusal:
 
 
 async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refusal: Refusal) -> NoReturn:
-    """End the call with the refusal's status and details. Raises CancelledError when the caller has gone."""
+    """Send the refusal. Raises CancelledError after disconnection."""
     code = _CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message)

@@ -1,33 +1,21 @@
-"""Memory with a descriptor that another process can be given: a Linux memfd, sealed before anybody else sees it.
-
-A file on a tmpfs could be truncated by whoever has it open, and the next access would kill the server (SIGBUS). The
-size of these cannot change any more, whoever tries.
-"""
+"""Linux memfd of sealed size: without seals, truncation by a peer would kill the server (SIGBUS)."""
 
 import fcntl
 import mmap
 import os
 import sys
 
-# Linux; Python 3.11's fcntl knows all but the last, which came with Linux 5.1.
+# Python 3.11's fcntl lacks FUTURE_WRITE (Linux 5.1).
 _ADD_SEALS = 1033
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
 _SIZE_IS_FIXED = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
 
 
 class MemoryFile:
-    """Memory of a fixed size, all zeros at first. Pages are taken when they are first written to.
+    """Zeroed memory of `size` bytes, allocated on first write.
 
-    Args:
-        name: what the process's memory maps call it.
-        size: bytes, at least 1.
-        others_write: whether others may map it for writing; if so this process maps it read-only.
-
-    Attributes:
-        map: this process's mapping; it stays valid as long as anything made of it.
-
-    Raises:
-        OSError: this system has no such memory, or no more of it, or no more descriptors.
+    `others_write`: peers may write, and this process maps it read-only. `map` stays valid while referenced. Raises
+    OSError if unsupported or if memory or descriptors run out.
     """
 
     def __init__(self, name: str, size: int, *, others_write: bool) -> None:
@@ -42,7 +30,7 @@ class MemoryFile:
                 self.map = mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ)
             else:
                 self.map = mmap.mmap(self._descriptor, size)
-                # This mapping stays writable; no other can be made, and no write(2) goes through.
+                # This mapping stays writable; new writable mappings and write(2) are refused.
                 fcntl.fcntl(self._descriptor, _ADD_SEALS, _SIZE_IS_FIXED | _SEAL_FUTURE_WRITE)
         except BaseException:
             os.close(self._descriptor)
@@ -50,10 +38,10 @@ class MemoryFile:
 
     @property
     def descriptor(self) -> int:
-        """What another process is given. Valid while this object lives."""
+        """Descriptor for peers, valid while this object lives."""
         return self._descriptor
 
     def __del__(self) -> None:
-        # What is called when the last user lets go: one may be copying out of it on another thread.
+        # In __del__, since another thread may still be copying.
         if hasattr(self, "map"):
             os.close(self._descriptor)

@@ -1,8 +1,7 @@
-"""The regions of one session: one that its worker writes deltas to, and one for each snapshot that the server keeps.
+"""A session's shared memory.
 
-A delta region is as trustworthy as a network: what lies there may be anything, and change at any moment. So it is
-copied, and judged while it is copied (`gem_core.checked_copy`). A snapshot region *is* the session's snapshot (s_w):
-the worker reads it where it lies, and cannot write to it.
+Deltas are untrusted and may change during reads: `gem_core.checked_copy` validates while copying. Snapshot regions
+*are* the snapshots (s_w).
 """
 
 from itertools import count
@@ -14,12 +13,12 @@ from gem_core import Layout
 from gem_server.shared_memory.memory_file import MemoryFile
 from gem_server.state.central_variable import Handle, Version
 
-# Where a payload starts in its region: behind the stamp, and at the border of a cache line.
+# After the stamp, aligned to a cache line.
 PAYLOAD_OFFSET = 64
 
 
 class Region:
-    """A payload of the layout, FLOAT32 and BUFFERs, in memory that is shared."""
+    """FLOAT32 parameters, then BUFFERs."""
 
     def __init__(self, number: int, layout: Layout, *, worker_writes: bool) -> None:
         self.number = number
@@ -40,11 +39,7 @@ class Region:
 
 
 class DeltaRegion(Region):
-    """Where the worker writes its deltas; here it can only be read.
-
-    Attributes:
-        parameters: float32[parameter_count]. They may be anything, and change while they are read.
-    """
+    """Deltas, read-only here; `parameters` (float32[parameter_count]) may change during reads."""
 
     def __init__(self, number: int, layout: Layout) -> None:
         super().__init__(number, layout, worker_writes=True)
@@ -54,11 +49,7 @@ class DeltaRegion(Region):
 
 
 class SnapshotRegion(Region):
-    """Where a snapshot lies; the worker can only read it.
-
-    Attributes:
-        parameters: float32[parameter_count], in place.
-    """
+    """A snapshot; `parameters`: float32[parameter_count], in place."""
 
     def __init__(self, number: int, layout: Layout) -> None:
         super().__init__(number, layout, worker_writes=False)
@@ -68,23 +59,18 @@ class SnapshotRegion(Region):
         self._stamp: NDArray[np.uint64] = np.frombuffer(self.file.map, np.uint64, 2)
 
     def will_change(self) -> None:
-        """From now on it holds no version: a worker that reads it all the same can tell."""
+        """Invalidate the stamp before a change, so that readers detect it."""
         self._stamp[1] = 0
 
     def publish(self, version: Version, buffers: bytes) -> None:
-        """The parameters are those of `version`, and these are its BUFFERs."""
+        """Write the BUFFERs, then stamp the region with `version`."""
         self.rest[:] = buffers
         self._stamp[0] = version.incarnation
         self._stamp[1] = version.clock
 
 
 class SessionRegions:
-    """What one session was given.
-
-    Attributes:
-        delta: the newest delta region; None when its connection has ended.
-        snapshots: one for each snapshot that the session keeps.
-    """
+    """A session's regions; `delta` is None after disconnection."""
 
     def __init__(self, layout: Layout, snapshots: int) -> None:
         self._layout = layout
@@ -93,11 +79,11 @@ class SessionRegions:
         self.snapshots = tuple(SnapshotRegion(next(self._numbers), layout) for _ in range(snapshots))
 
     def new_delta(self) -> DeltaRegion:
-        """A fresh delta region, in place of the one before: whoever has that can do nothing with it any more."""
+        """Replace the delta region."""
         self.delta = DeltaRegion(next(self._numbers), self._layout)
         return self.delta
 
     def close_delta(self, region: DeltaRegion) -> None:
-        """Let go of it, if it is still the newest."""
+        """Drop `region` if it is the newest."""
         if self.delta is region:
             self.delta = None

@@ -1,4 +1,1 @@
-"""What the server knows: the central variable, sessions and workers, the ledger, the run. No gRPC, no clock, no I/O.
-
-Everything here is touched from the event loop's thread only. Times are monotonic seconds, handed in.
-"""
+"""The server's state. No I/O. Event loop thread only."""

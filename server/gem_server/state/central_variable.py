@@ -1,7 +1,6 @@
-"""The central variable: the run's parameters, and the version they have.
+"""The run's parameters and version.
 
-Knows arrays and versions. Refuses to know sessions, queues, files and the wire. Not thread-safe: the one applying task
-writes it (from the event loop, or from the kernel's thread while the event loop leaves it alone).
+Written by the applying task only: from the event loop, or from the kernel thread.
 """
 
 import secrets
@@ -15,7 +14,7 @@ from gem_core import Layout, Statistics, UpdateRule, WorkerState
 
 
 class Version(NamedTuple):
-    """(incarnation, clock): clocks of different incarnations cannot be compared. Clock 0: no parameters yet."""
+    """(incarnation, clock). Clocks of different incarnations are not comparable; clock 0: no parameters."""
 
     incarnation: int
     clock: int
@@ -23,7 +22,7 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A payload in shared memory, as server and worker name it; see `SharedMemoryHandle`."""
+    """A payload in shared memory."""
 
     region: int
     offset: int
@@ -31,30 +30,29 @@ class Handle:
 
 
 class Published(Protocol):
-    """Memory in which a worker itself reads the snapshot that lies there."""
+    """Shared memory with a snapshot that a worker reads."""
 
     @property
     def parameters(self) -> NDArray[np.float32]:
-        """The place for them, float32[parameter_count]."""
+        """Float32[parameter_count]."""
 
     @property
     def handle(self) -> Handle:
-        """Where the whole payload is."""
+        """Location of the payload."""
 
     def will_change(self) -> None:
-        """What lies there is of no version from now on."""
+        """Invalidate the contents."""
 
     def publish(self, version: Version, buffers: bytes) -> None:
-        """It is of this version, with these BUFFERs."""
+        """Set the contents' version and BUFFERs."""
 
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """Parameters that are known to be of one version, in full precision.
+    """Parameters of one version.
 
-    `parameters` are float32[parameter_count], written in place, one array for as long as the snapshot lives (or until
-    it moves to memory that the worker reads, too: `published`); `buffers` are the bytes of all BUFFERs, in layout order
-    (an immutable object that is shared, never written).
+    `parameters`: float32[parameter_count], written in place, replaced only on a move to shared memory. `buffers`: all
+    BUFFERs, in layout order.
     """
 
     parameters: NDArray[np.float32]
@@ -63,12 +61,12 @@ class Snapshot:
     published: Published | None = None
 
     def will_change(self) -> None:
-        """The parameters are about to be written."""
+        """Announce a write of the parameters."""
         if self.published is not None:
             self.published.will_change()
 
     def becomes(self, version: Version, buffers: bytes) -> None:
-        """The parameters were written: they are those of `version`."""
+        """Set the version that was written."""
         self.version = version
         self.buffers = buffers
         if self.published is not None:
@@ -76,11 +74,10 @@ class Snapshot:
 
 
 class CentralVariable:
-    """theta, float32[parameter_count], with the BUFFERs and CONSTANTs beside it as bytes in layout order."""
+    """Theta, float32[parameter_count], with BUFFERs and CONSTANTs (bytes, in layout order)."""
 
     def __init__(self) -> None:
-        # Random, so that a directory restored from a backup cannot repeat one; 63 bits, so that it fits every
-        # language's signed integer; never 0, which means "unset" on the wire.
+        # Random: a restored backup must not repeat it. Fits int64; 0 means unset on the wire.
         self.incarnation = secrets.randbits(62) + 1
         self.clock = 0
         self.layout: Layout | None = None
@@ -96,7 +93,7 @@ class CentralVariable:
     def bind(
         self, layout: Layout, parameters: NDArray[np.float32], buffers: bytes, constants: bytes, clock: int = 1
     ) -> None:
-        """Take the first parameters (the arrays are kept, not copied), or recovered ones at their clock."""
+        """Set first or recovered parameters, without a copy."""
         if self.layout is not None:
             raise RuntimeError("the central variable is bound already")
         self.layout = layout
@@ -106,11 +103,11 @@ class CentralVariable:
         self.clock = clock
 
     def apply(self, rule: UpdateRule, state: WorkerState, delta: NDArray[np.float32], staleness: int) -> Statistics:
-        """Run the rule; the clock is not touched (see `advance`). May run outside the event loop's thread."""
+        """Run the rule, without `advance`. May run on any thread."""
         return rule.commit(self.parameters, state, delta, staleness)
 
     def advance(self, buffers: bytes) -> Version:
-        """Make the next version, with the newest commit's BUFFERs."""
+        """Advance the clock; set BUFFERs."""
         self.buffers = buffers
         self.clock += 1
         return self.version

@@ -1,4 +1,4 @@
-"""Evaluators' results: the newest, the best by accuracy, and their curve, in bounded memory."""
+"""Evaluation results, in bounded memory."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ MAX_CURVE = 512
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Loss and accuracy (0 to 1) of one version on test data; `run_seconds` since training started."""
+    """Loss and accuracy (0 to 1) of a version; `run_seconds`: seconds of training."""
 
     version: Version
     loss: float
@@ -20,7 +20,7 @@ class Evaluation:
 
 
 class Evaluations:
-    """What was reported so far."""
+    """Newest, best (by accuracy) and curve."""
 
     def __init__(self) -> None:
         self.newest: Evaluation | None = None
@@ -28,7 +28,7 @@ class Evaluations:
         self.curve: list[Evaluation] = []
 
     def report(self, evaluation: Evaluation) -> bool:
-        """Note one; whether it is the best so far."""
+        """Add a result; return whether it is best."""
         self.newest = evaluation
         is_best = self.best is None or evaluation.accuracy > self.best.accuracy
         if is_best:

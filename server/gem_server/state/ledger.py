@@ -1,7 +1,6 @@
-"""The ledger: which commit of each session was applied last, and what it was told. It makes commits exactly-once.
+"""Ledger of each session's last applied commit, for exactly-once commits.
 
-Knows nothing of sessions being alive: an entry outlives its session, and is saved in checkpoints, because the retry of
-a commit may come after either has gone. Not thread-safe; the event loop's thread only.
+Entries outlive sessions and are in checkpoints, for late retries.
 """
 
 from collections import OrderedDict
@@ -14,7 +13,7 @@ from gem_server.state.run import RunState
 
 
 class Content(NamedTuple):
-    """What makes two commits of one sequence the same: wire type (its number), payload bytes, CRC32C."""
+    """Identifies a repeat: wire type, payload bytes, CRC32C."""
 
     wire_type: int
     byte_count: int
@@ -22,7 +21,7 @@ class Content(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The server's answer to an applied commit."""
+    """The reply to an applied commit."""
 
     sequence: int
     version: Version
@@ -35,7 +34,7 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One session's line: written by the applying task alone."""
+    """One session's entry."""
 
     worker_name: str
     last_applied: int = 0
@@ -45,13 +44,13 @@ class Entry:
 
 @dataclass(slots=True)
 class Ledger:
-    """Entries by session id, the oldest dropped beyond `capacity` unless they are in use."""
+    """Entries by session id; beyond `capacity`, drops the oldest."""
 
     capacity: int
     entries: OrderedDict[bytes, Entry] = field(default_factory=OrderedDict)
 
     def open(self, session_id: bytes, worker_name: str, in_use: set[bytes]) -> Entry:
-        """The session's entry, made if there is none. Entries of `in_use` sessions are never dropped."""
+        """Return the session's entry, new if missing. Keeps `in_use` ones."""
         entry = self.entries.get(session_id)
         if entry is None:
             entry = self.entries[session_id] = Entry(worker_name)
@@ -60,7 +59,7 @@ class Ledger:
         return entry
 
     def find(self, session_id: bytes) -> Entry | None:
-        """The session's entry, if it is known."""
+        """Return the session's entry, if known."""
         return self.entries.get(session_id)
 
     def _drop_oldest(self, in_use: set[bytes]) -> None:
@@ -74,7 +73,7 @@ class Ledger:
 
 
 def record(entry: Entry, content: Content, verdict: Verdict) -> None:
-    """Note that a commit was applied. The sequence must be the next one; anything else is our bug."""
+    """Record an applied commit, the next in sequence."""
     if verdict.sequence != entry.last_applied + 1:
         raise AssertionError(f"sequence {verdict.sequence} applied after {entry.last_applied}")
     entry.last_applied = verdict.sequence

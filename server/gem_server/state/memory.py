@@ -1,9 +1,7 @@
-"""What the model's vectors may take, promised before it is taken.
+"""Memory budget of the model's vectors. Allocates nothing.
 
-    total = central variable + staging buffers + 2 shared snapshots + the rule's vectors of the run
-            + the vectors of each worker + the layouts, equal ones once
-
-Counts promises, not pages: nothing is allocated here. The event loop's thread only.
+total = central variable + staging buffers + 2 shared snapshots + the rule's run vectors + worker vectors
+        + distinct layouts
 """
 
 from collections.abc import Iterable
@@ -15,16 +13,14 @@ from gem_server.errors import Reason, Refusal
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
 RETRY_SECONDS = 10.0
-# Staging buffers where nobody has said how many: so many, and of a small model as many as take this much. With one for
-# each worker nobody waits for a buffer, which costs the server more than the rest of a small commit.
+# By default; of small models, as many as fit in SMALL_BUFFERS_BYTES.
 DEFAULT_BUFFERS = 4
 SMALL_BUFFERS_BYTES = 1 << 20
-# What a buffer of the smallest models counts as.
 _LEAST_BYTES = 1 << 12
 
 
 def count_buffers(wanted: int, layout: Layout | None) -> int:
-    """How many staging buffers there are of the setting `--staging-buffers` (0: unset); None: of no model yet."""
+    """Return the number of staging buffers for `--staging-buffers`."""
     if wanted or layout is None:
         return wanted or DEFAULT_BUFFERS
     vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
@@ -33,7 +29,7 @@ def count_buffers(wanted: int, layout: Layout | None) -> int:
 
 @dataclass(slots=True)
 class MemoryBudget:
-    """Promises against a limit, in bytes. `staging_buffers`: the setting; `more_buffers`: those beside them."""
+    """Reserved bytes. `staging_buffers`: the setting; `more_buffers`: additional ones."""
 
     limit: int
     staging_buffers: int
@@ -46,20 +42,14 @@ class MemoryBudget:
     _bound: int | None = None
 
     def model_bytes(self, layout: Layout) -> int:
-        """What the model costs with no worker: theta, the staging buffers, two shared snapshots, buffers, constants.
-
-        And the vectors that the update rule keeps of the run (gem: none).
-        """
+        """Return the bytes without workers."""
         vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
         rules = FLOAT32_BYTES * layout.parameter_count * self.vectors_per_run
         buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
         return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules + layout.constant_bytes
 
     def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
-        """What one worker costs: the vectors of the update rule (gem: snapshot and moment), and its BUFFERs.
-
-        With overlap there is one snapshot more.
-        """
+        """Return the bytes per worker."""
         vectors = self.vectors_per_worker + overlap
         return FLOAT32_BYTES * layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
 
@@ -70,20 +60,16 @@ class MemoryBudget:
         return model + sum(self._workers.values()) + _bytes_of(self._layouts.values())
 
     def bind(self, layout: Layout) -> None:
-        """The run's layout is settled."""
+        """Set the run's layout."""
         self._bound = self.model_bytes(layout)
         self._models.clear()
 
     def promise(
         self, session_id: bytes, layout: Layout, *, overlap: bool = False, instead_of: bytes | None = None
     ) -> None:
-        """Set a worker's vectors aside, in place of another session's if that is to go.
-
-        Raises MEMORY, with the numbers: with a time to retry when the worker would fit if others left, without when the
-        model can never fit.
-        """
+        """Reserve a worker's vectors, instead of another's. Raises MEMORY, retryable if that fits alone."""
         model = self._bound
-        if model is None:  # each upload of first parameters brings its own constants
+        if model is None:  # uploads have separate constants
             model = self.model_bytes(layout) + layout.constant_bytes * count_buffers(self.staging_buffers, None)
         worker = self.worker_bytes(layout, overlap=overlap)
         going = (session_id, instead_of)
@@ -111,7 +97,7 @@ class MemoryBudget:
             self._models[session_id] = model
 
     def release(self, session_id: bytes) -> None:
-        """A session ended."""
+        """Release a session's reservation."""
         self._workers.pop(session_id, None)
         self._models.pop(session_id, None)
         self._layouts.pop(session_id, None)

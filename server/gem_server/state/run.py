@@ -1,9 +1,6 @@
-"""The run: its state, its budget, and the learning rate to use next.
+"""The run's state, budget and learning rate.
 
-    WAITING (no parameters, or fewer than min_workers) -> TRAINING -> FINISHED
-
-Refuses to know sessions and queues: whoever changes what the run depends on calls one of its methods. The event loop's
-thread only.
+WAITING (no parameters, or fewer than min_workers) -> TRAINING -> FINISHED
 """
 
 import math
@@ -18,7 +15,7 @@ from gem_server.state.workers import Worker
 
 
 class RunState(StrEnum):
-    """Where the run stands, for one worker or as a whole."""
+    """State of run or worker."""
 
     WAITING = "waiting"
     TRAINING = "training"
@@ -27,14 +24,14 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When the run is finished: applied commits a worker, passes a worker, applied commits in all; 0: no such limit."""
+    """Limits; steps and epochs are per worker; 0: none."""
 
     steps: int = 0
     epochs: float = 0.0
     commits: int = 0
 
     def limit_of(self, steps_per_epoch: int) -> int | None:
-        """Applied commits that one worker may make; None: only it can tell, or there is no such limit."""
+        """Return a worker's commits; None: unlimited or unknown."""
         limits = [self.steps] if self.steps else []
         if self.epochs and steps_per_epoch:
             limits.append(math.ceil(self.epochs * steps_per_epoch))
@@ -42,10 +39,9 @@ class Budget:
 
 
 class Run:
-    """State, budget and identity (the same after every restart) of the run.
+    """State, budget and identity (kept across restarts).
 
-    A complete commit reserves its part of the budget when it enters the queue, so that a complete commit is always
-    applied: `reserve` may refuse, `applied` may not.
+    Queueing a commit reserves budget: `reserve` may raise, `applied` must not.
     """
 
     def __init__(self, budget: Budget, schedule: EtaSchedule, min_workers: int) -> None:
@@ -53,9 +49,9 @@ class Run:
         self.schedule = schedule
         self.min_workers = min_workers
         self.commits = 0
-        self.commits_before = 0  # of `commits`, those that earlier processes of the run applied
+        self.commits_before = 0  # applied by earlier processes
         self.reserved = 0
-        self._left = 0  # commits that the workers' own budgets have room for, of those that take part
+        self._left = 0  # of participating workers
         self.started = False
         self.finished_because: str | None = None
         self.identity = secrets.token_hex(8)
@@ -63,46 +59,40 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """The state of the run as a whole."""
+        """State of the run."""
         if self.finished_because is not None:
             return RunState.FINISHED
         return RunState.TRAINING if self.started else RunState.WAITING
 
     def state_for(self, worker: Worker) -> RunState:
-        """The state as it concerns one worker: FINISHED as soon as its own budget is spent."""
+        """FINISHED once the worker's budget is spent."""
         return RunState.FINISHED if worker.done else self.state
 
     @property
     def next_eta(self) -> float:
-        """The learning rate for the next delta."""
+        """Learning rate of the next delta."""
         return self.schedule.at(self.commits, self.expected_commits)
 
     @property
     def expected_commits(self) -> int:
-        """Commits that the run ends with if no other worker comes or goes; 0: no budget says.
-
-        The sum of what the budgets of the participating workers have left, limited by the budget of the run.
-        """
+        """Commits at the run's end, with the present workers; 0: unknown."""
         has_limits = self.budget.steps or self.budget.epochs
         ends = (self.budget.commits, self.commits + self._left if has_limits else 0)
         return min(filter(None, ends), default=0)
 
     @property
     def commits_of_process(self) -> int:
-        """Commits that this process applied."""
+        """Commits applied by this process."""
         return self.commits - self.commits_before
 
     def consider_start(self, has_parameters: bool, workers: int) -> None:
-        """Begin training once there are parameters and enough workers (live ones, and any that are done already).
-
-        A run that was finished before this process stays as it is, however many come.
-        """
+        """Start with parameters and enough workers (live or done)."""
         if not self.started and self.finished_because is None and has_parameters and workers >= self.min_workers:
             self.started = True
             self._changed()
 
     def check_limit(self, steps_per_epoch: int) -> None:
-        """Raise MALFORMED when eta follows the workers' budgets, and this worker does not say what its own is."""
+        """Raise MALFORMED if eta needs this worker's unknown budget."""
         if self.schedule.follows_budget and self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
             raise Refusal(
                 Reason.MALFORMED,
@@ -111,13 +101,13 @@ class Run:
             )
 
     def count(self, worker: Worker, *, takes_part: bool) -> None:
-        """Count what this worker has left of its budget to the run's length, or no longer."""
+        """Include or exclude the worker in the run's length."""
         if worker.takes_part != takes_part:
             worker.takes_part = takes_part
             self._left += worker.left if takes_part else -worker.left
 
     def check_open(self, worker: Worker) -> None:
-        """Raise RUN_FINISHED when no further commit of this worker can be taken."""
+        """Raise RUN_FINISHED if the worker cannot commit."""
         if self.finished_because is not None:
             raise Refusal(Reason.RUN_FINISHED, f"the run is finished ({self.finished_because}): leave, and exit 0")
         if worker.done or (worker.limit is not None and worker.commits + worker.reserved >= worker.limit):
@@ -132,22 +122,22 @@ class Run:
 
     @property
     def unreserved(self) -> float:
-        """Commits that the run's budget has room for beside those that were applied, or are complete and will be."""
+        """Commits left in the run's budget."""
         return self.budget.commits - self.commits - self.reserved if self.budget.commits else math.inf
 
     @property
     def all_reserved(self) -> bool:
-        """Whether there is no such room."""
+        """Whether none are left."""
         return self.unreserved <= 0
 
     def reserve(self, worker: Worker) -> None:
-        """Set the budget of one commit aside; raises RUN_FINISHED when there is none left."""
+        """Reserve a commit. Raises RUN_FINISHED."""
         self.check_open(worker)
         self.reserved += 1
         worker.reserved += 1
 
     def applied(self, worker: Worker) -> None:
-        """A reserved commit was applied."""
+        """Count a reserved commit."""
         self.reserved -= 1
         worker.reserved -= 1
         self.commits += 1
@@ -160,12 +150,12 @@ class Run:
             self.finish(f"{self.commits} commits")
 
     def consider_finish(self, live_workers: Iterable[Worker], anyone_done: bool) -> None:
-        """Finish when some worker has spent its own budget and no live worker has any left."""
+        """Finish if a worker is done and every live one is."""
         if self.started and self.finished_because is None and anyone_done and all(w.done for w in live_workers):
             self.finish("every worker has spent its budget")
 
     def finish(self, because: str) -> None:
-        """End the run; harmless when it is finished already."""
+        """End the run. Idempotent."""
         if self.finished_because is None:
             self.finished_because = because
             self._changed()

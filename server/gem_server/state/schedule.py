@@ -1,4 +1,4 @@
-"""The learning rate as a function of the clock."""
+"""Learning rate schedules."""
 
 import math
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class EtaSchedule:
-    """eta(clock), where the clock counts applied commits over all workers.
+    """Eta as a function of the clock (applied commits).
 
-    With a warm-up of W commits eta rises linearly: at clock c < W it is the schedule's value times (c + 1) / W. The
-    decay counts from the end of the warm-up. The cosine reaches `eta_min` after `decay_commits`; 0: when the run ends.
+    Warm-up of W commits: at clock c < W, the schedule's value times (c + 1) / W; decay starts afterwards. The cosine
+    ends after `decay_commits` (0: with the run).
     """
 
     kind: Literal["constant", "step", "cosine"]
@@ -23,11 +23,11 @@ class EtaSchedule:
 
     @property
     def follows_budget(self) -> bool:
-        """Whether eta depends on when the run ends."""
+        """Whether eta depends on the run's end."""
         return self.kind == "cosine" and not self.decay_commits
 
     def at(self, commits: int, end: int = 0) -> float:
-        """Eta for the next delta when `commits` have been applied, in a run that ends with `end` of them."""
+        """Return eta after `commits` of `end`."""
         eta = self.eta
         if self.kind == "step":
             eta = self.eta * self.step_factor ** (max(0, commits - self.warmup) // self.step_every)

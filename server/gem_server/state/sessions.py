@@ -1,8 +1,4 @@
-"""Sessions: who is joined now, and what each of them holds.
-
-The registry decides about joining, superseding and expiry. It refuses to know streams (it keeps a handle it can end)
-and arrays (it keeps the snapshots that the applying task made). The event loop's thread only; the clock is handed in.
-"""
+"""Sessions: joining, superseding, expiry."""
 
 import asyncio
 import math
@@ -21,7 +17,7 @@ from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState
 
-# How many ended sessions are remembered, to tell "expired" from "unknown".
+# To distinguish expired from unknown.
 REMEMBERED_ENDED_SESSIONS = 4096
 SESSIONS_RETRY_SECONDS = 10.0
 
@@ -30,26 +26,26 @@ class Endable(Protocol):
     """A running call."""
 
     def end(self, reason: Exception) -> None:
-        """Make the call end, raising this where it waits."""
+        """Raise `reason` where the call waits."""
 
 
 class Queued(Protocol):
-    """A complete commit in the queue."""
+    """A commit in the queue."""
 
     def when_applied(self) -> "asyncio.Future[None]":
-        """Resolves when it was applied."""
+        """Future for its application."""
 
 
 class Reading(Protocol):
-    """A running stream of a session's snapshot."""
+    """A stream of a session's snapshot."""
 
     def end(self, refusal: Refusal) -> None:
-        """Take away the right to read, at once, and end the call."""
+        """Revoke at once; end the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """What a worker says of itself when it joins; see `JoinRequest`."""
+    """A parsed `JoinRequest`."""
 
     session_id: bytes
     worker_name: str
@@ -67,13 +63,10 @@ class Joining:
 class Session:
     """One worker's membership.
 
-    `number` counts the joins of this process, from 1.
-    `held` is what the worker holds (None until its first completed pull), written by the applying task alone.
-    `open_calls` are running; `idle_calls` of them have nothing to do until the worker says more. `commit_call` is its
-    running Commit stream, `reader` whoever streams its newest snapshot. `queued_sequence` is that of its complete
-    commit in the queue (0: none), and `queued_commit` that one itself. `asked_at`: since when it has
-    asked for a staging buffer (None: it does not, or has one); `uploads_slowly`: its uploads have kept others waiting.
-    `regions`: the memory that it shares with its worker, or did (None: it never did).
+    `number` counts joins from 1. `held`: None before the first pull; written by the applying task only. `idle_calls`:
+    open calls that wait for the worker. `reader` streams the newest snapshot. `queued_sequence` (0: none),
+    `queued_commit`: in the queue. `asked_at`: when it began waiting for a staging buffer. `regions`: shared memory, now
+    or before.
     """
 
     joining: Joining
@@ -103,11 +96,11 @@ class Session:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether its worker has a connection for that now: a delta region lives as long as one."""
+        """Whether it is connected to shared memory."""
         return self.regions is not None and self.regions.delta is not None
 
     def check_alive(self) -> None:
-        """Raise why the session ended, if it did."""
+        """Raise if the session has ended."""
         if self.ended is not None:
             raise self.ended.again()
 
@@ -142,18 +135,18 @@ class Sessions:
         return sorted(self._live.values(), key=lambda session: session.worker.rank)
 
     def live_workers(self) -> list[Worker]:
-        """The workers of live sessions, by rank."""
+        """Workers of live sessions by rank."""
         return [session.worker for session in self.live()]
 
     def in_turn(self) -> list[Session]:
-        """Live sessions whose turn may come: those with budget left; none when the run is finished, by rank."""
+        """Live sessions with budget, by rank."""
         if self.run.state is RunState.FINISHED:
             return []
         all_reserved = self.run.all_reserved
         return [s for s in self.live() if not s.worker.done and (s.worker.reserved or not all_reserved)]
 
     def get(self, session_id: bytes, now: float) -> Session:
-        """The live session, noted as heard of; raises UNKNOWN_SESSION, or why it ended."""
+        """Return the live session; update its time. Raises UNKNOWN_SESSION, or why it ended."""
         session = self._live.get(session_id)
         if session is None:
             why = self._ended.get(session_id)
@@ -167,10 +160,9 @@ class Sessions:
         return session
 
     def join(self, joining: Joining, now: float) -> Session:
-        """Make a session, or find the live one of this id and leave it as it is.
+        """Create a session, or return the live one with this id.
 
-        A live session of the same worker name and another id ends, for good: its id cannot join again. Raises
-        LAYOUT_MISMATCH, MEMORY, TOO_MANY, SUPERSEDED, MALFORMED; nothing has changed then.
+        Ends another session of this worker; its id cannot join again. Raises Refusal, without changes.
         """
         self._check_layout(joining.layout)
         same = self._live.get(joining.session_id)
@@ -180,7 +172,7 @@ class Sessions:
             return same
         why = self._ended.get(joining.session_id)
         if why is not None and why.reason is Reason.SUPERSEDED:
-            raise why.again()  # or two processes with one name would end each other for ever
+            raise why.again()  # or two processes with one name end each other forever
         known = self.ledger.find(joining.session_id)
         if known is not None and known.worker_name != joining.worker_name:
             raise Refusal(
@@ -213,7 +205,7 @@ class Sessions:
         return self._admit(joining, now)
 
     def end(self, session: Session, state: WorkerState, refusal: Refusal) -> None:
-        """End a session: its calls end with `refusal`, later ones get it too; a complete commit is still applied."""
+        """End a session and its calls; a complete commit is still applied."""
         if session.ended is not None:
             return
         self.fairness.going(self.live_workers())
@@ -232,7 +224,7 @@ class Sessions:
             listener(session)
 
     def leave(self, session: Session) -> None:
-        """The worker says goodbye. Where only a worker can tell when it has made its passes, this says so."""
+        """End a session on request. In epochs of unknown length, it is then done."""
         budget = self.run.budget
         if budget.epochs and session.worker.limit is None:
             session.worker.done = True
@@ -243,10 +235,7 @@ class Sessions:
         )
 
     def expire(self, now: float) -> list[Session]:
-        """End the sessions that had no call for the time-out and have none running; returns them.
-
-        Workers of before a restart that have not come back by then take part no longer.
-        """
+        """End and return silent sessions. Restored workers that have not rejoined stop participating."""
         if self._restored_until is None:
             self._restored_until = now + self.timeout
         elif now >= self._restored_until:
@@ -268,17 +257,17 @@ class Sessions:
         return gone
 
     def consider_start(self) -> None:
-        """Begin training if there are parameters and enough workers; one that is done need not come back for that."""
+        """Start training if possible."""
         live = {session.worker.name for session in self._live.values()}
         done = sum(1 for worker in self.workers.by_rank() if worker.done and worker.name not in live)
         self.run.consider_start(self.bound_layout() is not None, len(live) + done)
 
     def consider_finish(self) -> None:
-        """Finish the run if all live workers have spent their budgets."""
+        """Finish if all live workers are done."""
         self.run.consider_finish((s.worker for s in self._live.values()), self.workers.anyone_done())
 
     def check_layout(self, session: Session) -> None:
-        """Raise LAYOUT_MISMATCH when the session joined with another layout, before the run's was settled."""
+        """Raise LAYOUT_MISMATCH unless the layout is the run's."""
         self._check_layout(session.joining.layout)
 
     def _admit(self, joining: Joining, now: float) -> Session:
@@ -287,7 +276,7 @@ class Sessions:
         worker.host_rank = self._free_host_rank(joining.host_id, worker)
         worker.host_id = joining.host_id
         worker.agent, worker.device = joining.agent, joining.device
-        self.run.count(worker, takes_part=False)  # by the limit of before
+        self.run.count(worker, takes_part=False)  # with the old limit
         worker.steps_per_epoch = joining.steps_per_epoch
         worker.limit = self.run.budget.limit_of(joining.steps_per_epoch)
         self.run.count(worker, takes_part=True)

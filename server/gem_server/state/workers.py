@@ -1,8 +1,4 @@
-"""Workers by name: rank, commits, and what is remembered to show. A worker outlives its sessions.
-
-Bounded: names that have no live session are forgotten, the longest gone first, beyond a capacity. The event loop's
-thread only.
-"""
+"""Workers by name, across sessions."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -12,7 +8,7 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 
 class WorkerState(Enum):
-    """What became of a worker's newest session."""
+    """State of a worker's newest session."""
 
     JOINED = "joined"
     TRAINING = "training"
@@ -39,18 +35,18 @@ class Worker:
     steps_per_epoch: int = 0
     limit: int | None = None
     done: bool = False
-    takes_part: bool = False  # it is joined, or was when the server was restarted; `Run.count` sets it
+    takes_part: bool = False  # set by `Run.count`
     last_call: float = 0.0
     telemetry: WorkerTelemetry = field(default_factory=WorkerTelemetry)
 
     @property
     def left(self) -> int:
-        """Commits that its own budget has room for; 0 where there is no such budget."""
+        """Commits left in its budget; 0: none."""
         return max(0, self.limit - self.commits) if self.limit is not None else 0
 
 
 class Workers:
-    """All workers the run has seen, in the order of their last joining."""
+    """All workers, by last join; beyond `capacity`, forgets those gone longest."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -58,7 +54,7 @@ class Workers:
         self._next_rank = 0
 
     def enlist(self, name: str, live: set[str]) -> Worker:
-        """The worker of this name, with the rank it always had, or the next one."""
+        """Return the worker, with its previous or a new rank."""
         worker = self._by_name.get(name)
         if worker is None:
             worker = self._by_name[name] = Worker(name, self._next_rank)
@@ -68,20 +64,20 @@ class Workers:
         return worker
 
     def restore(self, worker: Worker) -> None:
-        """Take a worker from a checkpoint."""
+        """Add a worker from a checkpoint."""
         self._by_name[worker.name] = worker
         self._next_rank = max(self._next_rank, worker.rank + 1)
 
     def get(self, name: str) -> Worker | None:
-        """The worker of this name."""
+        """Return the worker of this name."""
         return self._by_name.get(name)
 
     def by_rank(self) -> list[Worker]:
-        """All of them, by rank."""
+        """All workers by rank."""
         return sorted(self._by_name.values(), key=lambda worker: worker.rank)
 
     def anyone_done(self) -> bool:
-        """Whether some worker has spent its budget."""
+        """Return whether any worker is done."""
         return any(worker.done for worker in self._by_name.values())
 
     def _forget_longest_gone(self, live: set[str]) -> None:

@@ -1,1 +1,1 @@
-"""What is measured of a run to be shown: it decides nothing, in bounded memory. DESIGN.md says where what is."""
+"""Measurements for display, in bounded memory."""

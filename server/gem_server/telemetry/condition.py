@@ -1,4 +1,4 @@
-"""What is wrong with a worker, in one word, from what the server has seen. For people: nothing follows from it."""
+"""A worker's condition, for display only."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -9,17 +9,15 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 SILENT_SECONDS = 10.0
 SLOW_FACTOR = 0.5
 MUTED_BLOCKED = 0.98
-MUTED_AFTER = 20  # commits: the recent means are about as many
+MUTED_AFTER = 20  # commits; recent means span about as many
 ENOUGH_TO_COMPARE = 3  # workers that train
 
 
 class Condition(Enum):
-    """The first of these that holds.
+    """The first that holds.
 
-    GONE: its session has expired, without a word of it. SILENT: it has one, and nothing was heard of it for
-    SILENT_SECONDS: it computes for long, hangs, was killed, or is cut off from the network. SLOW: its commits come less
-    than half as often as the median of all who train. MUTED: of its recent commits, nearly no element was applied,
-    because others had moved the parameters on by then. WELL: none of these.
+    GONE: expired. SILENT: no contact for SILENT_SECONDS. SLOW: below half the median rate. MUTED: recent commits had
+    hardly any effect, because others had moved the parameters.
     """
 
     WELL = "well"
@@ -38,10 +36,9 @@ def condition(
     rate: float,
     median_rate: float | None,
 ) -> Condition:
-    """The condition of one worker.
+    """Return a worker's condition.
 
-    `trains`: it has a session, and budget left; `silent_for` is in seconds, rates in commits a second (None: there is
-    nothing to compare with).
+    `trains`: joined, with budget left. `silent_for` in seconds, rates in commits per second.
     """
     if has_expired:
         return Condition.GONE
@@ -58,6 +55,6 @@ def condition(
 
 
 def median_rate(rates: Iterable[float]) -> float | None:
-    """The median of the rates of those who train; None when they are too few to be compared."""
+    """Return the training workers' median; None if too few."""
     known = list(rates)
     return median(known) if len(known) >= ENOUGH_TO_COMPARE else None

@@ -1,24 +1,20 @@
-"""How often which values came: counts in fixed buckets, in constant memory."""
+"""Histograms in constant memory."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 
-# In commits. Staleness is about the number of workers, so the buckets go on to a thousand of them.
+# Commits, about the number of workers.
 STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
-# In seconds.
+# Seconds.
 WAIT_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Histogram:
-    """Counts of values, none of them negative.
+    """Counts of non-negative values.
 
-    Attributes:
-        bounds: the largest value of each bucket but the last, ascending; the last bucket has what is larger.
-        counts: values a bucket, one more than there are bounds.
-        total: the sum of all values.
-        most: the largest value; 0 when there is none.
+    `bounds`: largest value of each bucket but the last. `total`: sum; `most`: maximum.
     """
 
     __slots__ = ("bounds", "counts", "most", "total")
@@ -37,7 +33,7 @@ class Histogram:
             self.most = value
 
     def add_all(self, values: Sequence[float]) -> None:
-        """Count many values, in less time than one after the other."""
+        """Count many values."""
         array = np.asarray(values, np.float64)
         buckets = np.bincount(np.searchsorted(self.bounds, array), minlength=len(self.counts))
         self.counts = [count + more for count, more in zip(self.counts, buckets.tolist(), strict=True)]
@@ -45,17 +41,13 @@ class Histogram:
         self.most = max(self.most, float(array.max(initial=0.0)))
 
     def quantile(self, fraction: float) -> float:
-        """The value that this fraction (0 to 1) of all values does not exceed, as near as the buckets tell.
-
-        Within a bucket values count as evenly spread (as in Prometheus); in the last one, up to the largest. 0 when
-        there is none.
-        """
+        """Return a quantile, interpolated within buckets; 0 if empty."""
         wanted = fraction * sum(self.counts)
         lower = 0.0
         for count, bound in zip(self.counts, (*self.bounds, self.most), strict=True):
             upper = min(float(bound), self.most)
             if count and wanted <= count:
-                return min(lower + (upper - lower) * wanted / count, upper)  # or rounding may go beyond it
+                return min(lower + (upper - lower) * wanted / count, upper)  # rounding
             wanted -= count
             lower = float(bound)
         return self.most

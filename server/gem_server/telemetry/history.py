@@ -1,4 +1,4 @@
-"""Curves of a run: what happened in each of some hundred intervals, which are as long as the run makes them."""
+"""Curves of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -6,14 +6,14 @@ from dataclasses import dataclass, fields
 from gem_core import Statistics
 
 FIRST_INTERVAL_SECONDS = 1.0
-MAX_INTERVALS = 480  # a picture has hardly more columns
+MAX_INTERVALS = 480
 
 
 @dataclass(slots=True)
 class Interval:
-    """Sums over the commits of an interval, and what was so at its end.
+    """Sums over an interval's commits, and gauges at its end.
 
-    `begins` and `ends` are seconds since training began in this process; `losses` counts the commits that brought one.
+    `begins`, `ends`: seconds of training; `losses`: commits with a loss.
     """
 
     begins: float = 0.0
@@ -43,7 +43,7 @@ class Interval:
         waits: Sequence[float],
         losses: Sequence[float],
     ) -> None:
-        """So many commits were applied, one at least; `losses` of those that brought one."""
+        """Add commits, at least one; `losses` where known."""
         self.commits += len(statistics)
         self.losses += len(losses)
         self.loss += sum(losses)
@@ -58,7 +58,7 @@ class Interval:
         self.update_norm += sum([one.update_norm for one in statistics])
 
     def followed_by(self, later: "Interval") -> "Interval":
-        """Both as one: sums add up, the largest stays, and what was so at the end is that of `later`."""
+        """Merge with the next interval."""
         whole = Interval(begins=self.begins, staleness_max=max(self.staleness_max, later.staleness_max))
         whole.queued = max(self.queued, later.queued)
         for name in _AT_THE_END:
@@ -75,10 +75,7 @@ _SUMS = tuple(
 
 
 class History:
-    """The intervals of a run, oldest first; when there are `limit` of them, each two become one.
-
-    An interval without a commit is kept too: that nothing happened is worth seeing.
-    """
+    """Intervals, oldest first, merged in pairs at `limit`."""
 
     def __init__(self, limit: int = MAX_INTERVALS) -> None:
         if limit < 2 or limit % 2:
@@ -86,15 +83,15 @@ class History:
         self._limit = limit
         self.intervals: list[Interval] = []
         self.seconds = FIRST_INTERVAL_SECONDS
-        self.joins = 0  # how often pairs became one
+        self.joins = 0  # number of merges
         self.current = Interval()
 
     def is_over(self, run_seconds: float) -> bool:
-        """Whether it is time to close the interval."""
+        """Return whether to close the interval."""
         return run_seconds - self.current.begins >= self.seconds
 
     def close(self, run_seconds: float, measure: Callable[[Interval], None]) -> None:
-        """End the interval, and begin the next one; `measure` writes into it what is so at its end."""
+        """Begin the next interval; `measure` sets this one's gauges."""
         current = self.current
         current.ends = run_seconds
         measure(current)

@@ -1,4 +1,4 @@
-"""Events a second, lately."""
+"""Recent rate of events."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ RATE_WINDOW_SECONDS = 10
 
 @dataclass(slots=True)
 class RateMeter:
-    """Events a second over the last ten whole seconds, in constant memory."""
+    """Events per second over ten seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * RATE_WINDOW_SECONDS)
     second: int = 0
@@ -22,7 +22,7 @@ class RateMeter:
         self.buckets[self.second % RATE_WINDOW_SECONDS] += 1
 
     def rate(self, now: float) -> float:
-        """Events a second, over the window, or since the first event (which only starts the count) if that is later."""
+        """Return events per second, in the window or after the first event."""
         if self.first is None or now <= self.first:
             return 0.0
         self._advance(now)

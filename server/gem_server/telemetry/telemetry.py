@@ -1,4 +1,4 @@
-"""The one object that is told what happened."""
+"""Receives all measurements."""
 
 from collections.abc import Callable
 
@@ -9,22 +9,16 @@ from gem_server.telemetry.rate_meter import RateMeter
 from gem_server.telemetry.tensor_pi import Sample, TensorPi
 from gem_server.telemetry.worker_telemetry import Distributions, WorkerTelemetry
 
-# Commits that are noted, and counted later, all in one go: that takes less time than to count each as it comes. So few
-# that what is kept for that does not call the garbage collector, which looks after 700 new objects.
+# Commits counted as one batch; fewer objects than trigger the garbage collector (700).
 MOST_NOTED = 256
-# So often it is asked whether a sample is due.
+# Between checks for a sample.
 _LOOK_SECONDS = 0.01
 
 
 class Telemetry:
-    """Of one run, in this server process.
+    """Telemetry of one process. Times in seconds.
 
-    Args:
-        rule: of the run.
-        clock: in seconds.
-        run_seconds: since training began; they stand still when the run is finished.
-        measure: writes into an interval what is so at its end.
-        is_wanted: False: count, and do nothing else.
+    `run_seconds`: training time; `measure`: sets an interval's gauges; not `is_wanted`: only count.
     """
 
     def __init__(
@@ -49,7 +43,7 @@ class Telemetry:
         self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None]] = []
 
     def sample(self, layout: Layout) -> Sample | None:
-        """What shall look at the next commit before that is applied; None: nothing."""
+        """Return an observer for the next commit, if due."""
         if not self.is_wanted or (now := self._clock()) < self._look_again:
             return None
         self._look_again = now + _LOOK_SECONDS
@@ -67,7 +61,7 @@ class Telemetry:
         sample: Sample | None,
         clock: int,
     ) -> None:
-        """A commit of the worker that `seen` is of was applied and made version `clock`; it had `waited` seconds."""
+        """Record a commit that made version `clock`, after `waited` seconds."""
         now = self._clock()
         self.rate.add(now)
         seen.rate.add(now)
@@ -89,7 +83,7 @@ class Telemetry:
             self.tensor_pi.take(sample, self._run_seconds(), clock)
 
     def settle(self) -> None:
-        """Count what was only noted: whoever reads distributions, histograms or curves calls this first."""
+        """Process the batch. Call before reading distributions, histograms, curves."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []
@@ -106,13 +100,13 @@ class Telemetry:
         self.history.current.add(all_statistics, all_staleness, waits, known)
 
     def tick(self) -> None:
-        """Some time has passed; call it a few times a second."""
+        """Call a few times per second."""
         if self.is_wanted and self.history.is_over(self._run_seconds()):
             self.settle()
             self.history.close(self._run_seconds(), self._measure)
 
     def run_finished(self) -> None:
-        """No further commit will come."""
+        """Close the last interval."""
         self.settle()
         if self.history.current.commits:
             self.history.close(self._run_seconds(), self._measure)

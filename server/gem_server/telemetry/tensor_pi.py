@@ -1,8 +1,4 @@
-"""Pi of each tensor over time (figures 9 and 10 of the paper), from a sample: some elements of some commits.
-
-A pass over a whole model would cost as much as the commit. What a sample of n elements says of a fraction is right to
-about 1 / sqrt(n).
-"""
+"""Pi per tensor over time (figures 9 and 10 of the paper), sampled: n elements have an error of about 1 / sqrt(n)."""
 
 from dataclasses import dataclass
 
@@ -11,9 +7,9 @@ from numpy.typing import NDArray
 
 from gem_core import Layout, UpdateRule, WorkerState
 
-MAX_TENSORS = 256  # rows that a heat map can show; of models with more, evenly chosen ones
-MAX_ELEMENTS = 16384  # of a sample, over all tensors: a sample takes 0.2 to 0.9 ms, four of them a column
-ELEMENTS = range(16, 257)  # of each tensor, at least and at most
+MAX_TENSORS = 256  # evenly chosen
+MAX_ELEMENTS = 16384  # per sample
+ELEMENTS = range(16, 257)  # per tensor
 SAMPLES_A_COLUMN = 4
 FIRST_COLUMN_SECONDS = 2.0
 MAX_COLUMNS = 120
@@ -23,10 +19,7 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One stretch of time: the mean over its samples of each tensor's mean and median; NaN where no delta was seen.
-
-    `run_seconds` and `clock` are those of the last sample; `samples` is how many there were.
-    """
+    """Means over samples of each tensor's mean and median; NaN without nonzero delta."""
 
     run_seconds: float
     clock: int
@@ -36,10 +29,9 @@ class Column:
 
 
 class TensorPi:
-    """The columns of a run. `rule` must have a factor for each element (`UpdateRule.factors`), or nothing is seen.
+    """The columns of a run, if the rule has `UpdateRule.factors`.
 
-    `due` asks for a commit now and then; what it returns has to look at the commit before that is applied, on any
-    thread, and then `take` it.
+    Call the result of `due` before the commit is applied; then `take` it. May run on any thread.
     """
 
     def __init__(self, rule: UpdateRule) -> None:
@@ -48,12 +40,12 @@ class TensorPi:
         self._next = 0.0
         self._gathered: list[Sample] = []
         self.seconds = FIRST_COLUMN_SECONDS
-        self.joins = 0  # how often pairs of columns became one
+        self.joins = 0  # number of merges
         self.columns: list[Column] = []
         self.names: tuple[str, ...] = ()
 
     def due(self, run_seconds: float, layout: Layout) -> "Sample | None":
-        """What shall look at the commit that comes next; None: nothing."""
+        """Return a sample for the next commit, if due."""
         if run_seconds < self._next or not self._rule.has_factors:
             return None
         if self._places is None:
@@ -63,7 +55,7 @@ class TensorPi:
         return Sample(self._rule, self._places)
 
     def take(self, sample: "Sample", run_seconds: float, clock: int) -> None:
-        """`sample` has looked at the commit that made version `clock`."""
+        """Add a sample of the commit that made `clock`."""
         self._gathered.append(sample)
         if len(self._gathered) < SAMPLES_A_COLUMN:
             return
@@ -78,7 +70,7 @@ class TensorPi:
 
 
 class Sample:
-    """Looks at one commit, as the observers of a simulation do: at what the rule is about to be given."""
+    """Observes one commit."""
 
     __slots__ = ("_places", "_rule", "mean", "median")
 
@@ -88,7 +80,7 @@ class Sample:
         self.mean = self.median = np.full(len(places.names), np.nan, np.float32)
 
     def __call__(self, parameters: Values, state: WorkerState, delta: Values) -> None:
-        """See pi of the elements that move, by tensor. Changes nothing."""
+        """Observe pi where delta is nonzero, by tensor."""
         places = self._places
         factors = self._rule.factors(parameters, state, delta, places.elements.ravel())
         if factors is None:
@@ -96,7 +88,7 @@ class Sample:
         table = factors.reshape(places.elements.shape)
         moves = (delta[places.elements] != 0) & places.counts
         table = np.where(moves, table, np.float32(np.nan))
-        table.sort(axis=1)  # what does not move, as NaN, comes last
+        table.sort(axis=1)  # NaN last
         moving = moves.sum(axis=1)
         some = np.maximum(moving, 1)
         rows = np.arange(len(table))
@@ -108,7 +100,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Which elements are looked at: a row a tensor. Short tensors' rows are filled up with what does not count."""
+    """Sampled elements, a row per tensor; `counts` excludes padding."""
 
     names: tuple[str, ...]
     elements: NDArray[np.int64]

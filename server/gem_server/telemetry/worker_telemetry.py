@@ -1,4 +1,4 @@
-"""What one worker's commits did."""
+"""Measurements of a worker's commits."""
 
 from dataclasses import dataclass, field
 
@@ -6,13 +6,13 @@ from gem_core import Statistics
 from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
 from gem_server.telemetry.rate_meter import RateMeter
 
-# Weight of the newest commit in the recent means: they tell of the last twenty or so.
+# Weight of the newest commit in means.
 NEWEST = 0.05
 
 
 @dataclass(slots=True)
 class Distributions:
-    """What is kept of a worker only where telemetry is wanted."""
+    """Optional measurements."""
 
     staleness: Histogram = field(default_factory=lambda: Histogram(STALENESS_BOUNDS))
     wait: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))
@@ -21,7 +21,7 @@ class Distributions:
     clamped: float = 0.0
 
     def add(self, statistics: Statistics, staleness: int, waited: float, weight: float = NEWEST) -> None:
-        """Count one commit; `weight` of the first is 1, so that the means begin with it."""
+        """Count one commit; the first needs `weight` 1."""
         self.staleness.add(staleness)
         self.wait.add(waited)
         self.mean_pi += weight * (statistics.mean_pi - self.mean_pi)
@@ -31,10 +31,9 @@ class Distributions:
 
 @dataclass(slots=True)
 class WorkerTelemetry:
-    """Of one worker, over all its sessions of this server process; written by the applying task and the service.
+    """One worker's telemetry in this process.
 
-    `measured` are the commits that the sums are over; waits are in seconds. `distributions` is None until there is a
-    commit, and where they are not wanted.
+    `measured`: commits in the sums. Waits in seconds. `distributions`: None before the first commit, or disabled.
     """
 
     rate: RateMeter = field(default_factory=RateMeter)

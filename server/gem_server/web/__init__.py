@@ -1,1 +1,1 @@
-"""What people and Prometheus look at by HTTP: to be looked at only, on ports of its own (--dashboard, --metrics)."""
+"""Read-only HTTP pages and metrics."""

@@ -1,14 +1,9 @@
-"""The page that shows the run live (/), and what it shows (/events: server-sent events).
+"""The page (/) and its server-sent events (/events), encoded once for all viewers.
 
-While somebody looks on, one task asks for status and history and makes JSON of them, once for all viewers. With no
-viewer there is no such task. The events:
-
-    status    RunStatus, as gemps.plain_values has it, about once a second. NaN and infinities are null. Of a run with
-              many workers the first MAX_WORKERS, before all those that need a look; `workers_left_out` counts the rest.
-              What workers would only repeat is left out: bounds of the histogram of staleness, the one of waiting.
-    history   GetHistoryResponse, what is new of it, pi in four decimals; and `whole`: it replaces what was sent before;
-              `has_factors`: whether the rule has a pi for each element.
-    end       the server ends: there will be no further events.
+status    RunStatus, each second; NaN and infinities are null. At most MAX_WORKERS workers, unwell ones first;
+          `workers_left_out` counts the rest. Omits workers' staleness bounds and wait histograms.
+history   New parts of GetHistoryResponse; `whole`: replaces all before; `has_factors`: the rule has pi.
+end       The server stops; no more events.
 """
 
 import asyncio
@@ -31,22 +26,16 @@ from gem_server.errors import Refusal
 STATIC = Path(__file__).with_name("static")
 
 MAX_VIEWERS = 16
-# Rows that a table can be read with, and that a browser can renew each second.
 MAX_WORKERS = 256
 INTERVAL_SECONDS = 1.0
-# Between two rounds at least, whoever comes.
 SHORTEST_SECONDS = 0.1
-# What an event costs may be this part of a processor; of many workers news come less often. A page that hears nothing
-# for 6 s says so.
+# Maximum share of a processor; the page reports silence after 6 s.
 SHARE_OF_PROCESSOR = 0.1
 LONGEST_SECONDS = 3.0
-# Events for a viewer that does not read: then it is cut off, and comes again if it is alive.
+# Queue limit, after which the viewer is disconnected.
 MAX_UNREAD = 20
-# And what the system keeps for it: a round of many workers, or a few hundred of few.
 SEND_BUFFER_BYTES = 256 * 1024
-# How long the last round may take when the server ends.
 LAST_ROUND_SECONDS = 0.5
-# What browsers wait before they come again.
 RECONNECT_MILLISECONDS = 1000
 
 _CONTENT_TYPES = {
@@ -62,12 +51,9 @@ logger = logging.getLogger(__name__)
 
 
 class Dashboard:
-    """Serves the page and its events, on the event loop's thread.
+    """Serves the page; event-loop thread only.
 
-    Args:
-        report: the server's status, when it may be shown.
-        history: what ended after so many seconds of training.
-        has_factors: whether the run's rule has a pi for each element.
+    `history` takes seconds of training; `has_factors`: the rule has a pi per element.
     """
 
     def __init__(
@@ -85,17 +71,17 @@ class Dashboard:
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._closing = False
-        # What those who have looked on for long have seen of the history.
+        # History sent to established viewers.
         self._generation: int | None = None
         self._seen = 0.0
 
     def routes(self) -> list[web.RouteDef]:
-        """The page, its parts and its events."""
+        """Return the routes."""
         parts = [web.get(path, self._serve_file) for path in self._files]
         return [*parts, web.get("/events", self._serve_events)]
 
     async def close(self) -> None:
-        """Send a last round and the end to all viewers; those who come later are refused. Harmless a second time."""
+        """Send a last round and `end`; refuse new viewers. Idempotent."""
         self._closing = True
         self._wanted.set()
         if self._task is not None:
@@ -120,7 +106,7 @@ class Dashboard:
         viewer = _Viewer(request)
         self._viewers.add(viewer)
         try:
-            with contextlib.suppress(ConnectionError):  # it went, or was cut off
+            with contextlib.suppress(ConnectionError):  # disconnected
                 await response.prepare(request)
                 await response.write(b"retry: %d\n\n" % RECONNECT_MILLISECONDS)
                 self._show_newcomer()
@@ -137,7 +123,7 @@ class Dashboard:
             self._task = asyncio.create_task(self._show())
 
     async def _show(self) -> None:
-        """Send rounds as long as somebody looks on, and a last one when the server ends."""
+        """Send rounds while there are viewers."""
         try:
             while self._viewers:
                 self._wanted.clear()
@@ -157,13 +143,13 @@ class Dashboard:
                 viewer.let_go(_event("end", {}) if self._closing else b"")
 
     async def _round(self) -> float:
-        """Ask once, and send to each viewer what it has not seen; returns processor seconds."""
+        """Send each viewer its news; return processor seconds."""
         newcomers = [viewer for viewer in self._viewers if viewer.is_new]
         others = [viewer for viewer in self._viewers if not viewer.is_new]
         news = self._history(self._seen)
         changed = news.generation != self._generation
         whole = self._history(0.0) if changed or newcomers else None
-        status = await self._report()  # waits until all of this may be told
+        status = await self._report()  # waits until all this is durable
         told, new, all_of_it, cost = await asyncio.to_thread(self._encode, status, None if changed else news, whole)
         for viewer in newcomers:
             viewer.send(told)
@@ -183,7 +169,7 @@ class Dashboard:
         news: history_pb2.GetHistoryResponse | None,
         whole: history_pb2.GetHistoryResponse | None,
     ) -> tuple[bytes, bytes, bytes, float]:
-        """The events of a round, on any thread (empty: there is nothing to tell), and the processor seconds it took."""
+        """Return events (empty: none) and processor seconds. Any thread."""
         began = thread_time()
         told = _event("status", _finite(_plain_status(status)))
         new = b""
@@ -197,12 +183,12 @@ class Dashboard:
         tensors = {"names": list(seen.tensors.names) if columns else [], "columns": columns}
         seen.ClearField("tensors")
         told = {**_finite(to_dict(seen)), "tensors": tensors, "whole": whole, "has_factors": self._has_factors}
-        del told["generation"]  # of more digits than a page's numbers have; `whole` tells it
+        del told["generation"]  # exceeds JavaScript's integers; see `whole`
         return _event("history", told)
 
 
 class _Viewer:
-    """A connection, and what is still to be sent there; None is the end of it."""
+    """A viewer's queue; None ends it."""
 
     def __init__(self, request: web.Request) -> None:
         self._transport = request.transport
@@ -213,17 +199,17 @@ class _Viewer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def send(self, event: bytes) -> None:
-        """Put it on its way, if it is not empty; cut the viewer off if it has not read what is on its way already."""
+        """Queue a non-empty event, or disconnect."""
         if not event:
             return
-        if self.events.qsize() < MAX_UNREAD - 2:  # room for an end
+        if self.events.qsize() < MAX_UNREAD - 2:  # leave room for `let_go`
             self.events.put_nowait(event)
         else:
             self._cut_off()
 
     def let_go(self, last: bytes) -> None:
-        """Close the connection when all is sent, with `last` if that is not empty."""
-        with contextlib.suppress(asyncio.QueueFull):  # it is cut off already
+        """Close after all events and `last`."""
+        with contextlib.suppress(asyncio.QueueFull):  # disconnected already
             if last:
                 self.events.put_nowait(last)
             self.events.put_nowait(None)
@@ -234,7 +220,7 @@ class _Viewer:
 
 
 def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
-    """(content, type) of each file in the folder, by its path in a URL: some 250 KiB. No other file is served."""
+    """Map URL paths to (content, type); no other files are served."""
     files = {
         f"/{path.relative_to(folder).as_posix()}": (path.read_bytes(), _CONTENT_TYPES[path.suffix])
         for path in folder.rglob("*")
@@ -244,7 +230,7 @@ def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
 
 
 def _plain_status(status: status_pb2.RunStatus) -> dict[str, Any]:
-    """The status as the event has it; the message is changed."""
+    """Return the event's form; modifies the message."""
     left_out = len(status.workers) - MAX_WORKERS
     if left_out > 0:
         first = sorted(status.workers, key=lambda worker: worker.condition in _WELL)[:MAX_WORKERS]
@@ -263,7 +249,7 @@ def _event(name: str, value: Mapping[str, Any]) -> bytes:
 
 
 def _column(seen: history_pb2.TensorColumn) -> dict[str, Any]:
-    """As plain_values has it, but in four decimals: there are tens of thousands, and more cannot be seen."""
+    """As plain_values, with four decimals to limit the size."""
     return {
         "run_seconds": seen.run_seconds,
         "clock": seen.clock,
@@ -274,7 +260,7 @@ def _column(seen: history_pb2.TensorColumn) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The same with None in place of NaN and infinities, which JSON does not have."""
+    """Replace NaN and infinities by None: JSON lacks them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

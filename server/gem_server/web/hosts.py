@@ -1,8 +1,4 @@
-"""Which names a browser may have come by.
-
-A page of a stranger can let its own name point to this machine (DNS rebinding), and would then be of the same origin as
-the dashboard. What it cannot do is to come by another name than its own, or by an address in figures.
-"""
+"""Host header check against DNS rebinding (foreign names that resolve to this machine)."""
 
 import ipaddress
 import socket
@@ -10,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Hosts:
-    """Judges the Host header of a request: localhost, this machine's name, addresses in figures, and `names`."""
+    """Accepts localhost, this machine's name, numeric addresses, and `names`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         own = socket.gethostname()

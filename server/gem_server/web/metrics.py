@@ -1,7 +1,4 @@
-"""/metrics, for Prometheus: names, base units and types by its conventions, made anew from the status at each scrape.
-
-Labels are bounded: a series a worker only for those with a session, the first MAX_WORKERS by rank.
-"""
+"""/metrics for Prometheus; MAX_WORKERS bounds the series."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -38,14 +35,14 @@ _CONDITIONS = {
 
 
 class Metrics:
-    """Serves /metrics from `report`, the server's status at the moment. The text is made outside the event loop."""
+    """Serves /metrics; encodes off the event loop."""
 
     def __init__(self, report: Callable[[], Awaitable[status_pb2.RunStatus]]) -> None:
         self._report = report
         self._one_at_a_time = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Where it is."""
+        """Return the routes."""
         return [web.get("/metrics", self._serve)]
 
     async def _serve(self, request: web.Request) -> web.Response:
@@ -58,24 +55,24 @@ class Metrics:
 
 
 class _OfStatus(Collector):
-    """The metric families of one status."""
+    """Metrics of one status."""
 
     def __init__(self, status: status_pb2.RunStatus) -> None:
         self._status = status
 
     def describe(self) -> list[Metric]:
-        """No names beforehand: nothing else is in the registry that they could clash with."""
+        """Return no names, which skips the registry's duplicate check."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yield all families."""
         yield from _of_the_run(self._status)
         yield from _of_the_server(self._status)
         yield from _of_workers(self._status)
 
 
 def _encoded(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry) -> bytes:
-    """The text, with what Prometheus' own client says of the process."""
+    """Encode, with process metrics."""
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     return encode(registry)

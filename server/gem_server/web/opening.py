@@ -1,4 +1,4 @@
-"""Opens the listeners that the settings ask for, with what is to be seen there."""
+"""Opens the configured HTTP listeners."""
 
 import logging
 from functools import partial
@@ -15,10 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 async def open_web(settings: ServerSettings, status: Status, history: History, *, has_factors: bool) -> WebServer:
-    """Listen at --dashboard and --metrics, as far as they are given.
-
-    `has_factors`: whether the run's rule has a pi for each element. Raises StartupError; nothing is left open then.
-    """
+    """Open --dashboard and --metrics, if set. Raises StartupError, leaving nothing open."""
     server = WebServer(Hosts(name.strip() for name in settings.dashboard_hosts.split(",") if name.strip()))
     metrics = Metrics(status.shown)
     try:

@@ -1,4 +1,4 @@
-"""The HTTP listeners, with what every answer of theirs must have."""
+"""HTTP listeners with security headers and limits."""
 
 import asyncio
 import logging
@@ -10,7 +10,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gem_server.errors import StartupError
 from gem_server.web.hosts import Hosts
 
-# Nothing comes from elsewhere, nobody may frame the page, nothing is kept.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -21,15 +20,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-# Connections at one address: 16 viewers with a few each, scrapers, and silent ones, which end soon.
 MAX_CONNECTIONS = 128
 SILENT_SECONDS = 15.0
-# Requests a second of all clients together, after a burst; more wait. A page load makes some 20.
+# Rate limit over all clients; excess requests wait.
 REQUESTS_PER_SECOND, BURST_SECONDS = 200, 0.5
-# How long streams of events may take to end when the server stops.
 CLOSE_SECONDS = 1.0
 
-# What a client sends that is not HTTP gets status 400, and no line in the log.
+# Malformed requests get status 400, but no log line.
 _requests = logging.getLogger(f"{__name__}.requests")
 _requests.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
@@ -37,14 +34,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer:
-    """One listener a set of routes; on the event loop that `open` was called on. `urls` has them by setting."""
+    """Listeners by setting, on one event loop."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._runners: list[web.AppRunner] = []
         self._listening: list[asyncio.Server] = []
         self.urls: dict[str, str] = {}
-        self._paid_until = 0.0  # by the event loop's clock
+        self._paid_until = 0.0  # event loop's clock
 
     async def open(
         self,
@@ -53,11 +50,9 @@ class WebServer:
         routes: Iterable[web.RouteDef],
         end_streams: Callable[[], Awaitable[None]] | None = None,
     ) -> str:
-        """Listen at `address` (HOST:PORT; port 0: a free one) for GET and HEAD; returns the page's URL.
+        """Listen for GET and HEAD at HOST:PORT; return the URL.
 
-        `end_streams` is called when the server stops: answers that go on and on should end then, or are cut.
-
-        Raises StartupError, naming `setting`, when the address cannot be had.
+        `end_streams` ends streaming replies at shutdown. Raises StartupError.
         """
         app = web.Application(middlewares=[self._look_at])
         app.add_routes(list(routes))
@@ -75,7 +70,7 @@ class WebServer:
             handle_signals=False,
             shutdown_timeout=CLOSE_SECONDS,
             keepalive_timeout=SILENT_SECONDS,
-            lingering_time=0,  # nothing here has a use for a request's body: close instead of reading it
+            lingering_time=0,  # requests have no body to read
         )
         await runner.setup()
         host, _, port = address.rpartition(":")
@@ -98,7 +93,7 @@ class WebServer:
         return self.urls[setting]
 
     async def close(self) -> None:
-        """End all listeners, and what they still send."""
+        """Close all listeners and replies."""
         for listening in self._listening:
             listening.close()
         runners, self._runners = self._runners, []
@@ -126,5 +121,5 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 class _NoRoom(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it at once."""
+        """Close."""
         transport.close()

@@ -1,8 +1,6 @@
-"""The client library: a blocking gRPC client of a gemps server, without torch and without Numba.
+"""Blocking gRPC client of a gemps server, without torch or Numba.
 
-`Client` is a worker's session; `Observer` is for everything that needs none. DESIGN.md beside this file says how the
-parts work together. The names below are loaded when they are first used, so that a command line can show the settings
-without loading gRPC.
+Names load lazily, so that a CLI can show the settings without loading gRPC.
 """
 
 from typing import TYPE_CHECKING

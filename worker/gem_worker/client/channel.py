@@ -1,4 +1,4 @@
-"""The connection: address, channel options, one typed callable for each RPC, and starting over when it breaks."""
+"""Connection to a server: address, channel, RPCs."""
 
 import ipaddress
 import logging
@@ -20,43 +20,38 @@ from gem_worker.client.lane_call import LaneCall, LaneRoute
 _log = logging.getLogger(__name__)
 
 MIB = 1 << 20
-# Largest message of the contract (parameter_server.proto): a chunk of 2 MiB and 64 KiB for the rest.
+# Largest message (parameter_server.proto).
 MESSAGE_LIMIT = 2 * MIB + (64 << 10)
 _SERVICE = "/gemps.v1.ParameterServerService/"
 
-# Seconds for which commits go over gRPC when the lane could not be reached.
+# Seconds to commit over gRPC after a lane failure.
 LANE_AGAIN_SECONDS = 60.0
-# Where gRPC looks for an HTTP proxy.
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # A ping a minute keeps NAT and load balancers from forgetting the connection during long local steps, and finds a
-    # dead server; the server accepts pings from 30 s on (DESIGN.md section 3).
+    # Keeps NAT and load balancers from dropping the connection; the server accepts pings every 30 s.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # For a channel that loses its connection between two calls; one whose call broke is replaced (Calls.renew). gRPC's
-    # own pauses between connection attempts grow to 2 min, and it asks DNS every 30 s only: a server that was back was
-    # noticed after 32 s.
+    # For connections lost between calls; gRPC's defaults notice a restarted server late.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
-    # A repeated commit must be this library's decision (and gRPC forgets what exceeds its 256 KiB buffer).
+    # Only this library may repeat a commit.
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    # Largest frames of HTTP/2, and room for what the server may send ahead: a channel of this package has at most one
-    # stream of parameters open, and reads it (DESIGN.md section 7).
+    # A channel has at most one stream of parameters, and reads it.
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.lookahead_bytes", 16 * MIB),
     ("grpc.http2.bdp_probe", 0),
-    # One TCP connection a client, also with several in one process: their fates and flow control stay separate.
+    # One TCP connection per client.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 def check_address(address: str) -> str:
-    """Return the address, or raise AddressError naming the fix. Accepted: HOST:PORT, [IPV6]:PORT, unix:PATH."""
+    """Return the address, or raise AddressError naming the fix."""
     if address.startswith("unix:") and len(address) > len("unix:"):
         return address
     scheme = re.match(r"[a-z+]+://", address)
@@ -84,7 +79,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
-    """A channel to a checked address; it connects when the first call is made."""
+    """Return a channel to a checked address."""
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
@@ -100,17 +95,14 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
 
 
 def _may_use_lane(address: str, credentials: Credentials) -> bool:
-    """Whether a second connection reaches the same server: no HTTP proxy, and no Unix socket."""
+    """Return whether a second connection reaches the same server."""
     if not credentials.settings.lane or address.startswith("unix:"):
         return False
     return _is_loopback(address) or not any(os.environ.get(name) for name in _PROXY_VARIABLES)
 
 
 class Calls:
-    """The RPCs of a server. Those that carry chunks take and give raw bytes (gemps.framing), the others messages.
-
-    Take the attributes anew for each call: `renew` replaces them. It is for one thread; any may call, and `close`.
-    """
+    """RPCs of a server; those with chunks exchange raw bytes. Reread attributes per call: `renew` replaces them."""
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         if credentials.token and not credentials.protected and not _is_loopback(address):
@@ -124,14 +116,14 @@ class Calls:
         self._closed = False
         self._lane: LaneRoute | None = None
         self._lane_call: LaneCall | None = None
-        self._lane_from = 0.0  # monotonic seconds: not before, after an attempt that failed
+        self._lane_from = 0.0  # time.monotonic() of the next attempt
         self._open()
 
     def use_lane(self, session_id: bytes, response: session_pb2.JoinResponse) -> None:
-        """Commit on the server's lane from now on, if it has one that can be reached."""
+        """Commit on the server's lane if reachable."""
         host, _, port = self._address.rpartition(":")
         self._lane, self._lane_from = None, 0.0
-        # Behind a forwarded port the other one may belong to another service.
+        # A forwarded port may lead to another service.
         if response.lane_port and port == str(response.port) and _may_use_lane(self._address, self._credentials):
             hello = lane_pb2.LaneHello(
                 magic=lane.MAGIC, version=lane.VERSION, incarnation=response.incarnation, session_id=session_id
@@ -139,7 +131,7 @@ class Calls:
             self._lane = LaneRoute(host.strip("[]"), response.lane_port, hello)
 
     def open_commit(self) -> CommitCall:
-        """A new Commit call, on the lane if it can be reached; the one before must have been closed."""
+        """Open a Commit call; the previous one must be closed."""
         if self._lane is not None and time.monotonic() >= self._lane_from:
             call = self._connect_lane(self._lane)
             if call is not None:
@@ -164,19 +156,16 @@ class Calls:
                 call.close()
             if not isinstance(error, OSError | grpc.RpcError):
                 raise
-            if call is None or not call.was_refused:  # a refusal comes again, over gRPC
+            if call is None or not call.was_refused:  # gRPC will report a refusal
                 self._lane_from = time.monotonic() + LANE_AGAIN_SECONDS
                 _log.info("the lane at port %d cannot be used (%s): committing over gRPC", route.port, error)
             return None
         return call
 
     def renew(self) -> None:
-        """Give the connection up, with the calls on it; the next call makes a new one, and asks DNS again.
+        """Replace the connection, ending its calls, and query DNS again.
 
-        A channel that did not find a name asks again after pauses that grow to 2 min, whatever its options say: a
-        server whose name was gone for 90 s, and that came back under another address, was found after 33 s by the old
-        channel and after 2 s by a new one (grpcio 1.85.1). And a connection whose path has vanished keeps every call on
-        it waiting until a time-out.
+        A channel whose DNS query failed backs off for up to 2 min, whatever its options (grpcio 1.85.1).
         """
         with interrupts_wait(), self._lock:
             self._cancel_lane()
@@ -185,7 +174,7 @@ class Calls:
                 self._open()
 
     def close(self) -> None:
-        """Release the connection, for good; running calls end."""
+        """Close the connection for good."""
         with self._lock:
             self._closed = True
             self._cancel_lane()

@@ -1,4 +1,4 @@
-"""`Client`: a worker's side of the contract, as blocking calls. The parts are in the files beside it."""
+"""Blocking client of a worker."""
 
 import atexit
 import os
@@ -28,34 +28,24 @@ _FLOAT32 = (WireType.FLOAT32,)
 
 
 class Client:
-    """One worker's session with a gemps server.
+    """A worker's session with a gemps server.
 
-    The order of a worker's life: join(); initialize() if `membership.has_parameters` is False; pull() with constants;
-    commit() as often as there are gradients; leave(); close(). Retries, exactly-once commits, joining again after a
-    restart of the server, heartbeats and deadlines on progress happen inside.
+    Order of calls: join(), initialize() if `membership.has_parameters` is False, pull() with constants, commit()
+    repeatedly, leave(), close(). Retries, rejoining and heartbeats are automatic.
 
-    Buffers are payloads as they travel (transfer.proto): PARAMETERs in the wire type that join() settled, then BUFFERs,
-    then CONSTANTs where asked for; any contiguous buffer of that many bytes will do.
+    Buffers are contiguous payloads (transfer.proto): PARAMETERs in the negotiated wire type, BUFFERs, then CONSTANTs if
+    requested.
 
-    Not thread-safe: one thread at a time may use a client. It must not be used in a forked child (MisuseError): gRPC's
-    threads and the connection stay with the parent. Start processes by "spawn" or "forkserver", or fork before the
-    client is made; a child that merely inherits it, such as a DataLoader worker, may ignore it.
+    Not thread-safe. Raises MisuseError in a forked child: gRPC does not survive a fork.
 
     Args:
-        address: HOST:PORT of the server, [IPV6]:PORT or unix:PATH. Raises AddressError naming the fix; the constructor
-            also raises CredentialsError, for certificates or a token that cannot be used.
-        worker_name: 1 to 256 bytes; unique in the run. The rank follows it: a worker that comes back under its name
-            gets its rank again, and ends the older session.
-        layout: the model's.
-        host_id: ranks on a host are counted by it; default: the same for all processes of a machine, also in its
-            containers (host.py).
-        device: for the server's status only.
-        steps_per_epoch: steps of one pass over this worker's data; needed for a budget in epochs. 0: unknown.
-        delta_wire_types, parameter_wire_types: what this worker can send and take, best first; the server chooses.
-        overlap: ask the server to keep two snapshots, so that the next gradient may be computed during a commit, at the
-            parameters held before it; `membership.overlap` says whether it does.
-        settings: default: ClientSettings(), which reads the environment.
-        on_event: called, in the calling thread, when the connection is lost, back, and the like; default: logging.
+        address: HOST:PORT, [IPV6]:PORT or unix:PATH. The constructor raises AddressError or CredentialsError.
+        worker_name: 1 to 256 bytes; determines the rank. A new session under it ends the older one.
+        host_id: groups ranks by host; default: this machine.
+        steps_per_epoch: needed for a budget in epochs; 0: unknown.
+        delta_wire_types, parameter_wire_types: best first; the server chooses.
+        overlap: request two snapshots, to compute the next gradient during a commit.
+        on_event: called in the calling thread; default: logging.
     """
 
     def __init__(
@@ -79,7 +69,6 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._layout = layout
-        # Buffers of the last commit, and their checked views: most workers use the same ones again.
         self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview] | None = None
         credentials = Credentials(settings)
         calls = Calls(self.address, credentials)
@@ -101,43 +90,42 @@ class Client:
         self._watchdog = Watchdog(self._session.probe, self._beat, settings, look=self._look_after_stream)
         self._puller = Puller(calls, self._watchdog, self._session)
         self._committer = Committer(calls, self._watchdog, self._session, self._puller, on_event)
-        # Whoever forgets to close must not hang at exit: gRPC's call objects wait for locks in their finalizers, which
-        # threads that the interpreter has stopped by then may hold (seen on grpcio 1.85.1).
+        # At exit, finalizers of gRPC's calls may block on locks (grpcio 1.85.1).
         atexit.register(self.close)
 
     @property
     def membership(self) -> Membership:
-        """What the newest join settled; raises MisuseError before the first. A restart of the server may change it."""
+        """Result of the newest join. Raises MisuseError before the first."""
         return self._session.membership
 
     @property
     def next_eta(self) -> float:
-        """The learning rate for the next commit, as the server said last."""
+        """Learning rate for the next commit."""
         return self._session.next_eta
 
     @property
     def run_state(self) -> RunState:
-        """Where the run stands for this worker, as the server said last."""
+        """Last reported state of the run."""
         return self._session.run_state
 
     @property
     def version(self) -> Version | None:
-        """Of the parameters this worker holds; None before the first pull, and after an interrupted call."""
+        """Version of the parameters held; None if unknown."""
         return self._session.version
 
     @property
     def bases(self) -> tuple[Version, ...]:
-        """Versions at which a gradient may have been computed that is committed next: `version` is the last of them."""
+        """Versions allowed as base of the next commit, newest last."""
         return self._session.held
 
     def join(self) -> Membership:
-        """Become a worker of the run; waits for a server that is not there yet, for settings.connect_timeout.
+        """Join the run, waiting up to settings.connect_timeout.
 
         Raises:
-            ServerUnavailable: it did not come, or was full all that time.
-            ServerRefused: another model (LAYOUT_MISMATCH), no memory for one more worker (MEMORY), ...
-            Superseded: a newer process joined under the same name.
-            UntrustedServer: no TLS there, or a certificate that tls_ca does not vouch for.
+            ServerUnavailable: unreachable or full.
+            ServerRefused: LAYOUT_MISMATCH, MEMORY, ...
+            Superseded: another process joined under this name.
+            UntrustedServer: TLS verification failed.
         """
         self._check_usable()
         membership = self._session.join()
@@ -145,14 +133,10 @@ class Client:
         return membership
 
     def initialize(self, payload: memoryview) -> bool:
-        """Upload the first parameters: PARAMETERs as float32, BUFFERs, CONSTANTs. True: ours became the run's.
+        """Upload the first parameters: PARAMETERs as float32, BUFFERs, CONSTANTs. Call pull() next.
 
-        False: others were first (or this upload's answer was lost, and it was found there when it was sent again). In
-        both cases pull() next.
-
-        Raises:
-            ValueError: the payload has another size.
-            ServerUnavailable, ServerRefused, Superseded: as join().
+        Returns False if the server already had parameters, perhaps these. Raises ValueError for a wrong size, else as
+        join().
         """
         self._check_member()
         format_ = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True)
@@ -160,30 +144,24 @@ class Client:
         return initialize(self._calls, self._watchdog, self._session, view, format_)
 
     def pull(self, into: memoryview, *, with_constants: bool = False) -> Version:
-        """Get the current parameters, PARAMETERs in `membership.parameter_wire_type`; a torn transfer is resumed.
+        """Receive the current parameters in `membership.parameter_wire_type`.
 
-        Raises:
-            ValueError: `into` has another size, or is read-only.
-            NotInitialized: the server has no parameters: initialize() first.
-            ServerUnavailable, ServerRefused, Superseded: as join().
+        Raises ValueError for an unsuitable buffer, NotInitialized without parameters on the server, else as join().
         """
         self._check_member()
         format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type, with_constants)
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
         version = self._puller.pull(view, format_)
         if self._session.unsettled:
-            # Not before the pull: the interrupted commit may have waited for its turn until then.
+            # Only after the pull: the interrupted commit may have waited for it.
             self._session.heartbeat()
-            if self._session.version is None:  # it had to join again
+            if self._session.version is None:
                 version = self._puller.pull(view, format_)
         return version
 
     @property
     def shared_delta(self) -> memoryview | None:
-        """Where a delta that is written there need not be copied: memory shared with the server; None: there is none.
-
-        It may be other memory, or none, after any call. What was written to it stays valid as the delta of a commit.
-        """
+        """Shared memory for a delta, saving a copy; None if unavailable. Any call may replace it."""
         shared = self._session.open_shared()
         return shared.delta if shared is not None else None
 
@@ -198,30 +176,22 @@ class Client:
         in_place: bool = False,
         scale: float | None = None,
     ) -> CommitOutcome:
-        """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs), exactly once.
+        """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs) exactly once.
 
-        When it returns, `into` holds fresh parameters of `outcome.version`, also when the delta had to be dropped
-        (`outcome.applied` False: restart, or a snapshot that moved on). `delta` must not change during the call, and
-        must not share memory with `into`. Waits as long as an answering server makes it wait.
+        On return `into` holds the parameters of `outcome.version`, even if the delta was dropped. The buffers must not
+        overlap, and `delta` must not change meanwhile.
 
-        `base`: the version that the gradient was computed at, one of `bases`; None: the newest. With overlap the next
-        commit may have a base that was the newest before this one.
-
-        `scale`: each PARAMETER of the delta is this number times the one in `delta`, rounded to float32. Through shared
-        memory the server multiplies, while it copies them anyhow; else this client does, piece by piece as it sends.
-
-        `in_place`: parameters that came through shared memory are not copied to `into`; `outcome.parameters` says where
-        they are: `into`, or there (read-only, until the next call of this client).
+        `base`: version of the gradient's parameters, from `bases`; default: the newest.
+        `scale`: factor for the PARAMETERs; products are rounded to float32.
+        `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
 
         Raises:
-            RunFinished: the delta was refused because the run is finished; leave.
-            MisuseError: no parameters were pulled yet, or an earlier commit was interrupted: pull() first. Or `base` is
-                none of `bases`; or there is a `scale`, and deltas do not go as float32.
-            ValueError: a buffer has another size.
-            NotInitialized: the server was restarted without its parameters: initialize(), then pull().
-            ServerUnavailable: the connection did not come back; whether the delta is applied is unknown.
-            ServerRefused: BAD_VALUE and the like; nothing changed, and the session goes on.
-            Superseded: a newer process joined under the same name.
+            RunFinished: leave.
+            MisuseError: pull() first, `base` not in `bases`, or `scale` without float32 deltas.
+            ValueError: a buffer has the wrong size.
+            NotInitialized: initialize(), then pull().
+            ServerUnavailable: whether the delta was applied is unknown.
+            ServerRefused: nothing changed.
         """
         self._check_usable()
         formats = self._session.formats
@@ -235,21 +205,21 @@ class Client:
         return self._committer.commit(seen[3], seen[4], loss, samples, base=base, in_place=in_place, scale=scale)
 
     def give_up(self) -> None:
-        """Make the call that another thread waits in end, with GivenUp or another error; for good, but for `leave`.
+        """Make another thread's call fail, for good: only `leave` works afterwards.
 
-        Any thread may call it. A call that was just about to begin may not hear of it: call it again until it has.
+        Thread-safe. Repeat it, because a starting call may miss it.
         """
         self._session.patience.give_up()
         self._calls.renew()
 
     def leave(self, reason: str) -> None:
-        """End the session; `reason` (up to 256 bytes) is for the server's log. Never raises because of the network."""
+        """End the session; the server logs `reason`. Ignores network errors."""
         self._check_usable()
         self._committer.drop_stream()
         self._session.leave(reason)
 
     def close(self) -> None:
-        """Release the connection and the thread; without a leave() before, the server's time-out ends the session."""
+        """Release resources; without leave(), the session ends by timeout."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -271,11 +241,11 @@ class Client:
             self.close()
 
     def _look_after_stream(self) -> None:
-        # In the watchdog's thread: a stream between two commits has pings to answer.
+        # Watchdog's thread: polls for pings.
         self._committer.has_open_stream()
 
     def _beat(self) -> None:
-        # In the watchdog's thread. Any running call counts as life, so an open stream needs no heartbeats.
+        # Watchdog's thread. An open stream needs no heartbeats.
         if not self._committer.has_open_stream():
             self._session.beat()
 

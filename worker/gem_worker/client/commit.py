@@ -1,17 +1,13 @@
-"""Exactly one commit for one delta, whatever breaks on the way.
+"""Exactly one commit per delta, whatever fails.
 
-What may be known after a break, and what is then done:
+  verdict received   pull the remaining parameters
+  no verdict         heartbeat; if applied, request the stored verdict by the header alone, else resend
+  session lost       rejoin and pull; drop the delta unless applied
+  RetryInfo          wait, then resend
+  stale base         pull, and drop the delta
+  region is gone     resend as chunks, under the same sequence
 
-  the verdict came          the delta is applied: the rest of the parameters is pulled, from where the reply was torn
-  no verdict came           a heartbeat tells the last applied sequence: if it is this one, its header alone brings the
-                            stored verdict; if not, the identical bytes are sent again, on a new stream
-  the session was lost, or  joining again tells the last applied sequence, possibly from the server's checkpoint; then
-  the server restarted      pull, because the snapshot is gone; the delta is dropped unless it was applied
-  refused, with RetryInfo   wait that long, then the identical bytes again
-  refused as stale          pull, and drop the delta: a gradient of other parameters must not be applied
-  the region is gone        the same delta and sequence again, as chunks: nothing was applied under that sequence
-
-A repeat cannot be applied twice: the server checks sequence and CRC (commit.proto).
+The server checks sequence and CRC, so identical bytes are not applied twice (commit.proto).
 """
 
 from gem_core.payload import PayloadFormat
@@ -29,7 +25,7 @@ from gem_worker.client.watchdog import Watchdog
 
 
 class Committer:
-    """Commits of a session, one at a time, on one stream that is opened when needed."""
+    """Commit for a session, on one stream that opens on demand."""
 
     def __init__(self, calls: Calls, watchdog: Watchdog, session: Session, puller: Puller, on_event: EventSink) -> None:
         self._calls = calls
@@ -42,12 +38,12 @@ class Committer:
         self._receiver: ParametersReceiver | None = None
 
     def has_open_stream(self) -> bool:
-        """Whether a stream is open, which keeps the session alive by itself. Any thread may ask."""
+        """Return whether a stream keeps the session alive. Thread-safe."""
         stream = self._stream
         return stream is not None and stream.is_open()
 
     def drop_stream(self) -> None:
-        """End the stream, if there is one."""
+        """Close the stream."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
@@ -63,17 +59,17 @@ class Committer:
         in_place: bool = False,
         scale: float | None = None,
     ) -> CommitOutcome:
-        """See Client.commit; the buffers are bytes and of the right size."""
+        """See Client.commit; the buffers are checked byte views."""
         described = self._describe(delta, loss, samples, base, scale)
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
         except (ServerRefused, RunFinished):
-            # Refused: nothing changed, and nothing is uncertain.
+            # The server changed nothing.
             self.drop_stream()
             raise
         except BaseException:
-            # Given up or interrupted: whether it is applied, and what the server holds for us, is open.
+            # The delta may have been applied.
             self.drop_stream()
             self._session.unsettled = True
             self._session.lost()
@@ -97,7 +93,7 @@ class Committer:
         return Delta(session.last_applied + 1, base, delta, loss, samples, scale)
 
     def _outgoing(self, delta: Delta) -> Outgoing:
-        """The delta in shared memory, if there is any; else as chunks."""
+        """Prefer shared memory."""
         session, payload = self._session, self._session.formats.delta
         shared = session.open_shared()
         if shared is not None:
@@ -108,9 +104,9 @@ class Committer:
 
     def _until_settled(self, delta: Delta, outgoing: Outgoing, into: memoryview, *, in_place: bool) -> CommitOutcome:
         session, payload = self._session, self._session.formats.parameters
-        # The server says this delta is applied: its header alone brings the stored verdict.
+        # The server reports this delta as applied.
         applied = False
-        # What `into` holds since the session was lost, for when the stored verdict is lost, too.
+        # Version pulled after a lost session.
         pulled: Version | None = None
         while True:
             shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
@@ -149,19 +145,19 @@ class Committer:
 
     def _open_stream(self) -> CommitStream:
         if self._stream is not None and not self._stream.is_open():
-            # It broke while this worker computed; that nothing was lost with it, the new one will tell.
+            # Broken between commits.
             self.drop_stream()
         if self._stream is None:
             self._stream = CommitStream(self._calls, self._watchdog)
         return self._stream
 
     def _applied(self, reply: CommitReply, torn_in: PayloadFormat | None = None) -> CommitOutcome:
-        """The outcome of a commit whose verdict came; a reply that was torn in its parameters is completed first."""
+        """Complete a broken reply; return the outcome."""
         session = self._session
         verdict = reply.verdict
         if verdict is None:
             raise ServerMisbehavedError("the server sent parameters without a verdict")
-        # Before the pull: should that have to join again, the count of the (possibly resumed) server is right.
+        # A rejoin during the pull replaces this count.
         session.last_applied = verdict.sequence
         session.next_eta = verdict.next_eta
         session.run_state = verdict.run_state
@@ -177,7 +173,7 @@ class Committer:
         return self._session.run_state is RunState.FINISHED
 
     def _verdict_is_lost(self, refusal: ServerRefused) -> bool:
-        """Whether the refusal, of the question for the stored verdict of an applied commit, is the last word on it."""
+        """Return whether the stored verdict is gone."""
         return (
             refusal.retry_after is None
             and refusal.reason not in LOST_SESSION
@@ -186,10 +182,7 @@ class Committer:
         )
 
     def _recover(self, refusal: ServerRefused) -> None:
-        """Do what the refusal asks for, so that the next attempt may succeed; raise it where nothing would help.
-
-        A snapshot that is lost by it shows as a session without a version.
-        """
+        """Recover, or raise. A lost snapshot leaves session.version None."""
         session = self._session
         if refusal.reason == "RUN_FINISHED":
             session.run_state = RunState.FINISHED

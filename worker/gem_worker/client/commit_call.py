@@ -1,4 +1,4 @@
-"""What a Commit stream needs of a call, and gRPC's own call as one. The other one is lane_call.py."""
+"""A Commit stream's call: interface and gRPC implementation."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -15,49 +15,43 @@ from gem_worker.client.send import ChunkMessage
 
 
 class ReplySink(Protocol):
-    """Where a reply goes."""
+    """Consumer of a reply."""
 
     @property
     def sink(self) -> Assembler:
-        """What takes the chunk of the message whose fields came last."""
+        """Assembler for the current chunk."""
 
     def take(self, fields: commit_pb2.CommitResponse) -> None:
-        """A message came; its chunk, if it has one, is about to."""
+        """Handle a message's fields, before its chunk."""
 
 
 class CommitCall(Protocol):
-    """One bidirectional call. It is used by one thread at a time; `look` and `cancel` are for any.
+    """Bidirectional call for one thread; only `look` and `cancel` are thread-safe.
 
-    When the call has ended sending does nothing: `receive` says why.
+    After its end, `send` does nothing and `receive` reports why.
     """
 
     def exchange(self) -> AbstractContextManager[object]:
-        """Around a series of `send` and `receive`. Who is interrupted within it closes the call."""
+        """Context of `send` and `receive`; close the call if interrupted."""
 
     def send(self, messages: Iterable[ChunkMessage]) -> None:
-        """Send these messages, and make them as they are sent; it may return before that.
-
-        A message is read before the next one is asked for.
-        """
+        """Send messages, consuming each before generating the next; may return earlier."""
 
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
-        """The fields of the next message, which went into `reply`; None when the call ended with OK.
-
-        Raises grpc.RpcError, and what `reply` raises.
-        """
+        """Pass the next message to `reply` and return its fields; None at OK. Raises grpc.RpcError."""
 
     def look(self) -> bool:
-        """Whether the call goes on, as far as can be said without waiting."""
+        """Return whether the call is open, without blocking."""
 
     def cancel(self) -> None:
-        """End the call at once; whoever waits for the peer waits no longer."""
+        """End the call, waking blocked threads."""
 
     def close(self) -> None:
-        """`cancel`, and release what it holds."""
+        """Cancel and release resources."""
 
 
 class GrpcCall:
-    """A call of gRPC's client."""
+    """CommitCall over gRPC."""
 
     def __init__(self, method: "grpc.StreamStreamMultiCallable[bytes, bytes]") -> None:
         self._feed = RequestFeed()
@@ -69,7 +63,7 @@ class GrpcCall:
         return interrupts_wait(self._call.cancel)
 
     def send(self, messages: Iterable[ChunkMessage]) -> None:
-        """See CommitCall. gRPC's thread makes the messages."""
+        """See CommitCall. gRPC's thread generates the messages."""
         self._feed.put(messages)
 
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
@@ -100,21 +94,18 @@ class GrpcCall:
 
 
 class RequestFeed:
-    """The stream's request iterator: gRPC's sender thread takes from it what the caller's thread puts in.
-
-    gRPC asks for a message only when it has taken the one before, so that a large payload is never in memory twice.
-    """
+    """Request iterator; gRPC's sender thread takes one message at a time."""
 
     def __init__(self) -> None:
         self._entries: SimpleQueue[Iterator[ChunkMessage] | None] = SimpleQueue()
         self._current: Iterator[ChunkMessage] = iter(())
 
     def put(self, messages: Iterable[ChunkMessage]) -> None:
-        """Send these after what was put before."""
+        """Append messages."""
         self._entries.put(iter(messages))
 
     def end(self) -> None:
-        """Half-close the stream, and release gRPC's thread."""
+        """Half-close the stream."""
         self._entries.put(None)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -1,7 +1,4 @@
-"""The one long-lived Commit stream, and one commit's exchange of messages on it.
-
-Nothing here repeats anything: a break is raised as Torn, a refusal as ServerRefused, and commit.py decides.
-"""
+"""The Commit stream and one commit's exchange on it."""
 
 import grpc
 from gemps.framing import FramingError
@@ -21,7 +18,7 @@ from gem_worker.client.watchdog import Watchdog, Watched
 
 
 class CommitReply:
-    """What came back for one commit so far: the verdict, then parameters. See `ReplySink`."""
+    """A commit's verdict and parameters; a `ReplySink`."""
 
     def __init__(self, receiver: ParametersReceiver, sequence: int) -> None:
         self.receiver = receiver
@@ -46,25 +43,25 @@ class CommitReply:
 
 
 class CommitStream:
-    """One stream. After Torn or a refusal it is dead: `cancel` it and open another."""
+    """A stream; after Torn or a refusal, open another."""
 
     def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
         self._call = calls.open_commit()
 
     def is_open(self) -> bool:
-        """Whether the server still sees it; an open stream keeps the session alive. Any thread may ask."""
+        """Return whether it is open. Thread-safe."""
         return self._call.look()
 
     def cancel(self) -> None:
-        """End it at once."""
+        """Close it."""
         self._call.close()
 
     def exchange(self, commit: Outgoing, reply: CommitReply, *, header_only: bool) -> None:
-        """Send a commit and receive everything up to the reply's footer.
+        """Send a commit and receive its reply.
 
-        `header_only`: the commit is known to be applied, so its header alone brings the stored verdict.
-        Raises Torn (`reply` says how far it got), ServerRefused, ServerMisbehavedError.
+        `header_only` requests the stored verdict of an applied commit. After Torn, `reply` holds what arrived. Also
+        raises ServerRefused, ServerMisbehavedError.
         """
         watchdog, watched = self._watchdog, Watched(self._call.cancel)
         try:
@@ -81,7 +78,7 @@ class CommitStream:
             reply.receiver.reset()
             raise Torn(f"the reply arrived damaged: {error}") from error
         finally:
-            # As `watch` does, but that no interrupt comes between the end of the call and this.
+            # Inlines `watch`, so that no interrupt comes in between.
             watchdog.watched = None
             watchdog.called_at = watched.progressed_at
 

@@ -1,10 +1,7 @@
-"""`Courier`: a thread that makes a client's commits, so that the thread that trains can compute meanwhile.
+"""Thread that commits for a client while the training thread computes.
 
-One commit is under way at a time. Between `hand` and the end of `collect`, `give_up` or `close` the client is the
-courier's; at other times it is the caller's, as if there were no courier.
-
-What may be interrupted (Ctrl-C raises in the caller's thread, between any two instructions) loses nothing: what came of
-a commit is kept until `collect` has returned it.
+One commit is in flight at a time; until it is collected, only the courier may use the client. KeyboardInterrupt loses
+no outcome.
 """
 
 import atexit
@@ -19,14 +16,14 @@ from gem_worker.client.errors import MisuseError
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import CommitOutcome, Version
 
-# A wait is made of so many seconds each: on Windows Ctrl-C is noticed between two of them.
+# On Windows, Ctrl-C is handled only between slices.
 _SLICE = 0.5
-# How often a call that is to end is told so: it may not have begun.
+# Seconds between cancellations: a starting call may miss one.
 _REMINDER = 0.1
 
 
 class _Errand:
-    """One commit; `outcome` is written by the courier's thread, last."""
+    """The courier's thread sets `outcome` last."""
 
     def __init__(self, commit: "partial[CommitOutcome]") -> None:
         self.commit = commit
@@ -34,24 +31,24 @@ class _Errand:
 
 
 class Courier:
-    """See the module. For one thread; the client must have joined, and pulled."""
+    """Commit in a background thread, after join() and pull(). Not thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._pid = os.getpid()
         self._errand: _Errand | None = None
-        # SimpleQueue, because its methods may be interrupted by a signal's handler that raises.
+        # Tolerates signal handlers that raise.
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
         self._back: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="gemps-commits", daemon=True)
         with interrupts_wait():
             self._thread.start()
-            # Before the client's own end: registered later, run earlier.
+            # Runs before the client's handler.
             atexit.register(self.close)
 
     @property
     def is_under_way(self) -> bool:
-        """A commit was handed over, and not collected."""
+        """Whether a commit is not yet collected."""
         return self._errand is not None
 
     def hand(
@@ -64,9 +61,9 @@ class Courier:
         *,
         in_place: bool = False,
     ) -> None:
-        """Begin a commit; both buffers are its own until it is collected. Raises MisuseError while one is under way.
+        """Start a commit, which owns both buffers until collected.
 
-        What the last one left in place (see Client.commit) must have been read by now.
+        Overwrites parameters left in place (Client.commit). Raises MisuseError if one is in flight.
         """
         if self._errand is not None:
             raise MisuseError("collect() the commit that is under way first")
@@ -77,10 +74,7 @@ class Courier:
             self._errands.put(errand)
 
     def collect(self, timeout: float | None = None) -> CommitOutcome | None:
-        """What came of the commit; waits for it. None: not within `timeout` seconds.
-
-        Raises what Client.commit raises, and MisuseError when none is under way.
-        """
+        """Wait for the outcome; None after `timeout` seconds. Raises as Client.commit, or MisuseError."""
         errand = self._errand
         if errand is None:
             raise MisuseError("no commit is under way")
@@ -93,20 +87,14 @@ class Courier:
         return outcome
 
     def give_up(self) -> None:
-        """End the commit that is under way, and with it this client's commits for good; it may yet leave the run.
-
-        A commit that had reached the server whole is applied all the same.
-        """
+        """Cancel the commit in flight; the client can then only leave. The server may still apply it."""
         errand = self._errand
         while errand is not None and not self._wait(errand, _REMINDER):
             self._client.give_up()
         self._errand = None
 
     def close(self, patience: float = 0.0) -> None:
-        """End the thread; a commit that is under way is waited for, so many seconds, then given up.
-
-        Harmless a second time, and in a forked child, which has no such thread.
-        """
+        """Stop the thread, cancelling a commit after `patience` seconds. Idempotent and fork-safe."""
         if os.getpid() != self._pid:
             return
         atexit.unregister(self.close)
@@ -118,7 +106,7 @@ class Courier:
             self._thread.join()
 
     def _wait(self, errand: _Errand, timeout: float | None) -> bool:
-        """Whether it is back, after at most so many seconds."""
+        """Return whether the commit ended in time."""
         until = time.monotonic() + timeout if timeout is not None else None
         while errand.outcome is None:
             left = until - time.monotonic() if until is not None else _SLICE

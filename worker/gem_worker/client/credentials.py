@@ -1,4 +1,4 @@
-"""Who the server is, and who we are: TLS for the channel, and the token that goes with each call."""
+"""TLS for the channel; token for each call."""
 
 import contextlib
 import re
@@ -16,25 +16,25 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class Credentials:
-    """The token, and TLS as the settings ask for it. Raises CredentialsError for files that cannot be used."""
+    """Token and TLS credentials. Raises CredentialsError for unusable files."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._tls = _tls(settings)
         self.token = Token(settings)
         self.server_name = settings.tls_server_name
-        # Whether nobody on the path reads the token, or the user has said that it does not matter.
+        # Whether the token may leave this machine.
         self.protected = bool(settings.tls_ca) or settings.insecure
 
     def tls(self) -> grpc.ChannelCredentials | None:
-        """For a new connection, from the files as they are now; None: no TLS."""
-        with contextlib.suppress(CredentialsError):  # they are being replaced: those before are as good as any
+        """Reread the files; None: no TLS."""
+        with contextlib.suppress(CredentialsError):  # being replaced: keep the last
             self._tls = _tls(self.settings)
         return self._tls
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
-    """TLS for a connection of the lane, from the files as they are now; None: no TLS. Raises OSError (SSLError)."""
+    """Return TLS for a lane connection; None: no TLS. Raises OSError."""
     if not settings.tls_ca:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -57,7 +57,7 @@ def _tls(settings: ClientSettings) -> grpc.ChannelCredentials | None:
 
 
 class Token:
-    """The token that every call carries; read again when its file has changed. Thread-safe, and shown by no repr."""
+    """Token, reread when its file changes. Thread-safe; not in repr."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._path = settings.token_file
@@ -72,14 +72,14 @@ class Token:
         return bool(self._value)
 
     def metadata(self) -> Metadata:
-        """What a call made now carries."""
+        """Return the current metadata."""
         with self._lock:
             self._look_again()
             self._sent = self._value
             return (("authorization", f"Bearer {self._value}"),)
 
     def has_changed(self) -> bool:
-        """Whether there is another one now than the last call carried."""
+        """Return whether the token changed since the last call."""
         with self._lock:
             self._look_again()
             return self._value != self._sent
@@ -90,7 +90,7 @@ class Token:
         try:
             self._look(self._path)
         except CredentialsError:
-            return  # it is being replaced: the one before stands until the server says otherwise
+            return  # being replaced: keep the last
 
     def _look(self, path: Path) -> None:
         try:
@@ -109,10 +109,7 @@ class Token:
 
 
 class ChannelWithToken(grpc.Channel):
-    """A channel each of whose calls carries the token of the moment.
-
-    gRPC's own call credentials are for TLS only, and a token is of use on loopback, too.
-    """
+    """Add the token to each call; gRPC's call credentials require TLS."""
 
     def __init__(self, channel: grpc.Channel, token: Token) -> None:
         self._channel = channel
@@ -178,7 +175,7 @@ def _authority(path: Path) -> bytes:
 
 
 def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
-    """(key, certificate), as gRPC wants them."""
+    """Return (key, certificate)."""
     pair = _read(key, "tls_key"), _read(certificate, "tls_cert")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")

@@ -1,7 +1,4 @@
-"""What can go wrong, as plain exceptions: each says whose fault it is, and whether it was to be expected.
-
-`rpc_status.py` makes these out of gRPC's status; nothing else in the package looks at a status code.
-"""
+"""Exceptions of the client."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,54 +7,49 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class RunFinished(Exception):  # noqa: N818 - the good end of a run, not an error
-    """The run has spent its budget, or an operator finished it; the delta was not applied. Expected: leave, exit 0."""
+    """The run is finished; the delta was not applied. Leave and exit with 0."""
 
 
 class ClientError(Exception):
-    """Base of everything below: a call did not do what was asked."""
+    """Base class of the client's errors."""
 
 
 class MisuseError(ClientError, RuntimeError):
-    """The caller's fault: a call that is not possible in this order, in this process, or with these arguments."""
+    """Caller error: wrong order of calls, process or arguments."""
 
 
 class AddressError(ClientError, ValueError):
-    """The caller's fault: the server's address cannot be understood; the message names the fix."""
+    """Caller error: invalid server address."""
 
 
 class CredentialsError(ClientError, ValueError):
-    """The caller's fault: certificates or a token that cannot be used as they are; the message names the fix."""
+    """Caller error: unusable certificates or token."""
 
 
 class UntrustedServer(ClientError):  # noqa: N818 - a situation
-    """What answers at the address is not the server that `tls_ca` vouches for, or speaks no TLS; nothing was sent.
+    """TLS verification failed, or the server speaks no TLS; nothing was sent.
 
-    Only before the first call that succeeded: later it counts as a lost connection, since certificates may be renewed.
+    After the first successful call, this counts as a lost connection.
     """
 
 
 class ServerUnavailable(ClientError):  # noqa: N818 - a situation
-    """Nobody's fault that is known here: the server could not be reached, or did not get the call done, for too long.
-
-    Expected where servers come and go; a supervisor may start the worker again.
-    """
+    """The server was unreachable, or did not complete the call, for too long."""
 
 
 class GivenUp(ClientError):  # noqa: N818 - a situation
-    """The caller's wish: another thread did not want to wait for this call any longer."""
+    """Another thread cancelled this call."""
 
 
 class ServerMisbehavedError(ClientError):
-    """The server's fault (or that of something between): it answered what the contract does not allow."""
+    """The server violated the contract."""
 
 
 class ServerRefused(ClientError):  # noqa: N818 - an answer
-    """The server refused the call, and changed nothing. Whose fault it is, `reason` and `message` say.
+    """The server refused the call and changed nothing.
 
-    `reason` is a name of gemps.v1.ErrorReason without prefix ("LAYOUT_MISMATCH"), or the gRPC status code's name
-    where the refusal came from gRPC itself. `retry_after` in seconds: the server asked to come back then (the client
-    does that by itself, except in an `Observer`); None: the same call will be refused again. `metadata` holds the
-    particulars, as text.
+    `reason`: gemps.v1.ErrorReason without prefix ("LAYOUT_MISMATCH"), or gRPC's status code.
+    `retry_after`: seconds; None: a retry would be refused.
     """
 
     def __init__(
@@ -76,19 +68,18 @@ class ServerRefused(ClientError):  # noqa: N818 - an answer
 
 
 class Superseded(ServerRefused):
-    """Another process joined under this worker's name and took the session over. The fix: one name a worker."""
+    """Another process joined under this worker's name."""
 
 
 class NotInitialized(ServerRefused):
-    """The server has no parameters (any more): it was started anew without --resume. Call initialize(), then pull()."""
+    """The server has no parameters. Call initialize(), then pull()."""
 
 
 class Torn(Exception):  # noqa: N818 - an event
-    """A call or stream broke before its end. Internal: the client repeats or resumes, it never reaches the caller.
+    """A call or stream broke. Internal: the client repeats or resumes it.
 
-    `fix`: what the user may have to do about it, where the cause is known. `by_server`: a gemps server said so, over a
-    sound connection. `by_stranger`: what answers there is none, nor will it become one. `untrusted`: TLS stands
-    between. `retry_after` in seconds: the server asked not to come back before that.
+    `by_server`: a gemps server reported it. `by_stranger`: the peer is none. `untrusted`: TLS verification failed.
+    `retry_after`: seconds to wait.
     """
 
     def __init__(

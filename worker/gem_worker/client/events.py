@@ -1,4 +1,4 @@
-"""What happens to the connection, for a person to read: one event when a thing changes, none while it lasts."""
+"""Connection events, one per change."""
 
 import logging
 from collections.abc import Callable
@@ -9,26 +9,25 @@ _log = logging.getLogger("gem_worker.client")
 
 
 class EventKind(Enum):
-    """What happened. The values are for programs that read a worker's log."""
+    """Kind of event; programs may parse the values from logs."""
 
-    # No server there yet, or it cannot take this worker yet; or it is still away, now for another reason.
+    # Server absent, or not accepting this worker.
     WAITING_FOR_SERVER = "waiting-for-server"
     CONNECTION_LOST = "connection-lost"
     CONNECTION_BACK = "connection-back"
-    # It answers, and asks to come back later.
     SERVER_BUSY = "server-busy"
-    # It was restarted, or had lost the session.
+    # After a restart or lost session.
     JOINED_AGAIN = "joined-again"
     DELTA_DROPPED = "delta-dropped"
-    # The server offers shared memory, but this worker cannot have it, or has it no more: it uses the stream.
+    # Shared memory is offered but unusable.
     NOT_SHARED = "not-shared"
-    # The server did not hear that this worker left.
+    # The server missed this worker's Leave.
     NOT_LEFT = "not-left"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """One event: its kind, and one line of text."""
+    """An event with one line of text."""
 
     kind: EventKind
     message: str
@@ -38,6 +37,6 @@ EventSink = Callable[[ClientEvent], None]
 
 
 def log_event(event: ClientEvent) -> None:
-    """Default sink: the logger gem_worker.client, at INFO for good news and WARNING for the rest."""
+    """Log to gem_worker.client; the default sink."""
     good = event.kind in (EventKind.CONNECTION_BACK, EventKind.WAITING_FOR_SERVER)
     _log.log(logging.INFO if good else logging.WARNING, "%s", event.message)

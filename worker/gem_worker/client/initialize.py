@@ -1,4 +1,4 @@
-"""Uploading the first parameters."""
+"""Upload of the first parameters."""
 
 import grpc
 from gemps.framing import INITIALIZE_REQUEST_CHUNK
@@ -16,10 +16,9 @@ from gem_worker.client.watchdog import Watchdog
 
 
 def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memoryview, format_: PayloadFormat) -> bool:
-    """Upload `payload` (float32, with constants); True when it became the first parameters.
+    """Upload `payload` (float32, with constants); return True if accepted.
 
-    An upload whose answer was lost is sent again, and then finds its own parameters there: False, which is as good,
-    because everyone pulls next. Raises ServerUnavailable, ServerRefused, Superseded.
+    False may mean that an earlier attempt succeeded; pull next either way.
     """
     while True:
         try:
@@ -47,7 +46,7 @@ def _upload(
     format_: PayloadFormat,
 ) -> parameters_pb2.InitializeResponse:
     header = parameters_pb2.InitializeHeader(session_id=session.session_id, byte_count=format_.byte_count)
-    # Stands in until the call exists: gRPC asks for the first message while it is being made.
+    # gRPC requests the first message before the call exists.
     with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
         watched.waiting = False
         messages = watched_messages(

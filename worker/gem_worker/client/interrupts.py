@@ -1,10 +1,8 @@
-"""Ctrl-C and SIGTERM while a thread is inside gRPC.
+"""Defer Ctrl-C and SIGTERM inside gRPC.
 
-Python runs a signal's handler in the main thread, between any two instructions. A handler that raises, as that of
-Ctrl-C does, may thus leave gRPC's own code between taking a lock and the block that would release it; the next call
-then waits for that lock for ever (seen on grpcio 1.85.1, about once in fifty interrupts of a busy worker). So, while
-the main thread is inside gRPC, a handler is not run but noted, and the call is cancelled from another thread; the
-handler runs, and may raise, as soon as gRPC has been left, in the way that it provides for.
+A signal handler that raises inside gRPC can leave a lock held, so that the next call blocks forever (grpcio 1.85.1).
+While the main thread is inside gRPC, a signal is therefore recorded and another thread cancels the call; the handler
+runs after gRPC returns.
 """
 
 import contextlib
@@ -18,8 +16,7 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 try:
-    # What `signal` is made of, without what makes enums of handlers and fails at it when they are functions: that was a
-    # seventh of a small commit's time.
+    # Skips `signal`'s slow conversion of handlers to enums.
     _plain: Any = importlib.import_module("_signal")
 except ImportError:
     _plain = signal
@@ -28,23 +25,23 @@ _set_handler: Callable[[int, Any], Any] = _plain.signal
 
 
 class _Noted:
-    """What the note-taking handler writes, and the thread that cancels. One for the process, like signals."""
+    """Signal state shared with the cancelling thread."""
 
     def __init__(self) -> None:
         self.pending: int | None = None
         self.cancel: Callable[[], object] | None = None
-        # SimpleQueue.put may be called from a signal's handler, also while it is being called.
+        # SimpleQueue.put is reentrant.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the cancelling thread, in this process; a forked one has lost it."""
+        """Start the cancelling thread, also after a fork."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="gemps-interrupts", daemon=True)
             self._thread.start()
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """A signal's handler: takes no lock, and raises nothing."""
+        """Signal handler: takes no lock, raises nothing."""
         self.pending = number
         self._wake.put(None)
 
@@ -61,11 +58,7 @@ _noted = _Noted()
 
 @contextlib.contextmanager
 def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None]:
-    """Let handlers that may raise wait until the block is left; `cancel` makes a block that waits for the peer end.
-
-    Only Python's main thread runs handlers; in others this does nothing. Signals that are ignored, or have the system's
-    default action, are left alone.
-    """
+    """Defer signal handlers in the main thread until the block ends; `cancel` ends a blocking call."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -75,12 +68,12 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
     try:
         for number in _SIGNALS:
             handler = _handler_of(number)
-            if callable(handler) and handler != _noted.note:  # within another such block it waits already
+            if callable(handler) and handler != _noted.note:  # an outer block defers it
                 before[number] = handler
                 _set_handler(number, _noted.note)
         _noted.cancel = cancel or outer
         if _noted.pending is not None and cancel is not None:
-            cancel()  # noted before there was anything to cancel
+            cancel()  # recorded earlier
         yield
     finally:
         _noted.cancel = outer
@@ -95,7 +88,7 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
 
 
 def _restore(handlers: list[tuple[int, Any]]) -> None:
-    """Put handlers back, all of them even if one of them is run, and raises, in between."""
+    """Restore all handlers, even if one raises."""
     if handlers:
         number, handler = handlers.pop()
         try:

@@ -1,8 +1,6 @@
-"""One connection of the lane, used in the caller's thread (lane.proto; `gemps.lane` says which frame is legal).
+"""Lane connection, used in the caller's thread (lane.proto).
 
-Between two commits only `look` reads, now and then, so that an end is noticed. Ctrl-C and the like need no waiting,
-as they do inside gRPC (interrupts.py): a handler that raises leaves the connection in any state, but nothing else, and
-the caller that was interrupted closes the call.
+Signal handlers may raise inside, leaving the connection undefined: the caller then closes the call.
 """
 
 import contextlib
@@ -27,26 +25,26 @@ from gem_worker.client.commit_call import ReplySink
 from gem_worker.client.rpc_status import DETAILS_KEY
 from gem_worker.client.send import ChunkMessage
 
-# Seconds to connect, and for a busy server's WELCOME: a worker that does not get there commits over gRPC.
+# Seconds before gRPC takes over.
 CONNECT_SECONDS, WELCOME_SECONDS = 2.0, 10.0
-# Seconds: a ping on an idle connection, and how long its answer, or any byte that is sent, may take.
+# Seconds: idle time before a ping, and its timeout.
 _PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
-# Seconds for which a peer that has spoken is taken to be there still, without a look.
+# Seconds for which a peer counts as alive.
 _FRESH = 0.1
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-# The rest of a chunk is on its way: one call of the system for all of it.
+# One system call per chunk.
 _WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 
 class _Entry(NamedTuple):
-    """One of a call's trailing metadata."""
+    """Trailing metadata."""
 
     key: str
     value: bytes
 
 
 class CallEnded(grpc.RpcError):
-    """How a call ended, in gRPC's terms."""
+    """End of a call, as a gRPC error."""
 
     def __init__(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> None:
         super().__init__(f"{code.name}: {details}")
@@ -55,20 +53,20 @@ class CallEnded(grpc.RpcError):
         self._trailers = (_Entry(DETAILS_KEY, status),) if status else ()
 
     def code(self) -> grpc.StatusCode:
-        """The status."""
+        """Return the status code."""
         return self._code
 
     def details(self) -> str:
-        """Its message."""
+        """Return the message."""
         return self._details
 
     def trailing_metadata(self) -> tuple[_Entry, ...]:  # type: ignore[override]
-        """The status with its details, as gRPC carries it."""
+        """Return the status details."""
         return self._trailers
 
 
 class LaneRoute(NamedTuple):
-    """Where the lane of a server is, and what its HELLO says."""
+    """Address and HELLO of a lane."""
 
     host: str
     port: int
@@ -76,13 +74,7 @@ class LaneRoute(NamedTuple):
 
 
 class LaneCall:
-    """One call; see CommitCall. `connect` comes first.
-
-    Args:
-        route: of the server.
-        tls: for a server with TLS.
-        server_name: that its certificate must have.
-    """
+    """CommitCall over the lane; `connect` comes first."""
 
     def __init__(self, route: LaneRoute, tls: ssl.SSLContext | None, server_name: str | None) -> None:
         self._route = route
@@ -92,7 +84,7 @@ class LaneCall:
         self._lane = Lane(Side.WORKER, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
         self._lock = threading.Lock()  # held while reading or writing
         self._cancelled = False
-        self._is_torn = False  # a frame was sent in part
+        self._is_torn = False  # a frame was partly sent
         self._end: CallEnded | None = None
         self._heard_at = self._sent_at = 0.0
         self._pinged_at: float | None = None
@@ -103,14 +95,14 @@ class LaneCall:
         return self._end is not None and bool(self._end.trailing_metadata())
 
     def connect(self) -> None:
-        """Connect, and wait for WELCOME. Raises OSError or grpc.RpcError when the lane cannot be used."""
+        """Connect and wait for WELCOME. Raises OSError or grpc.RpcError."""
         address = (self._route.host, self._route.port)
         plain = self._socket = socket.create_connection(address, CONNECT_SECONDS)
         if self._cancelled:
             raise ConnectionAbortedError
         plain.settimeout(WELCOME_SECONDS)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if sys.platform == "linux":  # as gRPC does: a path that takes nothing for so long is dead
+        if sys.platform == "linux":
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _PING_TIMEOUT))
         if self._tls is not None:
             secured = self._tls.wrap_socket(plain, do_handshake_on_connect=False, server_hostname=self._server_name)
@@ -141,10 +133,10 @@ class LaneCall:
         self._lock.release()
 
     def send(self, messages: Iterable[ChunkMessage]) -> None:
-        """See CommitCall; within `exchange`. It returns when the kernel has taken all of them."""
+        """See CommitCall; within `exchange`."""
         if self._end is not None:
             return
-        with contextlib.suppress(CallEnded):  # `receive` says why
+        with contextlib.suppress(CallEnded):  # `receive` raises it
             for head, data, last in messages:
                 size = len(head) + len(data)
                 uploads = self._lane.state is State.COMMITTING
@@ -184,16 +176,15 @@ class LaneCall:
         return message
 
     def look(self) -> bool:
-        """See CommitCall. Takes in what has come, without waiting for more; a peer that has just spoken is there."""
+        """See CommitCall. Reads pending frames."""
         if self._end is None and time.monotonic() - self._heard_at < _FRESH:
             return not self._cancelled
         if self._socket is not None and self._end is None and self._lock.acquire(blocking=False):
-            # Else somebody reads or writes, and will find out.
             try:
                 with contextlib.suppress(CallEnded):
                     try:
                         self._look(self._socket)
-                    except OSError as error:  # closed by the thread that uses the call
+                    except OSError as error:
                         self._broken(error)
             finally:
                 self._lock.release()
@@ -204,7 +195,7 @@ class LaneCall:
         self._cancelled = True
         connection = self._socket
         if connection is not None:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            with contextlib.suppress(OSError):
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -212,7 +203,7 @@ class LaneCall:
         connection = self._socket
         if connection is None:
             return
-        has_lock = self._lock.acquire(timeout=_FRESH)  # the watchdog may have a look just now
+        has_lock = self._lock.acquire(timeout=_FRESH)  # the watchdog may be in `look`
         is_usable = self._end is None and not (self._is_torn or self._cancelled)
         if is_usable and Kind.CANCEL in lane.FROM_WORKER[self._lane.state]:
             with contextlib.suppress(OSError):
@@ -245,7 +236,7 @@ class LaneCall:
                 connection.settimeout(None)
 
     def _fail(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> NoReturn:
-        """The end, unless it has come before."""
+        """Raise the first end of the call."""
         if self._end is None:
             self._end = CallEnded(code, details, status)
         raise self._end
@@ -271,14 +262,14 @@ class LaneCall:
         self._sent_at = time.monotonic()
 
     def _hung_up(self, error: OSError) -> NoReturn:
-        """Nothing can be written; the server may have said why before it hung up."""
+        """Raise the server's reason."""
         with contextlib.suppress(OSError):
             while True:
                 self._next_frame()
         self._broken(error)
 
     def _next_frame(self) -> Frame:
-        """The next frame; raises CallEnded when it is END, or the connection breaks."""
+        """Return the next frame. Raises CallEnded."""
         if self._end is not None:
             raise self._end
         frame = self._parse() if self._lane.buffered else None
@@ -303,7 +294,7 @@ class LaneCall:
         try:
             if isinstance(connection, ssl.SSLSocket):
                 count = connection.recv_into(space)
-                while flags and 0 < count < len(space):  # a read gives one record, of 16 KiB at most
+                while flags and 0 < count < len(space):  # a read returns one TLS record
                     count += connection.recv_into(space[count:])
             else:
                 count = connection.recv_into(space, 0, flags)

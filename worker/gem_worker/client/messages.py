@@ -1,4 +1,4 @@
-"""What the client tells its caller, as frozen plain values, and their translation from and to the wire's messages."""
+"""Values that the client returns, and their protobuf forms."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from gem_worker.client.errors import ServerMisbehavedError
 
 
 class RunState(Enum):
-    """Where the run stands, as it concerns this worker (run.proto)."""
+    """State of the run (run.proto)."""
 
     WAITING = "waiting"
     TRAINING = "training"
@@ -23,7 +23,7 @@ class RunState(Enum):
 
     @staticmethod
     def of(state: int) -> "RunState":
-        """From the wire's number; raises ServerMisbehavedError for a number that has no meaning here."""
+        """Convert from protobuf. Raises ServerMisbehavedError for unknown numbers."""
         try:
             return _RUN_STATES[state]
         except KeyError:
@@ -39,24 +39,24 @@ _RUN_STATES: dict[int, RunState] = {
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of the central variable. Clocks of different incarnations (server processes) cannot be compared."""
+    """Version of the central variable; clocks compare only within an incarnation."""
 
     incarnation: int
     clock: int
 
     @classmethod
     def of(cls, version: transfer_pb2.Version) -> Self:
-        """From the wire's message."""
+        """Convert from protobuf."""
         return cls(version.incarnation, version.clock)
 
     def to_wire(self) -> transfer_pb2.Version:
-        """As the wire's message."""
+        """Convert to protobuf."""
         return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The run's settings as the server gives them; units and meaning in run.proto. 0 means no budget of that kind."""
+    """Settings of the run (run.proto); a budget of 0 means none."""
 
     rule: str
     rule_settings: Mapping[str, float]
@@ -73,7 +73,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, settings: run_pb2.RunSettings) -> Self:
-        """From the wire's message; schedule and order become the words of the settings ("cosine", "round-robin")."""
+        """Convert from protobuf; enums become words."""
         return cls(
             rule=settings.rule,
             rule_settings=MappingProxyType(dict(settings.rule_settings)),
@@ -92,7 +92,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What Join settled. `host_rank` chooses the device; `run_state` is as of the join; `overlap`: it was granted."""
+    """Result of Join. `host_rank` selects the device."""
 
     rank: int
     host_rank: int
@@ -108,7 +108,7 @@ class Membership:
 
     @classmethod
     def of(cls, response: session_pb2.JoinResponse) -> Self:
-        """From the wire's message."""
+        """Convert from protobuf."""
         return cls(
             rank=response.rank,
             host_rank=response.host_rank,
@@ -125,7 +125,7 @@ class Membership:
 
 
 class CommitStatistics(NamedTuple):
-    """What the rule did with a delta; fractions and mean_pi are over the elements with delta != 0 (commit.proto)."""
+    """Effect on a delta; fractions and mean_pi cover elements with delta != 0 (commit.proto)."""
 
     mean_pi: float
     blocked_fraction: float
@@ -137,7 +137,7 @@ class CommitStatistics(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The server's word on one commit. `version` is the one it made; `duplicate`: stored from an earlier attempt."""
+    """Answer to a commit; `duplicate`: stored from an earlier attempt."""
 
     sequence: int
     version: Version
@@ -149,7 +149,7 @@ class Verdict(NamedTuple):
 
     @classmethod
     def of(cls, verdict: commit_pb2.Verdict) -> Self:
-        """From the wire's message."""
+        """Convert from protobuf."""
         statistics = verdict.statistics
         return cls(
             verdict.sequence,
@@ -171,12 +171,10 @@ class Verdict(NamedTuple):
 
 
 class CommitOutcome(NamedTuple):
-    """How a commit ended. In every case `parameters` now holds the parameters of `version`.
+    """Result of a commit; `parameters` always holds those of `version`.
 
-    `applied` False: the delta was dropped, because the server was restarted or the session's snapshot had moved on.
-    `verdict` None: it was dropped, or it was applied and a restart of the server lost the verdict.
-    `run_finished`: the next commit would be refused; leave.
-    `parameters`: the caller's buffer; or, where he asked for it, the place in shared memory, until his next call.
+    `applied`: False if the delta was dropped. `verdict`: None if dropped, or lost in a server restart. `parameters`:
+    the caller's buffer, or shared memory until the next call.
     """
 
     applied: bool
@@ -187,7 +185,7 @@ class CommitOutcome(NamedTuple):
 
 
 def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
-    """The layout as the wire's message."""
+    """Convert to protobuf."""
     message = layout_pb2.Layout()
     for tensor in layout.tensors:
         message.tensors.add(
@@ -201,7 +199,7 @@ def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
 
 
 def layout_of(message: layout_pb2.Layout) -> Layout:
-    """The layout in the wire's message. Raises gem_core's LayoutError when it is not legal."""
+    """Convert from protobuf. Raises gem_core's LayoutError."""
     return Layout(
         TensorSpec(
             name=tensor.name,
@@ -215,12 +213,12 @@ def layout_of(message: layout_pb2.Layout) -> Layout:
 
 
 def to_wire_types(wire_types: Iterable[WireType]) -> list[str]:
-    """The names of the wire's enum values, which messages take as well as the values."""
+    """Return enum names, which protobuf accepts."""
     return [f"WIRE_TYPE_{wire_type.name}" for wire_type in wire_types]
 
 
 def wire_type_of(number: int) -> WireType:
-    """The wire type of that number; raises ServerMisbehavedError when there is none."""
+    """Return the wire type. Raises ServerMisbehavedError if unknown."""
     try:
         return WireType(number)
     except ValueError:
@@ -228,7 +226,7 @@ def wire_type_of(number: int) -> WireType:
 
 
 def _shown(enum: EnumDescriptor, number: int, prefix: str) -> str:
-    """The word for a value that is for people to read; a newer server's is shown by its number."""
+    """Return the word, or the number if unknown."""
     value = enum.values_by_number.get(number)
     return str(number) if value is None else _word(value.name, prefix)
 

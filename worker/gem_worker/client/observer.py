@@ -1,4 +1,4 @@
-"""`Observer`: everything that can be done without a session: status, parameters, evaluations, an operator's orders."""
+"""Status, parameters, evaluations and control without a session."""
 
 import atexit
 import os
@@ -31,13 +31,13 @@ from gem_worker.client.watchdog import PROBE_TIMEOUT, Watchdog
 
 _Result = TypeVar("_Result")
 
-# Seconds that an order may take: writing a checkpoint of a large model to a slow disk is the longest.
+# Seconds, for a large checkpoint.
 _CONTROL_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PulledParameters:
-    """Parameters without a session: `payload` in `wire_type`, then BUFFERs (and CONSTANTs), as `layout` says."""
+    """Parameters with their layout; PARAMETERs are in `wire_type`."""
 
     version: Version
     layout: Layout
@@ -48,7 +48,7 @@ class PulledParameters:
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """What an order came to. `checkpoint_path` is on the server's file system; empty where none was written."""
+    """Result of `control`; `checkpoint_path` is on the server, or empty."""
 
     version: Version
     run_state: RunState
@@ -56,15 +56,9 @@ class ControlResult:
 
 
 class Observer:
-    """A reader of a run, and an operator's hand; it never becomes a worker. Use it from one thread at a time.
+    """Read and control a run without joining it. Not thread-safe.
 
-    Args:
-        address: as for `Client`. Raises AddressError or CredentialsError naming the fix.
-        wait: seconds for which each call is repeated while the server cannot be reached; 0: fail at once.
-        settings: default: ClientSettings(), which reads the environment.
-        on_event: as for `Client`.
-
-    Every call raises ServerUnavailable when the server cannot be reached, and ServerRefused when it refuses.
+    Calls raise ServerUnavailable after `wait` seconds of retries, or ServerRefused.
     """
 
     def __init__(
@@ -91,18 +85,16 @@ class Observer:
         atexit.register(self.close)  # as Client does
 
     def get_status(self) -> dict[str, Any]:
-        """The run's status, once: status.proto's RunStatus by its field names, enums by name, numbers as numbers."""
+        """Return RunStatus (status.proto) as a dict."""
         response = self._persist(
             lambda: self._calls.get_status(status_pb2.GetStatusRequest(), timeout=self._settings.progress_timeout)
         )
         return to_dict(response.status)
 
     def watch_status(self, interval: float = 1.0, *, stay: bool = False) -> Generator[dict[str, Any], None, None]:
-        """The run's status every `interval` seconds (0.1 or more), until the run is finished and all workers are gone.
+        """Yield the status every `interval` seconds (at least 0.1) until the run and all workers have ended.
 
-        With `stay` it goes on after that, until the generator is closed: a server that ends with its run waits for it,
-        for as long as for a worker that does not leave. A stream that breaks is opened again, with the patience of
-        `wait`.
+        With `stay`, continue until closed; an exiting server waits for it.
         """
         request = status_pb2.WatchStatusRequest(interval_seconds=interval, stay=stay)
         while True:
@@ -132,10 +124,7 @@ class Observer:
                     call.cancel()
 
     def get_history(self, after: float = 0.0) -> dict[str, Any]:
-        """The run's curves, evaluations and pi by tensor: history.proto's GetHistoryResponse, as `get_status` has it.
-
-        What ends by `after` seconds of training is left out.
-        """
+        """Return GetHistoryResponse (history.proto) from `after` seconds of training on, as a dict."""
         request = history_pb2.GetHistoryRequest(after_seconds=after)
         timeout = self._settings.progress_timeout
         return to_dict(self._persist(lambda: self._calls.get_history(request, timeout=timeout)))
@@ -147,10 +136,7 @@ class Observer:
         with_constants: bool = True,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
-        """The current parameters with their layout; None when `known_version` still is the current one.
-
-        Raises NotInitialized while there are none. A torn transfer starts over, with the patience of `wait`.
-        """
+        """Return the current parameters; None if `known_version` is current. Raises NotInitialized."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
             with_constants=with_constants,
@@ -172,7 +158,7 @@ class Observer:
     def report_evaluation(
         self, version: Version, *, loss: float, accuracy: float, samples: int, evaluator: str = ""
     ) -> bool:
-        """Report how good a version is (accuracy 0 to 1); True when it is the best accuracy so far."""
+        """Report an accuracy (0 to 1); return True if it is the best."""
         request = operations_pb2.ReportEvaluationRequest(
             version=version.to_wire(), loss=loss, accuracy=accuracy, samples=samples, evaluator=evaluator
         )
@@ -180,13 +166,13 @@ class Observer:
         return self._persist(lambda: self._calls.report_evaluation(request, timeout=timeout)).best
 
     def control(self, action: Literal["finish", "checkpoint"], reason: str) -> ControlResult:
-        """Finish the run, or write a checkpoint and wait until it is on disk; `reason` is for the server's log."""
+        """Finish the run, or write a checkpoint; the server logs `reason`."""
         request = operations_pb2.ControlRequest(action=f"CONTROL_ACTION_{action.upper()}", reason=reason)
         response = self._persist(lambda: self._calls.control(request, timeout=_CONTROL_TIMEOUT))
         return ControlResult(Version.of(response.version), RunState.of(response.run_state), response.checkpoint_path)
 
     def close(self) -> None:
-        """Release the connection; calls that another thread has running end with ServerUnavailable or MisuseError."""
+        """Release the connection; other threads' calls raise errors."""
         if os.getpid() == self._pid and not self._closed:
             self._closed = True
             atexit.unregister(self.close)
@@ -218,12 +204,12 @@ class Observer:
                 return result
 
     def _probe(self) -> int | str:
-        """For the watchdog, whose sequences an observer has none of."""
+        """An observer has no sequences."""
         try:
             self._calls.get_status(status_pb2.GetStatusRequest(), timeout=PROBE_TIMEOUT)
         except grpc.RpcError as error:
             return f"no status either ({failure(error)})"
-        except ValueError:  # what grpc raises when close() was called meanwhile
+        except ValueError:  # raised after close()
             return "the observer was closed"
         return 0
 
@@ -235,7 +221,7 @@ class Observer:
 
 
 class _LayoutReceiver:
-    """Receives parameters whose layout is not known before the header brings it."""
+    """Receive parameters with a layout in the header."""
 
     def __init__(self) -> None:
         self._inner: ParametersReceiver | None = None

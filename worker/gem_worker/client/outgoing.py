@@ -1,7 +1,4 @@
-"""One delta on its way to the server, as Commit's messages: in shared memory, or as chunks.
-
-However often it is sent, it is the same bytes: a repeat that differed would be another delta (commit.proto).
-"""
+"""A delta as Commit messages. All attempts must send identical bytes (commit.proto)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, Self
@@ -21,7 +18,7 @@ from gem_worker.client.watchdog import Watched
 
 
 class Delta(NamedTuple):
-    """What is to be committed, and as what; `scale`: see Client.commit."""
+    """A delta to commit."""
 
     sequence: int
     base: Version
@@ -32,22 +29,22 @@ class Delta(NamedTuple):
 
 
 class Outgoing(Protocol):
-    """One delta on its way, in one attempt or several."""
+    """A delta to send, possibly repeatedly."""
 
     sequence: int
 
     def question(self) -> bytes:
-        """The header alone, for the stored verdict of a commit that was applied."""
+        """Return the header alone, to request the stored verdict."""
 
     def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
-        """What an attempt begins with: the header, or all of a small commit."""
+        """Start an attempt: the header, or a small commit."""
 
     def messages_after_proceed(self, watched: Watched) -> Iterator[ChunkMessage]:
-        """What follows when the server says proceed."""
+        """Continue after the server's proceed."""
 
 
 class SharedCommit:
-    """A delta that lies in shared memory."""
+    """A delta in shared memory."""
 
     def __init__(self, session_id: bytes, delta: Delta, payload: PayloadFormat, shared: SharedMemory) -> None:
         self.sequence = delta.sequence
@@ -67,7 +64,7 @@ class SharedCommit:
         return commit_pb2.CommitRequest(header=self._header).SerializeToString()
 
     def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
-        """See `Outgoing`. All but the first carry the word sum, which the server does not need for the first."""
+        """See `Outgoing`. Only repeats need the word sum."""
         if not self._is_first:
             self._sum_up()
         self._is_first = False
@@ -87,7 +84,7 @@ class SharedCommit:
 
 
 class ChunkedCommit:
-    """A delta that goes as chunks; a small one in the header's message. Used for all commits of a session in turn."""
+    """A delta as chunks; reused for a session's commits."""
 
     def __init__(self, session_id: bytes, payload: PayloadFormat, chunk_bytes: int) -> None:
         self.sequence = 0
@@ -99,7 +96,7 @@ class ChunkedCommit:
         self._is_first = True
 
     def begin(self, delta: Delta) -> Self:
-        """Send this delta; the one before is settled."""
+        """Load the next delta."""
         self.sequence = delta.sequence
         self._source.load(delta.payload, delta.scale)
         _describe(self._header, delta)
@@ -112,7 +109,7 @@ class ChunkedCommit:
         return commit_pb2.CommitRequest(header=self._header).SerializeToString()
 
     def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
-        """See `Outgoing`. All attempts but the first carry the CRC in the header; the first has it in the footer."""
+        """See `Outgoing`. Repeats carry the CRC in the header."""
         if not self._is_first:
             self._sum_up()
         self._is_first = False
@@ -121,7 +118,7 @@ class ChunkedCommit:
         return iter(((self._request.SerializeToString(), b"", False),))
 
     def messages_after_proceed(self, watched: Watched) -> Iterator[ChunkMessage]:
-        """See `Outgoing`: the chunks, the footer with the last; made one at a time, while they are sent."""
+        """See `Outgoing`."""
         return self._chunks(watched, commit_pb2.CommitRequest())
 
     def _chunks(self, watched: Watched, first: commit_pb2.CommitRequest) -> Iterator[ChunkMessage]:
@@ -135,13 +132,13 @@ class ChunkedCommit:
 
 
 def _header(session_id: bytes, payload: PayloadFormat, wire_type: WireType) -> commit_pb2.CommitHeader:
-    """What the headers of all such commits of a session say."""
+    """Return fields common to a session."""
     (name,) = to_wire_types([wire_type])
     return commit_pb2.CommitHeader(session_id=session_id, byte_count=payload.byte_count, wire_type=name)
 
 
 def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
-    """Write what the header says of this commit, over what it said of another."""
+    """Set a commit's fields."""
     header.sequence = delta.sequence
     base, version = header.base_version, delta.base
     base.incarnation, base.clock = version.incarnation, version.clock

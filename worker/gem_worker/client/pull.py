@@ -1,4 +1,4 @@
-"""Pulling parameters, and bringing a torn transfer to its end."""
+"""Pull parameters."""
 
 from collections.abc import Iterator
 
@@ -24,9 +24,9 @@ def receive_pull(
     request: parameters_pb2.PullRequest,
     receiver: Receiver,
 ) -> parameters_pb2.NotModified | None:
-    """One Pull into `receiver`; returns what the server says when it is not modified.
+    """Run one Pull; return NotModified, if any.
 
-    Raises Torn when the stream breaks (`receiver` keeps what arrived, unless that is damaged), ServerRefused.
+    After Torn, `receiver` keeps what arrived unless damaged. Also raises ServerRefused.
     """
     with interrupts_wait():
         call = calls.pull(request)
@@ -64,7 +64,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
 
 
 class Puller:
-    """Pulls of a session: each sets the session's snapshot, in its turn among the commits."""
+    """Pulls of a session; each sets its snapshot."""
 
     def __init__(self, calls: Calls, watchdog: Watchdog, session: Session) -> None:
         self._calls = calls
@@ -72,16 +72,13 @@ class Puller:
         self._session = session
 
     def pull(self, into: memoryview, payload: PayloadFormat) -> Version:
-        """The current parameters into `into`, bytes of the payload's size; returns their version."""
+        """Pull the current parameters into `into`; return their version."""
         version, _ = self._bring(ParametersReceiver(payload, into), payload)
         self._session.pulled(version)
         return version
 
     def complete(self, receiver: ParametersReceiver, payload: PayloadFormat) -> Version:
-        """Bring a commit's torn reply to its end: from where it was torn as long as the snapshot is the same.
-
-        Else from the start, as a pull.
-        """
+        """Complete a commit's broken reply: resume if the snapshot is unchanged, else pull."""
         held = self._session.held
         version, is_resumed = self._bring(receiver, payload)
         if is_resumed:
@@ -92,13 +89,9 @@ class Puller:
         return version
 
     def _bring(self, receiver: ParametersReceiver, payload: PayloadFormat) -> tuple[Version, bool]:
-        """The version that came, and whether it is the one that `receiver` had begun with.
-
-        Rejoins where the server has lost the session. Raises ServerUnavailable; ServerRefused; NotInitialized;
-        Superseded.
-        """
+        """Return the version, and whether it is the receiver's first. Rejoins if necessary."""
         session = self._session
-        # Until it is complete, what the server holds for this session is open.
+        # Unknown until complete.
         session.lost()
         is_resumed = True
         while True:
@@ -126,14 +119,14 @@ class Puller:
         return request
 
     def _recover(self, refusal: ServerRefused, receiver: ParametersReceiver) -> None:
-        """What the refusal of a pull asks for, so that the next attempt may succeed; else raise it."""
+        """Recover, or raise."""
         if refusal.reason == "STALE_BASE" and receiver.version is not None:
             receiver.reset()
         elif refusal.reason in LOST_SESSION:
             receiver.reset()
             self._session.rejoin(str(refusal))
         elif isinstance(refusal, NotInitialized):
-            # Whatever the server hints at: all workers may be waiting for this one to initialize.
+            # All workers may be waiting for this one to initialize.
             raise refusal
         else:
             self._session.patience.wait_as_asked(refusal)

@@ -1,7 +1,4 @@
-"""Parameters on their way in: header, chunks and footer, from a pull or a commit's reply, into the caller's buffer.
-
-One receiver lives through all attempts of a transfer: what has arrived stays, and a resumed pull goes on behind it.
-"""
+"""Receive parameters into the caller's buffer, across attempts."""
 
 from typing import Protocol
 
@@ -17,33 +14,27 @@ from gem_worker.client.shared_memory import SharedMemory
 
 
 class Receiver(Protocol):
-    """What a stream of parameters is fed into, part by part."""
+    """Consumer of a parameter stream."""
 
     def reset(self) -> None:
-        """Forget what has arrived."""
+        """Discard received data."""
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
-        """The header came."""
+        """Handle the header."""
 
     def add(self, offset: int, data: Buffer) -> None:
-        """A chunk came."""
+        """Handle a chunk."""
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
-        """The footer came."""
+        """Handle the footer."""
 
 
 class ParametersReceiver:
-    """Receives one payload of the given format into `into`.
-
-    Args:
-        payload: the format.
-        into: where it goes.
-        shared: where a server may say that it lies; else it comes as chunks.
-        in_place: what lies there is not copied to `into`.
+    """Receive one payload into `into`, or with `in_place` leave it in shared memory.
 
     Attributes:
-        version: of what is arriving; None before the header.
-        parameters: where the payload is at the end.
+        version: None before the header.
+        parameters: where the payload is.
     """
 
     def __init__(
@@ -60,25 +51,22 @@ class ParametersReceiver:
 
     @property
     def received(self) -> int:
-        """Bytes that have arrived in order: a border, at which a torn transfer can go on."""
+        """Bytes received in order; a transfer can resume there."""
         return self._assembler.received
 
     def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
-        """Whether it was made with these arguments: then `reset` makes it as good as new."""
+        """Return whether `reset` suffices for reuse."""
         return self._payload is payload and self._into is into and self._shared is shared and self._in_place is in_place
 
     def reset(self) -> None:
-        """Forget what has arrived: the transfer starts over."""
+        """Discard received data."""
         self._assembler.restart()
         self._handle = None
         self.version = None
         self.parameters = self._into
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
-        """The server's header, of a transfer that starts or goes on.
-
-        Raises ServerMisbehavedError when it announces other than what was asked for.
-        """
+        """Handle the header. Raises ServerMisbehavedError if unexpected."""
         payload = self._payload
         if not self._is_as_asked(header):
             raise ServerMisbehavedError(
@@ -95,7 +83,7 @@ class ParametersReceiver:
         self._handle = header.shared_memory if header.HasField("shared_memory") else None
         if self._handle is not None and self._shared is None:
             raise ServerMisbehavedError("the server names shared memory for a reply that was to come as chunks")
-        # The footer counts the chunks of this attempt, but the CRC is of all bytes.
+        # The footer counts this attempt's chunks, but its CRC covers all bytes.
         self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
     def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:
@@ -109,20 +97,17 @@ class ParametersReceiver:
 
     @property
     def sink(self) -> RawAssembler:
-        """Where chunks go that continue what has arrived."""
+        """Assembler for chunks."""
         if self.version is None:
             raise ServerMisbehavedError("the server sent a chunk before the header")
         return self._assembler
 
     def add(self, offset: int, data: Buffer) -> None:
-        """A chunk. Raises gem_core's ChunkError when it does not continue what has arrived."""
+        """Handle a chunk. Raises gem_core's ChunkError if out of order."""
         self.sink.add(offset, data)
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
-        """The footer. Raises gem_core's SizeMismatchError or ChecksumError when it does not match.
-
-        Of parameters in shared memory: raises TornParametersError when what lies there is not what was announced.
-        """
+        """Handle the footer. Raises gem_core's SizeMismatchError or ChecksumError, or TornParametersError."""
         if self.version is None:
             raise ServerMisbehavedError("the server sent a footer before the header")
         if self._handle is not None:

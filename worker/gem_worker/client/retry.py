@@ -1,4 +1,4 @@
-"""How long and how often to try again. Which failures may be repeated is decided where the calls are made."""
+"""Retry delays and limits."""
 
 import math
 import random
@@ -17,20 +17,18 @@ from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
 from gem_worker.client.watchdog import PROBE_TIMEOUT
 
-# Seconds of trouble after which another reason for it is worth a line: a server that is restarted goes through several.
+# Seconds before further reasons are reported.
 _TELL_CHANGES_AFTER = 5.0
-# Seconds after which a sleeping thread notices that it was given up.
+# Seconds between checks of `give_up`.
 _SLICE = 0.2
 _ANY_FIX = "check that it runs there (gemps serve), and that this machine can reach the port"
 
 
 class Patience:
-    """Sleeps between the attempts of a call, and gives up when it has failed for too long without a success between.
+    """Sleep between attempts; give up after failing for too long.
 
-    Reports one event when trouble begins and one when it is over; and when it lasts, each further reason once. Not
-    thread-safe, but for `give_up`: it belongs to the thread that makes the calls. `renew` gives the connection up, so
-    that the next attempt makes another; `token_changed` says whether there is a newer token than the one that was
-    refused. `clock`, `sleep` and `uniform` are arguments so that tests need not wait.
+    Reports the beginning of trouble, each further reason once, and the end. Only `give_up` is thread-safe. `renew`
+    drops the connection; `token_changed` detects a token newer than the refused one.
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class Patience:
         self._address = address
         self._settings = settings
         self._limit = settings.connect_timeout if limit is None else limit
-        # When nothing moves for so long, and then no heartbeat is answered, the watchdog ends an attempt.
+        # The watchdog ends a silent attempt by then.
         self._longest_attempt = settings.progress_timeout + max(settings.progress_timeout, PROBE_TIMEOUT)
         self._on_event = on_event
         self._renew = renew
@@ -68,10 +66,9 @@ class Patience:
         self._told: set[str] = set()
 
     def torn(self, torn: Torn) -> None:
-        """An attempt failed because the call broke: as `failed`, and the next one is made on a new connection.
+        """Handle a broken call as `failed`; renew the connection unless `by_server`.
 
-        Raises ServerMisbehavedError when somebody else answers there, and no gemps server ever did; UntrustedServer
-        when it is one that TLS does not let us trust, and never was another.
+        Raises ServerMisbehavedError or UntrustedServer for a wrong peer before the first success.
         """
         if torn.untrusted and not self._connected:
             raise UntrustedServer(f"{self._address} is not trusted: {torn}; {torn.fix}")
@@ -82,10 +79,9 @@ class Patience:
         self.failed(str(torn), fix=torn.fix, at_least=torn.retry_after or 0.0)
 
     def failed(self, why: str, *, fix: str = "", report: bool = True, at_least: float = 0.0) -> None:
-        """An attempt failed: sleep before the next, or raise ServerUnavailable when this has gone on for too long.
+        """Sleep, or raise ServerUnavailable after too long, GivenUp after `give_up`.
 
-        `fix`: what to do about it, where that is known. `report` False: the caller has told the event sink itself what
-        happened. `at_least`: seconds that the server asked for. Raises GivenUp after `give_up`.
+        `at_least`: seconds requested by the server.
         """
         self._check_wanted()
         now = self._clock()
@@ -93,13 +89,13 @@ class Patience:
         if self._failing_since is None:
             self._failing_since, self._was_stopped = now, False
         else:
-            # The process did not run (SIGSTOP, a machine that slept): that is no time in which the server was away.
+            # Exclude time in which the process was stopped (SIGSTOP, suspend).
             stopped = max(0.0, now - self._failed_last - self._slept - self._longest_attempt)
             self._failing_since += stopped
         self._failed_last = now
         elapsed = now - self._failing_since
         if elapsed >= self._limit and stopped and not self._was_stopped:
-            self._was_stopped = True  # what failed may be as old as the stop: one more attempt tells
+            self._was_stopped = True  # the failure may predate the stop
         elif elapsed >= self._limit:
             waited = f" for {elapsed:.0f} s" if elapsed >= 1 else ""
             raise ServerUnavailable(
@@ -115,17 +111,13 @@ class Patience:
         self._pause = min(2 * self._pause, self._settings.backoff_limit)
 
     def wait_as_asked(self, refusal: ServerRefused, *, bounded: bool = False) -> None:
-        """The server refused, and asked to come back after `retry_after`: sleep that long, and a little more.
+        """Sleep for the refusal's `retry_after`, or raise it.
 
-        Raises the refusal when it does not ask for that.
-
-        An answering server does not use up the patience, unless `bounded`: then ServerUnavailable is raised when
-        asking has gone on for too long. A payload that arrived damaged does use it up: damage that comes again each
-        time is no passing one.
+        Uses up the patience only if `bounded`, or for damaged payloads (CHECKSUM).
         """
         why, seconds = str(refusal), refusal.retry_after
         if refusal.reason == "CREDENTIALS" and self._token_changed():
-            self.failed(why)  # refused with the old one, while it was being changed
+            self.failed(why)  # the old token was refused
             return
         if seconds is None:
             raise refusal
@@ -146,7 +138,7 @@ class Patience:
         self._check_wanted()
 
     def give_up(self) -> None:
-        """Another thread does not want to wait any longer: what fails from now on, or has failed, is not repeated."""
+        """Stop retrying. Thread-safe."""
         self._given_up = True
 
     def _check_wanted(self) -> None:
@@ -159,12 +151,12 @@ class Patience:
             time.sleep(min(left, _SLICE))
 
     def moved_on(self) -> None:
-        """The call that failed has come further than before: patience starts anew, the trouble is not over yet."""
+        """Restart the time limit after progress."""
         if self._failing_since is not None:
             self._failing_since = self._clock()
 
     def succeeded(self) -> None:
-        """A call got through to its end."""
+        """Record a completed call."""
         if self._failing_since is not None or self._busy_since is not None:
             self._report_relief()
             self._failing_since = self._busy_since = None

@@ -1,4 +1,4 @@
-"""gRPC's status in, this package's exceptions out: the one place that reads codes and `grpc-status-details-bin`."""
+"""Translate gRPC status to exceptions."""
 
 import re
 from typing import NamedTuple
@@ -13,8 +13,7 @@ from gem_worker.client.errors import NotInitialized, ServerRefused, Superseded, 
 ERROR_DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
 
-# What gRPC itself reports when a connection or a call breaks. INTERNAL is how it reports a stream reset by something
-# between client and server; an INTERNAL of the server's own carries an ErrorInfo.
+# INTERNAL is a stream reset on the way; the server's own carries an ErrorInfo.
 _TRANSPORT_CODES = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -23,7 +22,7 @@ _TRANSPORT_CODES = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-# Refusals that are a phase of the server's life: the call is repeated like one that did not reach it.
+# Retried like calls that did not reach the server.
 _PASSING_REASONS = frozenset({"STARTING", "DRAINING"})
 _OWN_CLASS: dict[str, type[ServerRefused]] = {"SUPERSEDED": Superseded, "NOT_INITIALIZED": NotInitialized}
 _FIX: dict[str, str] = {
@@ -33,16 +32,16 @@ _FIX: dict[str, str] = {
 
 
 class _Cause(NamedTuple):
-    """Why no connection came about: how gRPC words it, how we do, and what to do about it."""
+    """Why a connection failed, and the fix."""
 
     pattern: re.Pattern[str]
-    why: str  # {peer}: the address that was tried; {name}: the name that was looked up; {said}: the pattern's group
+    why: str  # {peer}: address tried; {name}: name looked up; {said}: the pattern's group
     fix: str
     by_stranger: bool = False
     untrusted: bool = False
 
 
-# The wording is grpcio 1.85.1's. What none of these fits is told as gRPC has it.
+# Wording of grpcio 1.85.1.
 _CAUSES = (
     _Cause(
         re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]+)"),
@@ -103,7 +102,7 @@ _CAUSES = (
 
 
 def failure(error: grpc.RpcError) -> Torn | ServerRefused:
-    """What a failed call means: Torn when it may be repeated or resumed at once, else the server's refusal."""
+    """Return Torn if the call may be repeated at once, else the refusal."""
     code = error.code()
     message = error.details() or code.name
     info, retry_after = _details(error)
@@ -134,7 +133,7 @@ def _torn(message: str) -> Torn:
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:
-    """The ErrorInfo of our domain and RetryInfo's delay in seconds, where the status carries them."""
+    """Return our ErrorInfo, and RetryInfo's delay in seconds."""
     info: ErrorInfo | None = None
     retry_after: float | None = None
     for entry in error.trailing_metadata() or ():

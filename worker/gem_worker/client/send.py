@@ -1,4 +1,4 @@
-"""A payload on its way out: messages made while the transport takes them, so that one chunk at a time is in memory."""
+"""Outgoing payloads, one chunk in memory at a time."""
 
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -9,13 +9,12 @@ from gem_core.chunking import Source
 from gem_core.payload import PayloadFormat
 from gem_worker.client.watchdog import Watched
 
-# One message: what precedes the data of its chunk, the data, which stays where it is until the message is sent, and
-# whether it ends a payload.
+# Bytes before the data, the data (not copied), whether it is the last.
 ChunkMessage: TypeAlias = tuple[bytes, Buffer, bool]
 
 
 def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable: bool = False) -> memoryview:
-    """`buffer` as bytes. Raises ValueError unless it is contiguous, of the payload's size, and writable if need be."""
+    """Return `buffer` as bytes. Raises ValueError if unsuitable."""
     view = memoryview(buffer)
     if writable and view.readonly:
         raise ValueError(f"{what} must be writable: parameters are received into it")
@@ -32,9 +31,9 @@ def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable
 def watched_messages(
     source: Source, field: int, first: HasFooter, watched: Watched, *, sequence: int = 0
 ) -> Iterator[ChunkMessage]:
-    """`payload_messages` of `source`. The iterator may run in gRPC's thread.
+    """Generate messages, possibly in gRPC's thread.
 
-    Before the last message is handed over, `watched` notes that the server has the next word, on the commit `sequence`.
+    Before the last one, marks `watched` as waiting on `sequence`.
     """
     for message in payload_messages(source, field, source.payload.byte_count, first):
         watched.progress()

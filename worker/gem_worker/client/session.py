@@ -1,8 +1,4 @@
-"""This worker's membership: how it is gained, kept, lost and regained. Commit, pull and initialize build on it.
-
-Owned by the thread that uses the client. The watchdog's thread calls `probe` and `beat` only, which read the session id
-and make one heartbeat each.
-"""
+"""A worker's membership. The watchdog's thread calls only `probe` and `beat`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -27,38 +23,35 @@ from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 _Response = TypeVar("_Response")
 
-# The server does not know this session (any more), or was restarted: join again, under the same id.
+# Reasons to rejoin, under the same id.
 LOST_SESSION = frozenset({"UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION"})
 
 _JOIN_FIRST = "join() first: this client is not a member of a run yet"
 
 
 def agent() -> str:
-    """What the client calls itself in the server's status."""
+    """Return the client's name and version."""
     try:
         return f"gemps-python/{version('gemps')}"
-    except PackageNotFoundError:  # run from a source tree that is not installed
+    except PackageNotFoundError:
         return "gemps-python"
 
 
 class Formats(NamedTuple):
-    """Payload formats of a membership: of a delta, and of the parameters that come back."""
+    """Formats of deltas and returned parameters."""
 
     delta: PayloadFormat
     parameters: PayloadFormat
 
 
 class Session:
-    """One session, from the session id on.
+    """A session.
 
     Attributes:
         session_id: 16 random bytes; a secret.
-        patience: how long calls are repeated.
-        held: versions that the server keeps for this worker, each of which a commit may name as its base, newest last:
-            one, or with overlap two. Empty before the first pull, and when an interrupted call left it unknown.
-        last_applied: the newest sequence that the server is known to have applied.
-        next_eta, run_state: as the server said last.
-        unsettled: a commit was interrupted, so `last_applied` may be behind.
+        held: versions on the server that a commit may name as base, newest last; empty if unknown.
+        last_applied: newest sequence known to be applied.
+        unsettled: after an interrupted commit, `last_applied` may be outdated.
     """
 
     def __init__(
@@ -114,42 +107,39 @@ class Session:
 
     @property
     def version(self) -> Version | None:
-        """Of the newest parameters this worker holds."""
+        """Newest version held."""
         return self.held[-1] if self.held else None
 
     def pulled(self, version: Version) -> None:
-        """A pull is complete: the server keeps this version for us, and no other."""
+        """Record a pull: the server keeps only this version."""
         self.held = (version,)
 
     def replied(self, version: Version) -> None:
-        """A commit's reply is complete: the server keeps this version, and with overlap the one before it."""
+        """Record a reply; with overlap the server also keeps the previous version."""
         held = self.held
         if not held or version != held[-1]:
             self.held = (*held[-1:], version) if self.membership.overlap else (version,)
 
     def lost(self) -> None:
-        """What the server keeps for us is open: only a pull goes on."""
+        """Forget the versions held: only a pull may follow."""
         self.held = ()
 
     @property
     def membership(self) -> Membership:
-        """What Join settled. Raises MisuseError before the first join()."""
+        """Result of Join. Raises MisuseError before join()."""
         if self._membership is None:
             raise MisuseError(_JOIN_FIRST)
         return self._membership
 
     @property
     def formats(self) -> Formats:
-        """The payloads of commits and their replies. Raises MisuseError before the first join()."""
+        """Payload formats. Raises MisuseError before join()."""
         if self._formats is None:
             raise MisuseError(_JOIN_FIRST)
         return self._formats
 
     def join(self) -> Membership:
-        """Join, or join again under the same id; waits for the server as long as patience allows.
-
-        Raises ServerUnavailable, ServerRefused (LAYOUT_MISMATCH, MEMORY, ...), Superseded.
-        """
+        """Join, or rejoin under the same id. Raises ServerUnavailable, ServerRefused, Superseded."""
         membership = self._join()
         self.patience.succeeded()
         return membership
@@ -177,25 +167,25 @@ class Session:
         return membership
 
     def open_shared(self) -> SharedMemory | None:
-        """The memory that is shared with the server; None where there is none, or the server let go of it."""
+        """Return the shared memory, if still open."""
         if self._shared is not None and not self._shared.is_open():
             self.stop_sharing("the server ended the connection for shared memory")
         return self._shared
 
     def stop_sharing(self, why: str) -> None:
-        """Use the stream from now on, until the next join."""
+        """Use the stream until the next join."""
         if self._shared is not None:
             self.close_shared()
             self._tell_not_shared(why)
 
     def close_shared(self) -> None:
-        """Give the shared memory back, if there is any."""
+        """Release the shared memory."""
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
 
     def _share(self, path: str) -> None:
-        """After a join: see that there is shared memory, where the server offers it and this worker can use it."""
+        """Map shared memory if usable."""
         formats = self.formats
         if self._shared is not None and self._shared.is_open():
             return
@@ -205,7 +195,7 @@ class Session:
         if not (path and self._settings.shared_memory and large):
             return
         if not plain:
-            if os.path.exists(path):  # else it is another machine's, or not for us
+            if os.path.exists(path):  # else not on this machine
                 delta, parameters = (one.wire_type.name.lower().removesuffix("_block") for one in formats)
                 self._tell_not_shared(
                     f"shared memory holds float32 only, and here deltas are {delta} and parameters {parameters}: "
@@ -224,17 +214,14 @@ class Session:
             self._on_event(ClientEvent(EventKind.NOT_SHARED, f"deltas and parameters go over the network: {why}"))
 
     def rejoin(self, why: str) -> None:
-        """Join again after the server lost the session, was restarted, or counts otherwise than we do."""
+        """Join again after the server lost the session."""
         self._on_event(ClientEvent(EventKind.JOINED_AGAIN, f"joining again under the same session: {why}"))
         self.lost()
         self.patience.failed(why, report=False)
         self._join()
 
     def heartbeat(self) -> None:
-        """Ask where the session stands, after a torn call; afterwards `last_applied` is right.
-
-        Joins again when the server was restarted or has lost the session. Raises as `join` does.
-        """
+        """Update `last_applied` after a broken call, rejoining if necessary. Raises as `join`."""
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
             response = self._persist(
@@ -253,9 +240,9 @@ class Session:
         self.unsettled = False
 
     def confirm_superseded(self, refusal: Superseded) -> None:
-        """Return when it was a newer call of our own that ended the call; else raise the refusal.
+        """Raise the refusal, unless a newer call of this session caused it.
 
-        SUPERSEDED means either that, or that another process took over our name: then the heartbeat is refused, too.
+        After a takeover, the server also refuses the heartbeat.
         """
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
@@ -267,7 +254,7 @@ class Session:
             raise refusal from None
 
     def leave(self, reason: str) -> None:
-        """Say goodbye once; a server that does not hear it finds out by itself."""
+        """Send Leave once; raises no network errors."""
         if not self._is_member:
             return
         self._is_member = False
@@ -283,31 +270,31 @@ class Session:
             self.run_state = RunState.of(response.run_state)
 
     def end_membership(self) -> None:
-        """No more heartbeats from now on."""
+        """Stop heartbeats."""
         self._is_member = False
 
     def probe(self) -> int | str:
-        """For the watchdog: one heartbeat. The last applied sequence, or why the server cannot be counted on."""
+        """Return the last applied sequence, or why the server is unusable."""
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
             response = self._calls.heartbeat(request, timeout=PROBE_TIMEOUT)
         except grpc.RpcError as error:
             return f"no heartbeat either ({failure(error)})"
-        except ValueError:  # what grpc raises when close() was called meanwhile
+        except ValueError:  # raised after close()
             return "the client was closed"
         if self._membership is not None and response.incarnation != self._membership.incarnation:
             return "the server was restarted"
         return response.last_applied_sequence
 
     def beat(self) -> None:
-        """For the watchdog: keep the session alive. A failure says nothing that the next call will not find out."""
+        """Send a heartbeat if joined."""
         if self._is_member:
             self.probe()
 
     def _persist(self, call: Callable[[], _Response], *, bounded: bool) -> _Response:
-        """Make a unary call until it is answered; refusals that ask to come back are obeyed, others are raised.
+        """Repeat a call until answered or finally refused.
 
-        It does not reset the patience: as a part of a recovery it must not let the whole go on for ever.
+        Does not reset the patience, so that recoveries end.
         """
         while True:
             try:

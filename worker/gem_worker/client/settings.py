@@ -1,4 +1,4 @@
-"""How the client library behaves on the wire: one validated, frozen object."""
+"""Settings of the client."""
 
 import re
 from pathlib import Path
@@ -7,23 +7,19 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-# Thirty years. gRPC counts a deadline in nanoseconds, and takes one beyond 64 bits for one that has passed.
+# Longer deadlines overflow gRPC's 64-bit nanoseconds.
 LONGEST_SECONDS = 1e9
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
 
-# For `tls_ca`: the authorities that gRPC knows by itself.
+# gRPC's own authorities, for `tls_ca`.
 SYSTEM_AUTHORITIES = "system"
-# Of `credentials`.
 _OPTIONAL_FILES = {"tls_cert": "client.crt", "tls_key": "client.key", "token_file": "token"}
-# RFC 6750, section 2.1; the lengths are the server's.
+# RFC 6750, section 2.1; the server sets the lengths.
 TOKEN_SHAPE = r"(?=.{16,1024}\Z)[A-Za-z0-9._~+/-]+=*"  # noqa: S105 - a pattern
 
 
 class ClientSettings(BaseSettings):
-    """Patience, rhythm and credentials of a `Client` or `Observer`; each field is also read from GEMPS_CLIENT_<FIELD>.
-
-    The defaults suit a job on a cluster whose server may be rescheduled; they follow DESIGN.md sections 3 and 4.
-    """
+    """Settings of a `Client` or `Observer`, also read from GEMPS_CLIENT_<FIELD>."""
 
     model_config = SettingsConfigDict(
         env_prefix="GEMPS_CLIENT_", frozen=True, extra="forbid", hide_input_in_errors=True

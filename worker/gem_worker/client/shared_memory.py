@@ -1,9 +1,4 @@
-"""The worker's end of shared memory with a server on the same machine (shared_memory.proto).
-
-    connect -> the regions, mapped -> write a delta, read parameters, as often as wanted -> close, or the server's end
-
-Nothing here waits for long: whoever cannot have it uses the stream.
-"""
+"""Shared memory with a server on this machine (shared_memory.proto)."""
 
 import mmap
 import os
@@ -21,20 +16,20 @@ from numpy.typing import NDArray
 from gem_core.payload import PayloadFormat
 from gem_worker.client.messages import Version
 
-# Seconds for the server's answer: its event loop may be busy with large models.
+# Seconds: the server's event loop may be busy.
 _ANSWER_SECONDS = 10.0
 _MAX_ANSWER_BYTES = 8192
 _MAX_DESCRIPTORS = 8
-# Where the stamp's two words lie (shared_memory.proto).
+# Two words (shared_memory.proto).
 _STAMP_BYTES = 16
-# Linux; Python 3.11's fcntl does not know them.
+# Missing from Python 3.11's fcntl.
 _GET_SEALS, _SEAL_SHRINK = 1034, 0x2
-# Smaller payloads travel whole, in one message, which is as fast.
+# Smaller payloads fit one message.
 SMALLEST_SHARED_BYTES = 64 * 1024 + 1
 
 
 class NotSharedError(Exception):
-    """There is no shared memory with this server; the text says why. `is_odd`: although it looked as if there were."""
+    """No shared memory; `is_odd`: unexpectedly."""
 
     def __init__(self, why: str, *, is_odd: bool) -> None:
         super().__init__(why)
@@ -42,19 +37,18 @@ class NotSharedError(Exception):
 
 
 class TornParametersError(Exception):
-    """What lies in shared memory is not what the server's reply is about."""
+    """Shared memory does not match the reply."""
 
 
 class SharedMemory:
-    """The regions of one session, as long as its connection lives. Not thread-safe.
+    """A session's regions, while its connection lives. Not thread-safe.
 
     Attributes:
-        delta: where the payload of a commit goes (PARAMETERs as float32, then BUFFERs): writable. It stays mapped as
-            long as any view of it lives, but after the connection has ended nobody reads it.
+        delta: writable payload (PARAMETERs as float32, BUFFERs); views stay valid after the connection ends.
     """
 
     def __init__(self, path: str, session_id: bytes, payload: PayloadFormat) -> None:
-        """Connect, and map what the server gives. Raises NotSharedError."""
+        """Connect and map the regions. Raises NotSharedError."""
         self._payload = payload
         self._socket = _connect(path)
         try:
@@ -73,41 +67,41 @@ class SharedMemory:
         self._socket.setblocking(False)
 
     def is_open(self) -> bool:
-        """Whether the server still holds its end."""
+        """Return whether the server holds its end open."""
         try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))  # it says nothing, unless it goes
+            return bool(self._socket.recv(1, socket.MSG_PEEK))  # empty at EOF
         except BlockingIOError:
             return True
         except OSError:
             return False
 
     def close(self) -> None:
-        """Give the delta region back. Views of the regions stay valid memory; harmless a second time."""
+        """Release the delta region. Idempotent."""
         self._socket.close()
 
     def write(self, delta: memoryview) -> None:
-        """Put a payload into the delta region, unless it lies there."""
+        """Copy a payload into the delta region."""
         source, target = np.frombuffer(delta, np.uint8), np.frombuffer(self.delta, np.uint8)
         if source.ctypes.data != target.ctypes.data:
             np.copyto(target, source)
 
     @property
     def delta_handle(self) -> transfer_pb2.SharedMemoryHandle:
-        """What a commit's header says of the delta region."""
+        """Handle of the delta region."""
         region = self._delta_region
         return transfer_pb2.SharedMemoryHandle(
             region=region.region, offset=region.payload_offset, byte_count=region.payload_bytes
         )
 
     def parameters(self, handle: transfer_pb2.SharedMemoryHandle) -> memoryview:
-        """The payload that the handle of a reply names: read-only. Raises TornParametersError when there is none."""
+        """Return a reply's payload, read-only. Raises TornParametersError."""
         region = self._snapshots.get(handle.region)
         if region is None or (handle.offset, handle.byte_count) != (region.payload_offset, self._payload.byte_count):
             raise TornParametersError(f"the reply names region {handle.region}, which this session does not have")
         return region.payload
 
     def check(self, handle: transfer_pb2.SharedMemoryHandle, version: Version) -> None:
-        """Raise TornParametersError unless the region of this handle holds this version at the moment."""
+        """Raise TornParametersError unless the region holds this version."""
         region = self._snapshots.get(handle.region)
         found = region.version() if region is not None else None
         if found != version:
@@ -136,7 +130,7 @@ class SharedMemory:
 
 
 class _Snapshot:
-    """A snapshot region, mapped read-only."""
+    """A region mapped read-only."""
 
     def __init__(self, region: shared_memory_pb2.SharedMemoryRegion, memory: mmap.mmap) -> None:
         self.payload_offset = region.payload_offset
@@ -144,7 +138,7 @@ class _Snapshot:
         self._stamp: NDArray[np.uint64] = np.frombuffer(memory, "<u8", 2)
 
     def version(self) -> Version:
-        """What the stamp says at this moment."""
+        """Return the stamped version."""
         return Version(int(self._stamp[0]), int(self._stamp[1]))
 
 
@@ -153,12 +147,12 @@ def _payload_of(memory: mmap.mmap, region: shared_memory_pb2.SharedMemoryRegion)
 
 
 def _keeps_its_size(descriptor: int) -> bool:
-    """Whether it is sealed: an access to memory that was cut off is a SIGBUS."""
-    import fcntl  # there is none on Windows
+    """Return whether it is sealed: truncation would cause SIGBUS."""
+    import fcntl  # not on Windows
 
     try:
         return bool(fcntl.fcntl(descriptor, _GET_SEALS) & _SEAL_SHRINK)
-    except OSError:  # a file of another kind
+    except OSError:  # no memfd
         return False
 
 
@@ -171,7 +165,7 @@ def _connect(path: str) -> socket.socket:
         _enter(connection, path)
     except FileNotFoundError:
         connection.close()
-        # The ordinary case of a worker on another machine, or in a container without the volume.
+        # Expected on another machine.
         raise NotSharedError(f"there is no {path} here", is_odd=False) from None
     except (OSError, ValueError) as error:
         connection.close()
@@ -180,7 +174,7 @@ def _connect(path: str) -> socket.socket:
 
 
 def _enter(connection: socket.socket, path: str) -> None:
-    """Connect; a crowd before the door is waited for."""
+    """Connect; retry while the backlog is full."""
     until = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:

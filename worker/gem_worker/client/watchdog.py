@@ -1,10 +1,7 @@
-"""One daemon thread a client: it ends calls that make no progress, and sends heartbeats while there is no call.
+"""Daemon thread that cancels stalled calls and sends heartbeats.
 
-A call is in one of two stages. While bytes are under way, a pause of `progress_timeout` ends the call. While the server
-has the next word (a staging buffer, the verdict, a turn in round-robin order) a pause may be legitimate for as long as
-other workers take, so after `heartbeat_interval`, or `progress_timeout` if that is shorter, the server is asked by a
-heartbeat: only one that does not answer, or no longer knows the session, is treated as dead. A server that says it has
-applied the commit, and still sends no verdict by the next examination, has lost the stream.
+While bytes are in flight, a pause of `progress_timeout` ends the call. While the server must act next, a heartbeat
+probes it first: the call ends if that fails, or if a commit reported as applied has no verdict by the next probe.
 """
 
 import threading
@@ -14,23 +11,21 @@ from contextlib import contextmanager
 
 from gem_worker.client.settings import ClientSettings
 
-# Seconds that a probe may take: as long as a keepalive ping may (channel.py).
+# Seconds, as for keepalive pings (channel.py).
 PROBE_TIMEOUT = 20.0
-# How often the thread looks, at most: a pause is noticed within this many seconds of its limit.
+# Seconds.
 _LARGEST_TICK = 1.0
 
 
 class Watched:
-    """One call to be watched, which `cancel` ends.
-
-    Written by the thread that makes the call and by gRPC's sender; read by the watchdog.
+    """A call; the calling and sending threads write it.
 
     Attributes:
-        waiting: the server has the next word (True), or bytes are under way (False).
-        sequence: the commit that awaits its verdict; 0: none does.
-        progressed_at: when a message moved last, in seconds of time.monotonic.
-        said_applied: the watchdog's: the last heartbeat said that `sequence` is applied.
-        ended_because: the watchdog's: why it cancelled the call.
+        waiting: the server must act next; False: bytes are in flight.
+        sequence: commit that awaits its verdict; 0: none.
+        progressed_at: time.monotonic() of the last message.
+        said_applied: the last probe reported `sequence` as applied.
+        ended_because: why the watchdog cancelled it.
     """
 
     __slots__ = ("cancel", "ended_because", "progressed_at", "said_applied", "sequence", "waiting")
@@ -44,24 +39,21 @@ class Watched:
         self.ended_because: str | None = None
 
     def progress(self) -> None:
-        """A message moved."""
+        """Record progress."""
         self.progressed_at = time.monotonic()
 
 
 class Watchdog:
-    """See the module. `watch` is for one thread at a time; `start` and `stop` as well.
+    """Watch one call at a time. The callbacks run in the watchdog's thread.
 
     Args:
-        probe: asks the server; returns the last applied sequence, or why the server cannot be counted on.
-        beat: keeps the session alive, if there is one and no open stream does it already.
-        settings: progress_timeout and heartbeat_interval.
-        look: has a look at what is open, at every tick without a call under watch.
-
-    The functions are called in the watchdog's thread.
+        probe: returns the last applied sequence, or why the server is unusable.
+        beat: keeps the session alive.
+        look: called at each tick between calls.
 
     Attributes:
-        watched: the call that is under way, if there is one: `watch` sets it, or whoever makes the call.
-        called_at: when a call was last known to be under way: the next heartbeat is due an interval later. Likewise.
+        watched: the call in flight, if any.
+        called_at: when a call was last in flight.
     """
 
     def __init__(
@@ -81,20 +73,20 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
+        """Start the thread unless it runs."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gemps-watchdog", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it; at most as long as one heartbeat takes."""
+        """Stop and join the thread."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
 
     @contextmanager
     def watch(self, cancel: Callable[[], object]) -> Iterator[Watched]:
-        """Watch a call, which `cancel` ends, for the duration of the block."""
+        """Watch a call during the block."""
         watched = Watched(cancel)
         try:
             self.watched = watched
@@ -120,7 +112,7 @@ class Watchdog:
 
     @property
     def _patience_with_silence(self) -> float:
-        """Seconds for which a server that has the next word is not asked whether it is there."""
+        """Seconds of silence before a probe."""
         return min(self._settings.progress_timeout, self._settings.heartbeat_interval)
 
     def _examine(self, watched: Watched, limit: float) -> None:
@@ -137,8 +129,7 @@ class Watchdog:
                 if watched.progressed_at == seen:
                     watched.progress()
                 return
-        # It may have moved, or ended, during the heartbeat. (If it ends just now, the next commit on the same stream
-        # finds it cancelled, and is repeated: nothing is lost.)
+        # It may have ended during the probe. After a late cancellation, the next commit is repeated.
         if self.watched is watched and watched.progressed_at == seen:
             watched.ended_because = pause
             watched.cancel()

@@ -1,4 +1,4 @@
-"""The models of `gemps work`, by name: `mlp`, `cnn`, and every classification model of torchvision."""
+"""Models of `gemps work`."""
 
 from collections.abc import Sequence
 
@@ -13,24 +13,14 @@ from gem_worker.tasks.torchvision_import import import_torchvision
 
 __all__ = ["create_model"]
 
-# These two return several outputs while training unless told not to.
+# Several outputs during training by default.
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 
 
 def create_model(name: str, input_shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
-    """A model with its first parameters, on the CPU.
+    """Return a CPU model initialised from `seed` alone; keeps the global random state.
 
-    The parameters follow from `seed` alone: every worker of a run makes the same ones. The global random generator is
-    left as it was.
-
-    Args:
-        name: "mlp", "cnn", or of a torchvision classification model ("alexnet", "resnet18", ...).
-        input_shape: (channels, height, width) of an input.
-        classes: number of outputs (logits).
-        seed: of the run.
-
-    Raises:
-        TaskError: there is no such model, or it does not fit the inputs.
+    `input_shape`: (channels, height, width). Raises TaskError if the model is unknown or does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The convolutional network of the paper's appendix A (Hermans and Louppe, 2018)."""
+"""The CNN of Hermans and Louppe (2018), appendix A."""
 
 import torch
 from torch import Tensor, nn
@@ -6,17 +6,12 @@ from torch.nn import functional
 
 from gem_worker.errors import TaskError
 
-# Below this side two unpadded 5x5 convolutions, each followed by a halving, leave nothing: (side - 4) / 2 - 4 < 2.
+# Two unpadded 5x5 convolutions, each halved: (side - 4) / 2 - 4 >= 2.
 _SMALLEST_FOR_5X5 = 16
 
 
 class Cnn(nn.Module):
-    """Two convolutions (10 and 20 channels), each followed by max-pooling and ReLU, then 300, 200 and `classes` units.
-
-    For 28 x 28 inputs exactly the paper's: 5x5 convolutions without padding, so 320 features enter the linear layers.
-    Images smaller than 16 x 16 (digits: 8 x 8) get 3x3 convolutions with padding instead. The output is logits: the
-    paper's log-softmax is part of the cross-entropy.
-    """
+    """The paper's network for 28 x 28; padded 3x3 convolutions below 16 x 16. Returns logits."""
 
     def __init__(self, input_shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
@@ -34,7 +29,7 @@ class Cnn(nn.Module):
         self.output = nn.Linear(200, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[batch, channels, height, width] -> logits [batch, classes]."""
+        """Map [batch, channels, height, width] to logits [batch, classes]."""
         hidden = functional.relu(self.linear1(self._features(inputs)))
         logits: Tensor = self.output(functional.relu(self.linear2(hidden)))
         return logits

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron of the study on digits: one hidden layer of 64 (64-64-10 there)."""
+"""The digits study's perceptron: one hidden layer."""
 
 import math
 from collections import OrderedDict
@@ -9,7 +9,7 @@ _HIDDEN = 64
 
 
 def mlp(input_shape: tuple[int, int, int], classes: int) -> nn.Sequential:
-    """Logits from inputs of any shape."""
+    """Return an MLP that outputs logits."""
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),

@@ -1,4 +1,4 @@
-"""The tasks of `gemps work`, by name. A new task is one file and one line here."""
+"""Tasks of `gemps work`. A new one needs an entry here and in settings.TaskName."""
 
 import difflib
 from collections.abc import Callable
@@ -29,7 +29,7 @@ __all__ = [
     "training_batches",
 ]
 
-# name -> (module, function). Modules are imported only when chosen: they need scikit-learn or torchvision.
+# name -> (module, function), imported on use.
 _TASKS = {
     "digits": ("digits", "load_digits"),
     "digits28": ("digits", "load_digits28"),
@@ -42,12 +42,12 @@ _TASKS = {
 
 
 def task_names() -> tuple[str, ...]:
-    """The names that `create_task` knows."""
+    """Return all names."""
     return tuple(_TASKS)
 
 
 def create_task(name: str, options: TaskOptions | None = None) -> Task:
-    """Load a task's data. Raises TaskError when there is none of that name, or files or packages are missing."""
+    """Load a task's data. Raises TaskError if name, files or packages are missing."""
     if name not in _TASKS:
         near = difflib.get_close_matches(name, _TASKS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_TASKS)}"

@@ -1,4 +1,4 @@
-"""CIFAR-10 through torchvision, which checks the files against known checksums before it unpacks them."""
+"""CIFAR-10 through torchvision."""
 
 import torch
 
@@ -7,13 +7,13 @@ from gem_worker.tasks.options import TaskOptions
 from gem_worker.tasks.samples import Task, TensorSamples
 from gem_worker.tasks.torchvision_import import import_torchvision
 
-# Of the training set, the values in general use.
+# Of the training set.
 _MEAN = (0.4914, 0.4822, 0.4465)
 _DEVIATION = (0.2470, 0.2435, 0.2616)
 
 
 def load_cifar10(options: TaskOptions) -> Task:
-    """Raises TaskError when the files are missing or damaged, or torchvision is."""
+    """Load the task. Raises TaskError if torchvision or intact files are missing."""
     datasets = import_torchvision("datasets", "the task cifar10")
     sets = []
     for is_train in (True, False):

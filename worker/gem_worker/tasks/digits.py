@@ -1,7 +1,4 @@
-"""The default task: scikit-learn's 1 797 real handwritten digits, 8 x 8 pixels. Nothing is downloaded.
-
-`digits28` has the same ones, enlarged to the size of MNIST's, for which the paper's CNN was made.
-"""
+"""scikit-learn's handwritten digits."""
 
 import numpy as np
 import torch
@@ -16,20 +13,20 @@ _MNIST_SIDE = 28
 
 
 def load_digits(_: TaskOptions) -> Task:
-    """Raises TaskError where scikit-learn is not installed."""
+    """Load 8 x 8 digits. Raises TaskError without scikit-learn."""
     images, labels, held_out = _read()
     return _task("digits", images, labels, held_out, "mlp")
 
 
 def load_digits28(_: TaskOptions) -> Task:
-    """The same samples at 28 x 28 pixels, interpolated bilinearly. Raises TaskError as `load_digits` does."""
+    """Load digits at 28 x 28 pixels, interpolated bilinearly."""
     images, labels, held_out = _read()
     enlarged = functional.interpolate(images, size=(_MNIST_SIDE, _MNIST_SIDE), mode="bilinear", align_corners=False)
     return _task("digits28", enlarged, labels, held_out, "cnn")
 
 
 def _read() -> tuple[Tensor, Tensor, Tensor]:
-    """(images, float32 [samples, 1, 8, 8] from 0 to 16; labels; which are held out)."""
+    """Images (float32 [samples, 1, 8, 8]), labels, held-out mask."""
     digits = read_digits()
     images = torch.from_numpy(digits.pixels.astype(np.float32)).view(-1, 1, SIDE, SIDE)
     return images, torch.from_numpy(digits.labels), torch.from_numpy(digits.held_out)

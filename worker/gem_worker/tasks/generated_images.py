@@ -1,4 +1,4 @@
-"""Random images with random labels, for measuring throughput: there is nothing to learn in them."""
+"""Random images and labels, for measuring throughput."""
 
 import numpy as np
 import torch
@@ -6,12 +6,12 @@ import torch
 from gem_worker.tasks.options import TaskOptions
 from gem_worker.tasks.samples import Task, TensorSamples
 
-# The same images whatever the run's seed is: runs with different seeds stay comparable.
+# Independent of the run's seed.
 _SEED = 1805_08469
 
 
 def load_generated_images(options: TaskOptions) -> Task:
-    """`generated_samples` training images of 3 x `image_size` x `image_size`, and a quarter as many held out."""
+    """Generate the task, with a quarter as many held-out samples."""
     shape = (3, options.image_size, options.image_size)
     generator = np.random.default_rng(_SEED)
     train, test = (
@@ -19,7 +19,7 @@ def load_generated_images(options: TaskOptions) -> Task:
             torch.from_numpy(generator.integers(0, 256, (count, *shape), np.uint8)),
             torch.from_numpy(generator.integers(0, options.generated_classes, count, np.int64)),
             mean=(127.5,) * 3,
-            deviation=(73.9,) * 3,  # of uniformly distributed bytes: 256 / sqrt(12)
+            deviation=(73.9,) * 3,  # uniform bytes: 256 / sqrt(12)
         )
         for count in (options.generated_samples, max(1, options.generated_samples // 4))
     )

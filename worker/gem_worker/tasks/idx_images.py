@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: the idx files as torchvision lays them out, or as they are distributed (.gz)."""
+"""MNIST and Fashion-MNIST from idx files."""
 
 import gzip
 import struct
@@ -14,17 +14,17 @@ from gem_worker.tasks.options import TaskOptions
 from gem_worker.tasks.samples import Task, TensorSamples
 from gem_worker.tasks.torchvision_import import import_torchvision
 
-# Magic number of idx files that hold unsigned bytes; the last byte is the number of dimensions.
+# For unsigned bytes; plus the number of dimensions.
 _UNSIGNED_BYTES = 0x0800
 
 
 def load_mnist(options: TaskOptions) -> Task:
-    """Mean and deviation are those of the training set, the values in general use."""
+    """Load MNIST. Raises TaskError if files are missing or invalid."""
     return _load("mnist", "MNIST", options, mean=0.1307, deviation=0.3081)
 
 
 def load_fashion_mnist(options: TaskOptions) -> Task:
-    """Mean and deviation are those of the training set, the values in general use."""
+    """Load Fashion-MNIST; raises as `load_mnist`."""
     return _load("fashion-mnist", "FashionMNIST", options, mean=0.2860, deviation=0.3530)
 
 
@@ -52,10 +52,9 @@ def _load(name: str, folder: str, options: TaskOptions, *, mean: float, deviatio
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The array in an idx file of unsigned bytes, gzip-compressed if its name ends in .gz.
+    """Read an idx file of unsigned bytes, gzipped if its name ends in .gz.
 
-    The format: magic number, one big-endian 32-bit size a dimension, then the bytes, row-major.
-    Raises TaskError, naming the file, when it is none or is cut off.
+    Format: magic number, big-endian 32-bit sizes, row-major bytes. Raises TaskError if invalid.
     """
     try:
         data = path.read_bytes()

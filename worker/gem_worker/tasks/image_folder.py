@@ -1,4 +1,4 @@
-"""Anybody's images: DIR/train/CLASS/*.png (or .jpg, ...) for training and DIR/test/CLASS/* (or DIR/val) held out."""
+"""Images in DIR/train/CLASS/*, held-out ones in DIR/test or DIR/val."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,15 +14,15 @@ from gem_worker.tasks.options import TaskOptions
 from gem_worker.tasks.samples import Batch, Samples, Task
 from gem_worker.tasks.torchvision_import import import_torchvision
 
-# Of ImageNet: what torchvision's models were designed with.
+# ImageNet's.
 _MEAN = [0.485, 0.456, 0.406]
 _DEVIATION = [0.229, 0.224, 0.225]
-# Images are resized so that the crop keeps this much of the shorter side, as torchvision's own recipes do (224 of 256).
+# Of the shorter side, as in torchvision's recipes.
 _CROP = 0.875
 
 
 class ImageFiles(Samples):
-    """Files read and decoded when they are asked for, by a few threads (decoding releases Python's lock)."""
+    """Files decoded by threads (decoding releases the GIL)."""
 
     def __init__(self, folder: Any, threads: int) -> None:
         self._folder = folder
@@ -33,11 +33,11 @@ class ImageFiles(Samples):
 
     @property
     def is_slow(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
-        """See `Samples.batch`. Raises TaskError naming a file that cannot be decoded."""
+        """See `Samples.batch`. Raises TaskError for undecodable files."""
         pairs = list(self._threads.map(self._load, numbers.tolist()))
         return torch.stack([image for image, _ in pairs]), torch.tensor([label for _, label in pairs])
 
@@ -51,7 +51,7 @@ class ImageFiles(Samples):
 
 
 def load_image_folder(options: TaskOptions) -> Task:
-    """Raises TaskError when the folders are missing or do not hold the same classes."""
+    """Load the task. Raises TaskError if folders are missing or classes differ."""
     datasets = import_torchvision("datasets", "the task imagefolder")
     transforms = import_torchvision("transforms", "the task imagefolder")
     transform = transforms.Compose(

@@ -1,4 +1,4 @@
-"""What a task can be told; the fields are those of WorkerSettings, where they are explained."""
+"""Options of a task."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from gem_worker.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """See `WorkerSettings` for units and consequences; the defaults are the same."""
+    """The task's part of `WorkerSettings`, with the same defaults."""
 
     dataset_dir: Path = Path("data")
     download: bool = False
@@ -20,7 +20,7 @@ class TaskOptions:
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
-        """The part of a worker's settings that concerns its task."""
+        """Extract the options from worker settings."""
         return cls(
             settings.dataset_dir,
             settings.download,

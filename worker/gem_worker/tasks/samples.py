@@ -1,4 +1,4 @@
-"""Sets of labelled samples, and the order in which a worker goes over them."""
+"""Labelled samples and their order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,29 +14,26 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Samples(ABC):
-    """Labelled samples that can be fetched by number."""
+    """Labelled samples, fetched by number."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of samples."""
 
     @property
     @abstractmethod
     def is_slow(self) -> bool:
-        """Whether fetching a batch takes long enough to be worth a thread of its own."""
+        """Whether to prefetch batches on a thread."""
 
     @abstractmethod
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
-        """(inputs, float32 [batch, ...]; labels, int64 [batch]) of the samples with these numbers."""
+        """Return inputs (float32 [batch, ...]) and labels (int64 [batch])."""
 
 
 class TensorSamples(Samples):
-    """Samples that are in memory as numbers of any type; a batch is (input - mean) / deviation in float32.
+    """Samples in memory; a batch is (input - mean) / deviation in float32.
 
-    Args:
-        inputs: [samples, channels, height, width].
-        labels: int64 [samples].
-        mean, deviation: one number a channel, in the units of `inputs`.
+    `inputs`: [samples, channels, height, width]; `labels`: int64 [samples]; `mean`, `deviation`: per channel.
     """
 
     def __init__(self, inputs: Tensor, labels: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
@@ -50,7 +47,7 @@ class TensorSamples(Samples):
 
     @property
     def is_slow(self) -> bool:
-        """For images of 64 x 64 pixels and more; handing over a batch of small ones costs more than making it."""
+        """Whether prefetching pays: from 4096 numbers per sample."""
         return self._inputs[0].numel() >= 64 * 64
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
@@ -61,32 +58,28 @@ class TensorSamples(Samples):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to learn: training and held-out samples of one input shape (channels, height, width)."""
+    """Training and held-out samples; `input_shape`: (channels, height, width)."""
 
     name: str
     input_shape: tuple[int, int, int]
     classes: int
     train: Samples
     test: Samples
-    # The model that `gemps work` trains when none is named.
     default_model: str
 
 
 def epoch_order(samples: int, seed: int, rank: int, epoch: int) -> NDArray[np.int64]:
-    """The order in which worker `rank` sees the set in its pass number `epoch`: its own permutation of all of it.
-
-    The paper's workers each go over the whole set (section 5); nothing is partitioned.
-    """
+    """Return the worker's permutation of the whole set (paper, section 5)."""
     return np.random.default_rng([seed, rank, epoch]).permutation(samples)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """Whole batches in one pass. Samples left over come in another pass: its order differs."""
+    """Return the whole batches in an epoch, at least 1."""
     return max(1, samples // batch_size)
 
 
 def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, Batch]]:
-    """(epoch, batch) without end. Where fetching is slow, another thread fetches the next batch meanwhile."""
+    """Yield (epoch, batch) endlessly; prefetches if `samples.is_slow`."""
     numbered = batch_numbers(len(samples), batch_size, seed, rank)
     if not samples.is_slow:
         for epoch, numbers in numbered:
@@ -102,7 +95,7 @@ def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) ->
 
 
 def batch_numbers(samples: int, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """(epoch, numbers of a batch's samples) without end: what worker `rank` trains on, in this order."""
+    """Yield (epoch, sample numbers of a batch) endlessly."""
     epoch = 0
     while True:
         order = epoch_order(samples, seed, rank, epoch)
@@ -112,7 +105,7 @@ def batch_numbers(samples: int, batch_size: int, seed: int, rank: int) -> Iterat
 
 
 def held_out_batches(samples: Samples, batch_size: int) -> Iterator[Batch]:
-    """All samples once, in their own order."""
+    """Yield all samples once, in order."""
     numbers = np.arange(len(samples), dtype=np.int64)
     for start in range(0, len(samples), batch_size):
         yield samples.batch(numbers[start : start + batch_size])

@@ -1,8 +1,4 @@
-"""The one place that imports torchvision, and the error for when that fails.
-
-torchvision holds compiled code for exactly one version of torch. With another one its import fails in ways that say
-nothing ("operator torchvision::nms does not exist"), so every failure becomes one message that names both versions.
-"""
+"""Imports torchvision; turns obscure version mismatches into a TaskError."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +8,7 @@ from gem_worker.errors import TaskError
 
 
 def import_torchvision(submodule: str, wanted_for: str) -> Any:
-    """`torchvision.<submodule>`. Raises TaskError where torchvision is missing, or does not fit the installed torch."""
+    """Return `torchvision.<submodule>`. Raises TaskError if missing or incompatible."""
     try:
         found = version("torchvision")
     except PackageNotFoundError as error:

@@ -1,7 +1,4 @@
-"""Plots as SVG in a page: they take their colours from its style, and grow and shrink with their column.
-
-A plot is 400 units wide, about as wide as a phone in the hand, so its text can be read there.
-"""
+"""SVG plots. 400 units keep text readable on phones."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +9,6 @@ from gem_cli.training.report.words import number, safe
 WIDTH, HEIGHT = 400.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 8.0, 9.0, 26.0
 
-# From dark to bright with even steps of lightness, so that it reads alike in grey; the dashboard's.
 _RAMP = ((20, 24, 58), (38, 62, 124), (30, 108, 148), (40, 152, 146), (112, 190, 118), (196, 216, 102), (253, 240, 170))
 SHADES = 25
 
@@ -21,7 +17,7 @@ Point = tuple[float, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve with its name in the legend. `colour`: one of the style's. Where a value is None it has a gap."""
+    """A curve; None makes a gap."""
 
     label: str
     colour: str
@@ -30,21 +26,16 @@ class Curve:
 
     @property
     def known(self) -> list[tuple[float, float]]:
-        """The points that have a value."""
+        """Points with values."""
         return [(x, y) for x, y in self.points if y is not None and math.isfinite(y)]
 
 
 def line_chart(
     about: str, curves: Iterable[Curve], *, seconds: float, from_zero: bool = True, most: float | None = None
 ) -> str:
-    """Return curves over seconds of training, with their legend; "" when there is no point.
+    """Return curves, or "" without points.
 
-    Args:
-        about: for those who do not see it.
-        curves: those without a point are left out.
-        seconds: where the axis of time ends.
-        from_zero: let the axis of values begin at 0; else it is logarithmic where values differ by more than 20 times.
-        most: where that axis ends at least.
+    The axes reach `seconds` and `most`. Without `from_zero` the value axis may be logarithmic.
     """
     shown = [curve for curve in curves if curve.known]
     values = [y for curve in shown for _, y in curve.known]
@@ -68,7 +59,7 @@ def line_chart(
 
 
 def histogram(about: str, labels: Sequence[str], counts: Sequence[int]) -> str:
-    """Return columns for counts, from the first that is not 0 to the last; "" when all are 0."""
+    """Return columns for the nonzero range."""
     filled = [index for index, count in enumerate(counts) if count]
     if not filled:
         return ""
@@ -87,10 +78,7 @@ def histogram(about: str, labels: Sequence[str], counts: Sequence[int]) -> str:
 
 
 def strip(cells: Sequence[tuple[float, float, float | None]], end: float) -> str:
-    """Return one row of a heat map, cells that follow each other with one colour as one.
-
-    `cells`: (begins, ends, part of the scale from 0 to 1); None: there is nothing to show.
-    """
+    """Return a heat map row of (begin, end, value from 0 to 1 or None)."""
     joined: list[tuple[float, float, int]] = []
     for begins, ends, part in cells:
         if part is None:
@@ -108,18 +96,18 @@ def strip(cells: Sequence[tuple[float, float, float | None]], end: float) -> str
 
 
 def shades() -> str:
-    """Return the style of the heat map's colours."""
+    """Return the CSS."""
     return "".join(f".s{index}{{fill:{_shade(index / (SHADES - 1))}}}" for index in range(SHADES))
 
 
 def ramp() -> str:
-    """Return the colours from the least to the most, for a heat map's legend."""
+    """Return the legend."""
     return strip([(float(index), index + 1.0, index / SHADES) for index in range(SHADES)], float(SHADES))
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where a value stands between the lower and the upper edge of a plot, and which values get a line."""
+    """Axis scale and ticks."""
 
     least: float
     most: float
@@ -148,7 +136,7 @@ class _Scale:
 
 
 def _step(wanted: float) -> float:
-    """1, 2 or 5 times a power of ten, at least what is wanted."""
+    """Return 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(wanted))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted * (1 - 1e-9))
 

@@ -1,4 +1,4 @@
-"""What a report is about: the files of a run folder, as far as they are there."""
+"""A report's data."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,7 @@ from gem_cli.training.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The files' content.
-
-    Attributes:
-        name: of the folder.
-        status: the last report of the server.
-        summary: summary.json; {} for a run that was killed.
-        history: history.json; None where there is none.
-    """
+    """Report data; `summary` is empty after a kill."""
 
     name: str
     status: Mapping[str, Any]
@@ -27,7 +20,7 @@ class Contents:
 
     @classmethod
     def of(cls, folder: RunFolder) -> "Contents":
-        """Read a run folder. Raises CommandError when it is none, or a file in it is damaged."""
+        """Read a run folder; raises CommandError."""
         if not folder.path.is_dir():
             what = "is no folder" if folder.path.exists() else "does not exist"
             raise CommandError(f"{folder.path} {what}: give the folder of a run, as runs/FOLDER", USAGE)
@@ -43,17 +36,17 @@ class Contents:
 
     @property
     def intervals(self) -> Sequence[Mapping[str, Any]]:
-        """Stretches of time in which there were commits, oldest first."""
+        """Intervals with commits."""
         return [one for one in (self.history or {}).get("intervals", ()) if one.get("commits")]
 
     @property
     def evaluations(self) -> Sequence[Mapping[str, Any]]:
-        """What evaluators saw, oldest first."""
+        """All evaluations."""
         return list((self.history or {}).get("evaluations", ()))
 
     @property
     def missing(self) -> str:
-        """Why there are no curves, in a sentence; empty where there are some."""
+        """Why curves are missing, or empty."""
         if self.intervals:
             return ""
         if self.history is None:

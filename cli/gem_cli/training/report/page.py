@@ -1,4 +1,4 @@
-"""The page of a report: what stands where, and what is said where there is nothing to show."""
+"""Layout of the report page."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -11,12 +11,12 @@ from gem_cli.training.report.charts import Curve
 from gem_cli.training.report.contents import Contents
 from gem_cli.training.report.words import duration, number, safe, size, word
 
-MAX_TENSORS = 64  # rows that a page can bear; of models with more tensors, evenly chosen ones
+MAX_TENSORS = 64  # sampled evenly
 MAX_BARS = 64
 
 
 def page(contents: Contents) -> str:
-    """Return the whole page."""
+    """Return the page."""
     title = safe(contents.name)
     style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8") + charts.shades()
     body = [
@@ -175,7 +175,7 @@ def _staleness_histogram(contents: Contents) -> str:
 
 
 def _buckets(bounds: Sequence[float]) -> list[str]:
-    """`0`, `1`, `5-6`, ..., `> 1024` for the largest values of buckets of whole numbers."""
+    """Return bucket labels: `0`, `5-6`, `> 1024`."""
     labels, before = [], -1
     for bound in map(int, bounds):
         labels.append(str(bound) if bound == before + 1 else f"{before + 1}-{bound}")
@@ -268,7 +268,7 @@ def _workers(contents: Contents) -> str:
             + "".join(f"<td{_as_text(name in texts)}>{cell}</td>" for name, cell in zip(headings, cells, strict=True))
             + "</tr>"
         )
-    # The keyboard can scroll it where it is wider than the page.
+    # Keyboard scrolling.
     frame = '<div class="frame" tabindex="0" role="region" aria-labelledby="workers-title">'
     table = f"{frame}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     span = "over its last 20 commits or so" if keeps_telemetry else "of its last commit"

@@ -1,4 +1,4 @@
-"""Numbers and names as a page shows them."""
+"""Formats of the page."""
 
 import html
 import math
@@ -8,12 +8,12 @@ _NOT_KNOWN = "-"
 
 
 def safe(text: object) -> str:
-    """The text as HTML, in element or attribute; what cannot be printed becomes a question mark."""
+    """Escape HTML and unprintable characters."""
     return html.escape("".join(one if one.isprintable() else "?" for one in str(text)))
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return `0.0123`, `12.3`, `1,234`; a dash for what is not known."""
+    """Return `0.0123`, `12.3`, `1,234` or `-`."""
     if value is None:
         return _NOT_KNOWN
     value = float(value)
@@ -25,7 +25,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Return `0.4 ms`, `12.3 s`, `4 min 5 s`, `2 h 10 min`."""
+    """Return `0.4 ms`, `4 min 5 s` or `2 h 10 min`."""
     if seconds is None:
         return _NOT_KNOWN
     seconds = float(seconds)
