@@ -26,6 +26,7 @@ from gemps.framing import (
     take_apart,
 )
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.tls_stream import STEP_BYTES, TlsStream
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
@@ -50,7 +51,8 @@ _TURN_FRAMES = 64
 _LINGER_BYTES, _LINGER_SECONDS = 8 << 20, 1.0
 
 _DROPPED = memoryview(bytearray(64 << 10))
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_CIPHERTEXT = memoryview(bytearray(STEP_BYTES))  # shared: each read is copied at once
+_WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +77,8 @@ class LaneConnection:
         on_end: Callable[["LaneConnection"], None],
     ) -> None:
         self._peer = _address(connection)
-        self._tls = (
-            None if tls is None else tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        )
-        self._socket: Final = self._tls or connection
+        self._socket: Final = connection
+        self._tls = None if tls is None else TlsStream(connection, tls, _CIPHERTEXT, server_side=True)
         self._is_secured = self._tls is None
         self._check_hello, self._serve = check_hello, serve
         self._on_illegal, self._on_end = on_illegal, on_end
@@ -242,7 +242,7 @@ class LaneConnection:
                 return
             is_chunk = self._lane.missing > 0 and self._sink is not None
             space = self._sink.space() if self._sink is not None and is_chunk else self._lane.space()
-            count = self._socket.recv_into(space) if self._tls is None else _read_records(self._tls, space)
+            count = self._socket.recv_into(space) if self._tls is None else self._tls.recv_into(space, wait_all=True)
             if not count:
                 self.close()
                 return
@@ -262,7 +262,7 @@ class LaneConnection:
 
     def _drop(self) -> None:
         """Discard input after END."""
-        count = self._socket.recv_into(_DROPPED)
+        count = (self._tls or self._socket).recv_into(_DROPPED)
         self._to_drop -= count
         if not count or self._to_drop <= 0:
             self.close()
@@ -360,11 +360,12 @@ class LaneConnection:
         """Send END, unless within a frame; drain uploads."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
-        was_sending, is_torn = self._lane.state is State.COMMITTING, bool(self._unsent)
+        is_torn = bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)
+        was_sending = self._lane.state is State.COMMITTING
         header = self._lane.header(Kind.END, len(status))
         if not is_torn:
             with suppress(OSError):
-                self._socket.send(header + status)
+                (self._tls or self._socket).sendall(header + status)
                 self._socket.shutdown(socket.SHUT_WR)
         if is_torn or not was_sending:
             self.close()
@@ -393,7 +394,9 @@ class LaneConnection:
         moved = False
         try:
             while unsent:
-                if len(unsent) > 1 and self._tls is None:
+                if self._tls is not None:
+                    sent = self._tls.put(unsent[0])
+                elif len(unsent) > 1:
                     sent = self._socket.sendmsg(unsent)
                 else:
                     sent = self._socket.send(unsent[0])
@@ -405,6 +408,8 @@ class LaneConnection:
                         break
                     sent -= len(first)
                     del unsent[0]
+            if self._tls is not None:
+                self._tls.flush()
         except _WOULD_BLOCK:
             if self._timer is None or moved:
                 self._limit_time(WRITE_SECONDS)
@@ -426,15 +431,6 @@ class LaneConnection:
             await self._drained
         finally:
             self._drained = None
-
-
-def _read_records(tls: ssl.SSLSocket, space: memoryview) -> int:
-    """Read several TLS records. 0: EOF."""
-    count = tls.recv_into(space)
-    with suppress(*_WOULD_BLOCK):
-        while 0 < count < len(space) and (more := tls.recv_into(space[count:])):
-            count += more
-    return count
 
 
 def _status(code: str, message: str) -> bytes:

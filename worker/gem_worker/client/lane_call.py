@@ -17,6 +17,7 @@ import grpc
 from gemps import lane
 from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer, message_head, parse_fields, take_apart
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.tls_stream import STEP_BYTES, TlsStream
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
@@ -81,6 +82,7 @@ class LaneCall:
         self._tls = tls
         self._server_name = server_name or route.host
         self._socket: socket.socket | None = None
+        self._stream: TlsStream | None = None  # over the socket, with TLS
         self._lane = Lane(Side.WORKER, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
         self._lock = threading.Lock()  # held while reading or writing
         self._cancelled = False
@@ -105,11 +107,9 @@ class LaneCall:
         if sys.platform == "linux":
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _PING_TIMEOUT))
         if self._tls is not None:
-            secured = self._tls.wrap_socket(plain, do_handshake_on_connect=False, server_hostname=self._server_name)
-            self._socket = secured
-            if self._cancelled:
-                raise ConnectionAbortedError
-            secured.do_handshake()
+            scratch = memoryview(bytearray(STEP_BYTES))
+            self._stream = TlsStream(plain, self._tls, scratch, server_name=self._server_name)
+            self._stream.do_handshake()
         hello = self._route.hello.SerializeToString()
         self._write(self._lane.header(Kind.HELLO, len(hello)) + hello)
         try:
@@ -196,7 +196,7 @@ class LaneCall:
         connection = self._socket
         if connection is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """See CommitCall."""
@@ -208,7 +208,7 @@ class LaneCall:
         if is_usable and Kind.CANCEL in lane.FROM_WORKER[self._lane.state]:
             with contextlib.suppress(OSError):
                 connection.settimeout(0)
-                connection.send(self._lane.header(Kind.CANCEL, 0))
+                (self._stream or connection).sendall(self._lane.header(Kind.CANCEL, 0))
         self._end = self._end or CallEnded(grpc.StatusCode.CANCELLED, "closed")
         self.cancel()
         connection.close()
@@ -224,7 +224,7 @@ class LaneCall:
                 if frame.kind != Kind.PONG:
                     self._fail(grpc.StatusCode.INTERNAL, "the server sent a message out of turn")
                 self._pinged_at, self._heard_at = None, now
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except BlockingIOError:
             if self._pinged_at is not None and now - self._pinged_at > _PING_TIMEOUT:
                 self._fail(grpc.StatusCode.UNAVAILABLE, "a ping was not answered")
             last = max(self._sent_at, self._heard_at)
@@ -246,11 +246,13 @@ class LaneCall:
         assert connection is not None
         self._is_torn = True
         try:
-            if len(data) <= lane.BUFFERED_BYTES:
+            if self._stream is not None:
+                self._stream.sendall(head, data)
+            elif len(data) <= lane.BUFFERED_BYTES:
                 whole = head + data
                 if (sent := connection.send(whole)) < len(whole):
                     connection.sendall(whole[sent:])
-            elif isinstance(connection, ssl.SSLSocket) or not hasattr(connection, "sendmsg"):
+            elif not hasattr(connection, "sendmsg"):
                 connection.sendall(head)
                 connection.sendall(data)
             elif (sent := connection.sendmsg((head, data)) - len(head)) < len(data):
@@ -292,13 +294,11 @@ class LaneCall:
         connection = self._socket
         assert connection is not None
         try:
-            if isinstance(connection, ssl.SSLSocket):
-                count = connection.recv_into(space)
-                while flags and 0 < count < len(space):  # a read returns one TLS record
-                    count += connection.recv_into(space[count:])
+            if self._stream is not None:
+                count = self._stream.recv_into(space, wait_all=bool(flags))
             else:
                 count = connection.recv_into(space, 0, flags)
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except BlockingIOError:
             raise
         except OSError as error:
             self._broken(error)
