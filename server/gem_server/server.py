@@ -233,7 +233,9 @@ class Server:
             "serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked, extra=about
         )
         if self._ports.lane:
-            logger.info("the lane is at port %d", self._ports.lane)
+            logger.info("the lane is at port %d", self._ports.lane, extra={"event": "lane", "port": self._ports.lane})
+        else:
+            logger.info("no lane: workers commit over gRPC", extra={"event": "lane", "port": None})
         if self.run.state is RunState.FINISHED:
             self.course.note(RunState.FINISHED)
             logger.warning(

@@ -74,7 +74,7 @@ def int8_block(values: list[float]) -> tuple[float, list[int]]:
 
 @dataclass
 class GemSettings:
-    """Settings of `gem`, with the defaults of DESIGN.md, section 2."""
+    """Settings of `gem`, with the defaults of docs/design.md, section 2."""
 
     momentum: float = 0.9
     kappa: float = 1.0
@@ -105,7 +105,7 @@ def gem(
     settings: GemSettings,
     dtype: type[np.floating],
 ) -> Outcome:
-    """The four equations of DESIGN.md, section 2, one NumPy operation after the other, in `dtype`."""
+    """The four equations of docs/design.md, section 2, one NumPy operation after the other, in `dtype`."""
     mu, kappa, pi_min, pi_max, epsilon = (dtype(value) for value in settings.in_float32())
     theta, snapshot, moment, delta = (array.astype(dtype) for array in (theta, snapshot, moment, delta))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""GEM as the paper and DESIGN.md, section 2, write it, equation by equation, on numbers that can be checked by hand."""
+"""GEM's equations (docs/design.md, section 2) on numbers that can be checked by hand."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_workers_learn_digits(digits: Task) -> None:
 
 
 def test_one_worker_without_momentum_is_sgd(digits: Task) -> None:
-    """With mu = 0 and n = 1 GEM is plain SGD (DESIGN.md, section 2), so torch's own optimiser gives the same."""
+    """With mu = 0 and n = 1 GEM is plain SGD (docs/design.md, section 2), so torch's own optimiser gives the same."""
     steps = 12
     result = simulate(settings(workers=1, steps=steps, rule_settings={"momentum": 0}), task=digits)
     workload = Workload(digits, "mlp", 16, seed=0)

@@ -1,4 +1,4 @@
-"""The borders between the components (DESIGN: section 1), judged on the source of every file, lazy imports included."""
+"""Which package may import which (docs/design.md, section 1), in the source of every file, lazy imports included."""
 
 import ast
 import subprocess
@@ -72,6 +72,11 @@ def test_trace_imports_the_core_alone_and_reads_no_clock() -> None:
     ours = ("gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_conformance", "gem_cli")
     clocks = ("time", "datetime", "socket", "asyncio", "subprocess", "logging")
     assert violations(sources(TRACE), (*ours, *GRPC, *PROTOBUF, *clocks, "torch", "torchvision")) == []
+
+
+def test_contract_imports_nothing_of_ours() -> None:
+    ours = ("gem_core", "gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
+    assert violations(sources(FRAMING), (*ours, "gem_conformance", "torch", "numpy")) == []
 
 
 def test_server_and_worker_do_not_know_each_other() -> None:

@@ -47,7 +47,7 @@ STATUS_OF_REASON = {
     grpc.StatusCode.INTERNAL: {"INTERNAL"},
     grpc.StatusCode.UNIMPLEMENTED: {"NOT_OFFERED"},
 }
-# Trying again can only help where the obstacle goes away by itself (DESIGN.md section 3, status codes).
+# Trying again can only help where the obstacle goes away by itself (docs/design.md, section 3, status codes).
 ALWAYS_WITH_RETRY = {"WAITING_ROOM", "STALLED"}
 SOMETIMES_WITH_RETRY = {"CHECKSUM", "MEMORY", "TOO_MANY", "STORAGE_FULL", "STARTING", "DRAINING", "NOT_INITIALIZED"}
 

@@ -64,7 +64,7 @@ async def test_session_that_expired_holds_nothing_until_it_pulls_again(serve: Se
 
 
 async def test_open_stream_keeps_a_session_alive(serve: Serve) -> None:
-    """Any running call counts as life (DESIGN.md section 4)."""
+    """Any running call counts as life (docs/design.md, section 4)."""
     serving = await serve(session_timeout=0.2, max_sessions=8)
     worker = await training_worker(serving)
     assert worker._stream is not None

@@ -1,4 +1,4 @@
-"""A commit whose bytes, order or sizes are wrong is refused, and changes nothing (DESIGN.md section 3)."""
+"""A commit whose bytes, order or sizes are wrong is refused, and changes nothing (docs/design.md, section 3)."""
 
 import grpc
 import pytest

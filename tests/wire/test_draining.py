@@ -1,4 +1,4 @@
-"""SIGTERM: not serving -> refuse joins -> finish the queue -> checkpoint -> stop (DESIGN.md section 4)."""
+"""SIGTERM: not serving -> refuse joins -> finish the queue -> checkpoint -> stop (docs/design.md, section 4)."""
 
 import asyncio
 import os

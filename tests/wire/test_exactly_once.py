@@ -1,4 +1,4 @@
-"""(session, sequence) names a commit, and it counts once, however often it is sent (DESIGN.md section 3)."""
+"""(session, sequence) names a commit, and it counts once, however often it is sent (docs/design.md, section 3)."""
 
 import numpy as np
 import pytest

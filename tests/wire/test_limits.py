@@ -275,7 +275,7 @@ async def refused_at_once(worker: RawWorker, method: str, message: bytes) -> Non
 
 
 async def test_2_mib_of_empty_submessages_are_refused_and_cost_little(tmp_path: Path) -> None:
-    """Parsed first, they cost a hundred times their size (DESIGN.md section 3)."""
+    """Parsed first, they cost a hundred times their size (docs/design.md, section 3)."""
     async with server_process(tmp_path) as server:
         (worker,) = await server.training(1)
         for method, field in product(METHODS, range(1, 6)):

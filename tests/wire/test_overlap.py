@@ -22,7 +22,7 @@ BOTH_SIZES = pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chu
 
 
 class Transcription:
-    """The equations of DESIGN.md, section 2, with every version's parameters kept, so that s is any of them."""
+    """The equations of docs/design.md, section 2, with every version's parameters kept, so that s is any of them."""
 
     def __init__(self, first: Values, dtype: type[np.floating]) -> None:
         self.dtype = dtype

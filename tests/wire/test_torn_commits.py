@@ -1,4 +1,4 @@
-"""A commit without a footer that matches does not exist, however its stream ended (DESIGN.md section 3)."""
+"""A commit without a footer that matches does not exist, however its stream ended (docs/design.md, section 3)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What travels is what is computed: the rule applied in the order of the commits, bit for bit (DESIGN.md section 2)."""
+"""What travels is the rule applied in the order of the commits, bit for bit (docs/design.md, section 2)."""
 
 import math
 from pathlib import Path
@@ -71,7 +71,7 @@ async def test_pull_refreshes_the_snapshot_and_leaves_the_moment(serving: Servin
 
 
 async def test_worked_example_of_two_workers(serving: Serving) -> None:
-    """DESIGN.md section 2: theta = 0, A .1 -> .1; B .1 -> 0; A .1 -> .19; B .2 -> .10; theta = .39."""
+    """docs/design.md, section 2: theta = 0, A .1 -> .1; B .1 -> 0; A .1 -> .19; B .2 -> .10; theta = .39."""
     ada = await serving.joined(ONE)
     bob = await serving.joined(ONE)
     await ada.initialize(Values(np.zeros(1, np.float32)))
@@ -87,7 +87,7 @@ async def test_worked_example_of_two_workers(serving: Serving) -> None:
 
 
 async def test_worked_example_of_one_worker(serving: Serving) -> None:
-    """DESIGN.md section 2: deltas .1, .1, -.05, .001 -> .1, .19, -.121, .005."""
+    """docs/design.md, section 2: deltas .1, .1, -.05, .001 -> .1, .19, -.121, .005."""
     worker = await serving.joined(ONE)
     await worker.initialize(Values(np.zeros(1, np.float32)))
     await worker.pull()

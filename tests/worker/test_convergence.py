@@ -4,7 +4,7 @@ The full form (`make test-convergence`) trains against a real server, the short 
 same parameters bit for bit (tests/simulator/test_one_system.py holds it to that, with narrow types). In round-robin
 order a run follows from its seed alone, so a ratio of two final losses is a fixed figure and no lottery. Steps and
 batches are chosen so that the figure can tell: a server that took the rounded parameters for what the worker holds
-would count rounding errors as drift, which eats up the energy as soon as gradients are small (DESIGN.md, section 2),
+would count rounding errors as drift, which eats up the energy as soon as gradients are small (docs/design.md, 2),
 and large batches have small gradients early. With that mistake made on purpose, parameters in int8 ended at 1.36 times
 float32's loss after 125 steps, and after 300 steps (three seeds) at 2.65 to 2.82 times in int8 and 1.50 to 1.61 times
 in bfloat16; float16 rounds too finely to suffer. Without it ratios are within 0.02 of 1.

@@ -46,7 +46,7 @@ def test_importing_the_package_imports_neither_torch_nor_grpc(tmp_path: Path) ->
 
 
 def test_a_worker_does_not_load_numba(tmp_path: Path) -> None:
-    """It would cost each worker 60 MB (DESIGN.md, section 2)."""
+    """It would cost each worker 60 MB (docs/design.md, section 2)."""
     code = "import sys, gem_worker; gem_worker.work, gem_worker.ParameterServer; assert 'numba' not in sys.modules"
     with processes_in(tmp_path) as processes:
         child = processes.start("import", "-c", code)

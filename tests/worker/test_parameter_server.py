@@ -1,4 +1,4 @@
-"""ParameterServer against a real server: the five lines of DESIGN.md section 5, and what may happen within them."""
+"""ParameterServer against a real server: the README's five lines, and what may happen within them."""
 
 import os
 from collections.abc import Iterator

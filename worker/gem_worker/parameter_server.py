@@ -1,4 +1,4 @@
-"""Makes a training script a worker (DESIGN.md, section 5)."""
+"""Makes a training script a worker (docs/design.md, section 5)."""
 
 import logging
 import os
@@ -95,8 +95,12 @@ class ParameterServer:
 
     **Gradients.** Several backward passes accumulate. A missing gradient counts as 0.
 
+    **Local steps.** Rules such as `easgd` and `agn` make `step` update the model locally and commit every N-th call.
+
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
+        model: the same architecture in every worker of the run.
+        delta_wire, parameter_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
         name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
         steps_per_epoch: required for budgets in epochs.
         on_join: called before parameters become views; may move or initialise the model.

@@ -1,4 +1,4 @@
-"""Commit handling (DESIGN.md, section 3).
+"""Commit handling (docs/design.md, section 3).
 
 Repeats are answered from the ledger. New commits: `stage`, then chunks and `complete`, or `complete_shared`. `admit`
 decides after the last wait; earlier calls only refuse early. An enqueued commit is always applied.

@@ -62,7 +62,7 @@ class Purpose(Enum):
 
 
 class Hold:
-    """A call's place, waiting or with a buffer.
+    """A call's place: it waits for a buffer, or has one.
 
     `buffer`: None for an Initialize. `asked_at`: first request. `aside`: has the extra buffer. `received`: has its
     payload; `complete`: is in the queue.

@@ -37,14 +37,15 @@ from gem_server.errors import Refusal
 from gem_server.flow.committing import Footer
 from gem_server.service.grpc_transport import take_chunk
 
-# Includes the TLS handshake.
+# Timeout of HELLO, TLS handshake included.
 HELLO_SECONDS = 5.0
-# For peers that do not read.
+# How long a peer that reads nothing of its reply may hold the connection.
 WRITE_SECONDS = 60.0
 # Minimum interval; half is tolerated, as pings bunch up.
 PING_SECONDS = 10.0
 # TCP keepalive, as gRPC's.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
+# Work in one event-loop iteration: 4 MiB take some milliseconds, a frame some ten microseconds.
 _TURN_BYTES = 4 << 20
 _TURN_FRAMES = 64
 # After END, drain: an immediate close would reset the connection and could lose END.
@@ -60,8 +61,9 @@ Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
 
 
 class LaneConnection:
-    """One connection; `connection` must be non-blocking.
+    """One connection of the lane; `connection` must be non-blocking. Event loop's thread only.
 
+    A peer costs one small buffer before WELCOME; afterwards also the staging buffer that its commit was granted.
     `check_hello` raises IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection.
     `on_illegal` gets the reason of a protocol violation.
     """

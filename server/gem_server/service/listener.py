@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 logging.getLogger("grpc._cython.cygrpc").addFilter(
     lambda record: not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
 )
-# DESIGN.md section 3. Fits 2 MiB chunks.
+# docs/design.md, section 3. Fits 2 MiB chunks.
 MAX_RECEIVE_BYTES = 2 * MIB + 64 * 1024
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
