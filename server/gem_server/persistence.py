@@ -11,11 +11,13 @@ from typing import Any
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import Files, StorageFailure
+from gem_server.durability.journal import LogJournal
 from gem_server.durability.lock import DirectoryLock
 from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
 from gem_server.errors import StartupError
 from gem_server.flow.applying import Applier
+from gem_server.flow.journal import Journal, NoJournal
 from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
@@ -53,6 +55,7 @@ class Persistence:
         self._on_failure = on_failure
         self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
         self.log = self._make_log()
+        self.journal: Journal = LogJournal(self.log) if self.log is not None else NoJournal()
         self.checkpointer: Checkpointer | None = None
 
     def attach(self, applier: Applier) -> None:

@@ -19,6 +19,7 @@ from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.flow.applying import Applier
 from gem_server.flow.committing import Committing
 from gem_server.flow.initializing import Initializing
+from gem_server.flow.observer import NoObserver
 from gem_server.flow.pulling import Pulling
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
@@ -141,8 +142,8 @@ class Server:
             clock=monotonic,
             stall_timeout=settings.stall_timeout,
             telemetry=self.telemetry,
-            log=self.persistence.log,
-            recorder=self._recorder,
+            journal=self.persistence.journal,
+            observer=self._recorder or NoObserver(),
         )
         self.persistence.attach(self.applier)
         self.gate = Gate()
@@ -362,7 +363,7 @@ class Server:
             applier=self.applier,
             draining=lambda: self.gate.draining,
             copy_threads=self._copy_threads,
-            log=self.persistence.log,
+            journal=self.persistence.journal,
         )
         return CommitStream(self._answering, committing, self.settings.chunk_bytes)
 
@@ -375,7 +376,9 @@ class Server:
             applier=self.applier,
             stored=persistence.first_is_written,
         )
-        pulling = Pulling(central=self.central, sessions=self.sessions, applier=self.applier, log=persistence.log)
+        pulling = Pulling(
+            central=self.central, sessions=self.sessions, applier=self.applier, journal=persistence.journal
+        )
         return handlers.handlers(
             answering.first_messages,
             Membership(

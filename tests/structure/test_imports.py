@@ -114,6 +114,26 @@ def test_server_knows_the_wire_only_in_its_service_and_its_pages() -> None:
     assert violations(outside, (*GRPC, *PROTOBUF)) == []
 
 
+@pytest.mark.parametrize(
+    ("room", "may_import"),
+    [
+        ("telemetry", ()),
+        ("state", ("telemetry", "shared_memory")),
+        ("shared_memory", ("state",)),
+        ("flow", ("state", "shared_memory", "telemetry")),
+        ("durability", ("state", "flow")),
+        ("security", ("settings",)),
+        ("service", ("state", "flow", "durability", "security", "shared_memory", "telemetry", "settings")),
+        ("web", ("service", "settings")),
+    ],
+)
+def test_rooms_of_the_server_form_no_circle(room: str, may_import: tuple[str, ...]) -> None:
+    """But for state and shared memory, whose regions hold snapshots."""
+    rooms = {path.stem for path in SERVER.iterdir() if path.is_dir() or path.suffix == ".py"}
+    others = rooms - {room, "errors", "process_memory", *may_import}
+    assert violations(sources(SERVER / room), tuple(f"gem_server.{other}" for other in others)) == []
+
+
 def test_worker_knows_the_wire_only_in_its_client() -> None:
     outside = [path for path in sources(WORKER) if not path.is_relative_to(WORKER / "client")]
     assert violations(outside, (*GRPC, *PROTOBUF)) == []

@@ -11,11 +11,10 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from gem_core import UpdateRule
-from gem_server.durability import run_record
-from gem_server.durability.log import Log
-from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.calls import Call
+from gem_server.flow.journal import Journal
+from gem_server.flow.observer import Observer
 from gem_server.flow.reading import Reader, superseded_by_newer_call
 from gem_server.flow.request_queue import QueueClosedError, RequestQueue
 from gem_server.flow.requests import (
@@ -32,7 +31,6 @@ from gem_server.flow.requests import (
 )
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging import StagingPool
-from gem_server.recorder import Recorder
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.held import Held
 from gem_server.state.ledger import Verdict, record
@@ -64,8 +62,8 @@ class Applier:
         clock: Callable[[], float],
         stall_timeout: float,
         telemetry: Telemetry,
-        log: Log | None = None,
-        recorder: Recorder | None = None,
+        journal: Journal,
+        observer: Observer,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -76,8 +74,8 @@ class Applier:
         self._kernel_thread = kernel_thread
         self._clock = clock
         self._telemetry = telemetry
-        self._log = log
-        self._recorder = recorder
+        self._journal = journal
+        self._observer = observer
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
 
@@ -141,9 +139,7 @@ class Applier:
         if buffer is None or held is None or request.sequence != entry.last_applied + 1:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._take_reader_away(session)
-        if self._log is not None:
-            await self._log.still(held.next)
-            self._log.hold()
+        await self._journal.begin(held.next)
         central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
         staleness = central.clock - base.clock
         waited = self._clock() - request.enqueued_at
@@ -153,8 +149,7 @@ class Applier:
             statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, sample))
         else:
             statistics = held.commit(central, rule, base, delta, staleness, sample)
-        if self._recorder is not None:
-            await self._recorder.committed(session, request, self._central.clock + 1, staleness, statistics)
+        await self._observer.committed(session, request, self._central.clock + 1, staleness, statistics)
         held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
@@ -187,9 +182,7 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
-        if self._log is not None:
-            theta = await self._theta(held)
-            self._log.append(_committed(session, request, verdict), run_record.totals(self._run), theta)
+        await self._journal.committed(request, verdict, self._run, lambda: self._theta(held))
         for listener in self.on_commit:
             listener()
         if not request.done.done():
@@ -212,8 +205,7 @@ class Applier:
             return
         session.held = None
         await self._maybe_elsewhere(lambda: held.forget(self._rule))
-        if self._recorder is not None:
-            self._recorder.forgotten(session)
+        self._observer.forgotten(session)
 
     async def _pull(self, request: PullRequest) -> None:
         session = request.session
@@ -236,8 +228,7 @@ class Applier:
             session.held = Held(state, central.version, central.buffers, count)
             self._tell_reset(session)
         elif held.newest.version != central.version:
-            if self._log is not None:
-                await self._log.still(held.next)
+            await self._journal.wait_unread(held.next)
             held.next.will_change()
             await self._maybe_elsewhere(lambda: held.refresh(central, self._rule))
             held.written(central.version, central.buffers)
@@ -246,8 +237,8 @@ class Applier:
             is_changed = False
             held.keep_newest_only()
         await self._share(session)
-        if self._recorder is not None and is_changed:
-            self._recorder.pulled(session, is_first=held is None)
+        if is_changed:
+            self._observer.pulled(session, is_first=held is None)
 
     async def _share(self, session: Session) -> None:
         """Move the snapshots to shared memory."""
@@ -310,8 +301,7 @@ class Applier:
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()
-        if self._recorder is not None:
-            await self._recorder.bound(self._central)
+        await self._observer.bound(self._central)
         return True
 
     def _open_reader(self, session: Session, held: Held, call: Call) -> Reader:
@@ -336,14 +326,3 @@ class Applier:
 
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)
-
-
-def _committed(session: Session, request: CommitRequest, verdict: Verdict) -> Committed:
-    return Committed(
-        session.session_id,
-        run_record.describe_worker(session.worker),
-        request.content,
-        verdict,
-        request.loss,
-        request.samples,
-    )

@@ -16,10 +16,10 @@ from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
 from gem_core.payload import PayloadFormat
-from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
+from gem_server.flow.journal import Journal
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
 from gem_server.flow.staging import Hold, Purpose, StagingBuffer, StagingPool
 from gem_server.shared_memory.regions import DeltaRegion
@@ -67,7 +67,7 @@ class Committing:
         applier: Applier,
         draining: Callable[[], bool],
         copy_threads: Executor,
-        log: Log | None = None,
+        journal: Journal,
     ) -> None:
         self._central = central
         self._copy_threads = copy_threads
@@ -76,7 +76,7 @@ class Committing:
         self._staging = staging
         self._applier = applier
         self._draining = draining
-        self._log = log
+        self.journal = journal
         self._formats: dict[WireType, PayloadFormat] = {}
 
     def is_next(self, session: Session, header: Header) -> bool:
@@ -101,8 +101,8 @@ class Committing:
 
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
         """Wait for a staging buffer. Raises STORAGE_FULL; see also `admit`."""
-        if self._log is not None and not self._log.has_room():
-            await self._log.make_room()
+        if not self.journal.has_room():
+            await self.journal.make_room()
         hold = self._staging.take(session, call, Purpose.COMMIT)
         if hold is None:
             self.admit(session, header)  # refuse before waiting
@@ -235,29 +235,14 @@ class Committing:
         self._applier.submit(request)
         return request
 
-    def takes_room(self) -> bool:
-        """Reserve log space, if available."""
-        return self._log is None or self._log.take_promise()
-
-    async def make_room(self) -> None:
-        """Wait for log space. Raises STORAGE_FULL."""
-        if self._log is not None:
-            await self._log.make_room()
-
-    def give_back_room(self) -> None:
-        """Release log space of an unqueued commit."""
-        if self._log is not None:
-            self._log.give_back_promise()
-
     async def shown(self, applied: Applied, clock: int) -> Applied:
         """Wait until `clock` is durable, then return `applied`."""
-        if self._log is not None:
-            try:
-                await self._log.until(clock)
-            except BaseException:
-                if applied.reader is not None:
-                    applied.reader.close()
-                raise
+        try:
+            await self.journal.wait_durable(clock)
+        except BaseException:
+            if applied.reader is not None:
+                applied.reader.close()
+            raise
         return applied
 
     def give_back(self, hold: Hold) -> None:
@@ -344,12 +329,12 @@ class StagedCommit:
         """
         committing = self._committing
         committing.received(self.hold)
-        while not committing.takes_room():
-            await committing.make_room()
+        while not committing.journal.reserve():
+            await committing.journal.make_room()
         try:
             request = committing.enqueue(self, checksum)
         except BaseException:
-            committing.give_back_room()
+            committing.journal.release()
             raise
         applied = await request.done
         return await committing.shown(applied, applied.verdict.version.clock)

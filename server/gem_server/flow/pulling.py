@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from gem_core import WireType
 from gem_core.payload import PayloadFormat
-from gem_server.durability.log import Log
 from gem_server.errors import Reason, Refusal
 from gem_server.flow.applying import Applier
 from gem_server.flow.calls import Call
+from gem_server.flow.journal import Journal
 from gem_server.flow.reading import Reader
 from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotRequest, Unchanged
 from gem_server.state.central_variable import CentralVariable, Version
@@ -31,13 +31,11 @@ class Wanted:
 class Pulling:
     """Turns pulls into readers."""
 
-    def __init__(
-        self, *, central: CentralVariable, sessions: Sessions, applier: Applier, log: Log | None = None
-    ) -> None:
+    def __init__(self, *, central: CentralVariable, sessions: Sessions, applier: Applier, journal: Journal) -> None:
         self._central = central
         self._sessions = sessions
         self._applier = applier
-        self._log = log
+        self._journal = journal
         self._waiting_readers = 0
         self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
 
@@ -54,13 +52,12 @@ class Pulling:
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
         """Wait for the pull's turn and durability. Close a returned Reader."""
         outcome = await self._open(session, call, wanted)
-        if self._log is not None:
-            try:
-                await self._log.until(outcome.version.clock)
-            except BaseException:
-                if isinstance(outcome, Reader):
-                    outcome.close()
-                raise
+        try:
+            await self._journal.wait_durable(outcome.version.clock)
+        except BaseException:
+            if isinstance(outcome, Reader):
+                outcome.close()
+            raise
         return outcome
 
     async def _open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:

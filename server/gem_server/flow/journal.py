@@ -1,0 +1,71 @@
+"""What `flow` needs to make commits durable; `durability.journal` implements it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from gem_server.flow.requests import CommitRequest
+from gem_server.state.central_variable import Snapshot
+from gem_server.state.ledger import Verdict
+from gem_server.state.run import Run
+
+
+class Journal(Protocol):
+    """Keeps applied commits. Each commit reserves space before it is queued, and is shown once it is durable."""
+
+    def has_room(self) -> bool:
+        """Return whether there is space for a commit. Raises NOT_INITIALIZED, DRAINING."""
+
+    async def make_room(self) -> None:
+        """Wait for space. Raises STORAGE_FULL, DRAINING."""
+
+    def reserve(self) -> bool:
+        """Reserve space for a commit, if there is some. Raises as `has_room`."""
+
+    def release(self) -> None:
+        """Release the reservation of a commit that was not queued."""
+
+    async def wait_unread(self, snapshot: Snapshot) -> None:
+        """Wait until nothing reads this snapshot, which is about to change."""
+
+    async def begin(self, snapshot: Snapshot) -> None:
+        """Expect `committed`, which changes this snapshot; waits as `wait_unread`."""
+
+    async def committed(
+        self, request: CommitRequest, verdict: Verdict, run: Run, theta: Callable[[], Awaitable[Snapshot]]
+    ) -> None:
+        """Keep an applied commit, which uses its reservation. `theta()`: the parameters after it."""
+
+    async def wait_durable(self, clock: int) -> None:
+        """Wait until all commits up to `clock` are durable. Raises DRAINING."""
+
+
+class NoJournal:
+    """Keeps nothing: every commit counts as durable."""
+
+    def has_room(self) -> bool:
+        """See Journal."""
+        return True
+
+    async def make_room(self) -> None:
+        """See Journal."""
+
+    def reserve(self) -> bool:
+        """See Journal."""
+        return True
+
+    def release(self) -> None:
+        """See Journal."""
+
+    async def wait_unread(self, snapshot: Snapshot) -> None:
+        """See Journal."""
+
+    async def begin(self, snapshot: Snapshot) -> None:
+        """See Journal."""
+
+    async def committed(
+        self, request: CommitRequest, verdict: Verdict, run: Run, theta: Callable[[], Awaitable[Snapshot]]
+    ) -> None:
+        """See Journal."""
+
+    async def wait_durable(self, clock: int) -> None:
+        """See Journal."""

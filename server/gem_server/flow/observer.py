@@ -1,0 +1,44 @@
+"""What `flow` reports of the run; the recorder of traces implements it."""
+
+from typing import Protocol
+
+from gem_core import Statistics
+from gem_server.flow.requests import CommitRequest
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.sessions import Session
+
+
+class Observer(Protocol):
+    """Sees what the applying task does, in its order, before callers do."""
+
+    async def bound(self, central: CentralVariable) -> None:
+        """The run has its first parameters."""
+
+    async def committed(
+        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+    ) -> None:
+        """A commit was applied; its buffer may be read until this returns."""
+
+    def pulled(self, session: Session, is_first: bool) -> None:
+        """A session's snapshot was refreshed; `is_first`: its moment was reset."""
+
+    def forgotten(self, session: Session) -> None:
+        """The rule forgot an ended session's worker."""
+
+
+class NoObserver:
+    """Ignores everything."""
+
+    async def bound(self, central: CentralVariable) -> None:
+        """See Observer."""
+
+    async def committed(
+        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+    ) -> None:
+        """See Observer."""
+
+    def pulled(self, session: Session, is_first: bool) -> None:
+        """See Observer."""
+
+    def forgotten(self, session: Session) -> None:
+        """See Observer."""
