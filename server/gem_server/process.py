@@ -8,10 +8,10 @@ import sys
 
 from gem_server.durability.files import Files, StorageFailure
 from gem_server.errors import StartupError
+from gem_server.lifecycle import freeze_garbage
 from gem_server.process_memory import keep_what_messages_used
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
-from gem_server.sweeping import leave_the_old_alone
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ async def run(settings: ServerSettings, files: Files | None = None) -> int:
             await starting
         return EXIT_OK
     await starting
-    leave_the_old_alone()
+    freeze_garbage()
     finished = asyncio.create_task(server.wait_until_done())
     await asyncio.wait([finished, stopping], return_when=asyncio.FIRST_COMPLETED)
     code = EXIT_OK

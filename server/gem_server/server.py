@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gem_core import RuleError, ThreadingError, UpdateRule, checked_copy, create_rule, wire_kernels
 from gem_core.threads import configure_threads
-from gem_server.breakdown import Breakdown
-from gem_server.course import Course
-from gem_server.desertion import Desertion
 from gem_server.durability.files import Files, StorageFailure
-from gem_server.ending import reason_to_exit
 from gem_server.errors import Reason, Refusal, StartupError
 from gem_server.flow.applying import Applier
 from gem_server.flow.committing import Committing
@@ -24,6 +20,7 @@ from gem_server.flow.pulling import Pulling
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns, TraceTurns, Turns
+from gem_server.lifecycle import DelayedCollection, FatalError, IdleWarning, RunTimes, reason_to_exit
 from gem_server.persistence import Persistence
 from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
@@ -51,7 +48,6 @@ from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers
-from gem_server.sweeping import Sweeper
 from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
 from gem_trace import OrderError, read_order
@@ -113,7 +109,7 @@ class Server:
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
-        self.course = Course(monotonic)
+        self.times = RunTimes(monotonic)
         self.persistence = Persistence(
             settings,
             files or Files(),
@@ -129,7 +125,7 @@ class Server:
         copies = min(self.staging.capacity, max(1, len(os.sched_getaffinity(0)) // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
         self.telemetry = Telemetry(
-            self.rule, monotonic, self.course.run_seconds, self._measure, is_wanted=settings.telemetry
+            self.rule, monotonic, self.times.run_seconds, self._measure, is_wanted=settings.telemetry
         )
         self.applier = Applier(
             central=self.central,
@@ -150,9 +146,9 @@ class Server:
         guard = protection.protect(settings)
         self._listener = Listener(guard)
         path = settings.shared_memory_socket
-        self._sweeper = Sweeper()
+        self._collection = DelayedCollection()
         self._memory_socket = (
-            SharedMemorySocket(path.absolute(), self.sessions, self.gate, monotonic, self._sweeper.soon)
+            SharedMemorySocket(path.absolute(), self.sessions, self.gate, monotonic, self._collection.schedule)
             if path
             else None
         )
@@ -167,8 +163,8 @@ class Server:
         self._history = History(self._answering, self.telemetry, self.evaluations, lambda: self.central.incarnation)
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._web: WebServer | None = None
-        self._breakdown = Breakdown()
-        self._desertion = Desertion()
+        self._fatal = FatalError()
+        self._idle_warning = IdleWarning()
         self._tasks: list[asyncio.Task[None]] = []
         self._applying: asyncio.Task[None] | None = None
 
@@ -238,7 +234,7 @@ class Server:
         else:
             logger.info("no lane: workers commit over gRPC", extra={"event": "lane", "port": None})
         if self.run.state is RunState.FINISHED:
-            self.course.note(RunState.FINISHED)
+            self.times.changed(RunState.FINISHED)
             logger.warning(
                 "the run in %s is finished already (%s), so workers are sent home: to train on, restart with a larger "
                 "budget (--steps, --epochs, --commits), or begin a new run in another --data-dir",
@@ -251,7 +247,7 @@ class Server:
     async def wait_until_done(self) -> None:
         """Return when `exit_when_finished` permits. Raises the server's error."""
         while (reason := self._reason_to_exit()) is None:
-            await self._breakdown.watch(MAX_TICK_SECONDS)
+            await self._fatal.wait(MAX_TICK_SECONDS)
         logger.info("the run is finished, and %s: ending", reason, extra={"event": "ending", "reason": reason})
 
     async def stop(self) -> None:
@@ -269,18 +265,18 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
-        was_broken = bool(self._breakdown)
+        was_broken = bool(self._fatal)
         if self._applying is not None:
             await asyncio.wait([self._applying])
         if self._web is not None:
             await self._web.close()
         await self.persistence.end_log()
-        broken = bool(self._breakdown)
+        broken = bool(self._fatal)
         if self._recorder is not None:
             await (self._recorder.abandon() if broken else self._recorder.close(self.central))
         if self._memory_socket is not None:
             await self._memory_socket.close()
-        self._sweeper.stop()
+        self._collection.cancel()
         self._answering.end_idle(refusal)
         grace = None if broken else STOP_GRACE_SECONDS
         await asyncio.gather(self._lane_port.close(grace), self._listener.close(grace))
@@ -293,7 +289,7 @@ class Server:
             self._decoding_thread.shutdown()
             self.persistence.release()
         if not was_broken:
-            self._breakdown.check()
+            self._fatal.check()
         clock = self.central.clock
         logger.info("stopped at clock %d", clock, extra={"event": "stopped", "clock": clock})
 
@@ -349,8 +345,8 @@ class Server:
             self.persistence.checkpointer,
             self.settings.durability_level,
             self._run_settings,
-            self.course.run_seconds,
-            self.course.uptime,
+            self.times.run_seconds,
+            self.times.uptime,
         )
         return Status(self._answering, observed, monotonic)
 
@@ -405,7 +401,7 @@ class Server:
                 self.central,
                 self.evaluations,
                 persistence.checkpointer.write if persistence.checkpointer is not None else None,
-                self.course.run_seconds,
+                self.times.run_seconds,
             ),
         )
 
@@ -417,16 +413,16 @@ class Server:
             self.staging.dispatch()
 
         def session_joined(session: Session) -> None:
-            self.course.last_join = session.joined_at
+            self.times.last_join = session.joined_at
             look_again()
 
         def session_ended(session: Session) -> None:
             self.sessions.consider_finish()
             look_again()
-            self._sweeper.soon()
+            self._collection.schedule()
 
         def run_changed() -> None:
-            self.course.note(self.run.state)
+            self.times.changed(self.run.state)
             if self.run.state is RunState.TRAINING:
                 count = len(self.sessions)
                 logger.info("training starts, workers joined: %d", count, extra={"event": "training", "workers": count})
@@ -484,16 +480,17 @@ class Server:
                 about = {"event": "upload-slow", "worker": name}
                 logger.warning("the upload of worker %s is slow: its buffer goes on", name, extra=about)
             finished = self.run.state is RunState.FINISHED
-            if (told := self._desertion.look(monotonic(), workers=len(self.sessions), finished=finished)) is not None:
-                logger.warning("%s", told)
+            warning = self._idle_warning.check(monotonic(), workers=len(self.sessions), finished=finished)
+            if warning is not None:
+                logger.warning("%s", warning)
 
     def _reason_to_exit(self) -> str | None:
-        if not self.settings.exit_when_finished or self.course.finished_since is None:
+        if not self.settings.exit_when_finished or self.times.finished_since is None:
             return None
         return reason_to_exit(
             monotonic(),
-            finished_at=self.course.finished_since,
-            last_join=self.course.last_join,
+            finished_at=self.times.finished_since,
+            last_join=self.times.last_join,
             sessions=len(self.sessions),
             watchers=self._status.watchers,
             linger=self.settings.exit_linger,
@@ -502,14 +499,14 @@ class Server:
 
     def _on_failed_disk(self, failure: StorageFailure) -> None:
         """Stop; acknowledge nothing more."""
-        if not self._breakdown:
+        if not self._fatal:
             logger.critical("%s: the server stops, because it could not keep what it promises; check the disk", failure)
-            self._breakdown.note(failure)
+            self._fatal.set(failure)
 
     def _on_applying_done(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("the applying task failed; the server stops", exc_info=error)
-            self._breakdown.note(error)
+            self._fatal.set(error)
 
 
 def _schedule(settings: ServerSettings) -> EtaSchedule:

@@ -76,14 +76,14 @@ async def test_finished_run_that_is_resumed_lets_each_worker_pull_though_fewer_t
 ) -> None:
     await finished_run(serve, tmp_path)
     serving = await serve(commits=1, data_dir=tmp_path, resume=True, min_workers=2, order=order)
-    since = serving.server.course.finished_since
+    since = serving.server.times.finished_since
     worker = await serving.joined()
     assert worker.membership.run_state == run_pb2.RUN_STATE_FINISHED
     await worker.pull()
     await refused(worker.commit(worker.delta(1)), "RUN_FINISHED")
     second = await serving.joined()
     await second.pull()
-    assert serving.server.course.finished_since == since
+    assert serving.server.times.finished_since == since
 
 
 async def test_finished_run_that_is_resumed_ends_when_nobody_comes(serve: Serve, tmp_path: Path) -> None:

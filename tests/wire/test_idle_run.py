@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gem_server import desertion
+from gem_server import lifecycle
 
 from tests.wire.refusals import PATIENCE
 from tests.wire.serving import Serving
@@ -13,7 +13,7 @@ async def test_a_server_that_its_workers_have_left_says_that_it_waits_for_some(
     serving: Serving, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await serving.joined()
-    monkeypatch.setattr(desertion, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(lifecycle, "IDLE_SECONDS", 0.0)
     await worker.leave()
     async with asyncio.timeout(PATIENCE):
         while not any("the run waits for workers" in text for text in caplog.messages):

@@ -1,0 +1,143 @@
+"""The server process from start to exit: times of the run, fatal errors, idle runs, garbage of ended sessions."""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable
+
+from gem_server.state.run import RunState
+
+# An unfinished run without workers for this long is worth a warning.
+IDLE_SECONDS = 60.0
+# Calls of an ended session end within this time.
+COLLECT_SECONDS = 0.3
+
+
+class RunTimes:
+    """Times of the run's progress, in seconds on `clock`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started_at = clock()
+        self._training_since: float | None = None
+        self.finished_since: float | None = None
+        self.last_join: float | None = None
+
+    def changed(self, state: RunState) -> None:
+        """Record a change of state."""
+        if state is RunState.TRAINING:
+            self._training_since = self._clock()
+        elif state is RunState.FINISHED:
+            self.finished_since = self._clock()
+
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._started_at
+
+    def run_seconds(self) -> float:
+        """Seconds of training in this process."""
+        if self._training_since is None:
+            return 0.0
+        return (self._clock() if self.finished_since is None else self.finished_since) - self._training_since
+
+
+def reason_to_exit(
+    now: float,
+    *,
+    finished_at: float,
+    last_join: float | None,
+    sessions: int,
+    watchers: int,
+    linger: float,
+    grace: float,
+) -> str | None:
+    """Return why a server with a finished run can exit; None: it must wait.
+
+    Times are in seconds. `finished_at`: when serving began, if finished before. `linger`: wait for further joins;
+    `grace`: wait for workers and watchers. Watchers must receive the final report.
+    """
+    patience = max(grace, linger)
+    if now - finished_at >= patience:
+        if sessions or watchers:
+            return f"{sessions} workers and {watchers} watchers have not left for {patience:g} s"
+        if last_join is None:
+            return f"no worker has come for {patience:g} s"
+        return "all workers have left"
+    if last_join is None or sessions or watchers or now - last_join < linger:
+        return None
+    return "all workers have left"
+
+
+class FatalError:
+    """The first error that must stop the server, if any. Event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._happened = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return self._error is not None
+
+    def set(self, error: BaseException) -> None:
+        """Record an error; later ones are ignored."""
+        if self._error is None:
+            self._error = error
+            self._happened.set()
+
+    def check(self) -> None:
+        """Raise the error, if any."""
+        if self._error is not None:
+            raise self._error
+
+    async def wait(self, seconds: float) -> None:
+        """Wait this long; raise the error as soon as there is one."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._happened.wait(), seconds)
+        self.check()
+
+
+class IdleWarning:
+    """Warns once of an unfinished run without workers."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._warned = False
+
+    def check(self, now: float, *, workers: int, finished: bool) -> str | None:
+        """Return the warning to log, if any. `now` in seconds."""
+        if workers or finished:
+            self._since, self._warned = None, False
+        elif self._since is None:
+            self._since = now
+        elif not self._warned and now - self._since >= IDLE_SECONDS:
+            self._warned = True
+            return f"no worker has been joined for {IDLE_SECONDS:g} s: the run waits for workers"
+        return None
+
+
+class DelayedCollection:
+    """Collects garbage after sessions ended: frames and exception of a cancelled call keep model-sized arrays alive."""
+
+    def __init__(self) -> None:
+        self._due: asyncio.TimerHandle | None = None
+
+    def schedule(self) -> None:
+        """Schedule a collection on this event loop."""
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(COLLECT_SECONDS, self._collect)
+
+    def cancel(self) -> None:
+        """Cancel a scheduled collection."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _collect(self) -> None:
+        self._due = None
+        gc.collect()
+
+
+def freeze_garbage() -> None:
+    """Exclude living objects from later collections."""
+    gc.collect()
+    gc.freeze()
