@@ -1,7 +1,7 @@
 """Count the words of the project's prose: `python docs/count_words.py`. tests/structure/test_prose.py holds the limits.
 
-Words of a page are those outside of code blocks; of code, those of docstrings and comments. Generated pages, generated
-code and tests do not count. Dialect markers are turns of phrase that plain technical English does not have.
+A word is a token with a letter or a digit. Pages count without code blocks, code counts with its docstrings and
+comments. Generated pages, generated code and tests do not count. Dialect markers are turns of phrase that plain technical English does not have.
 """
 
 import ast
@@ -41,7 +41,7 @@ class Count:
 
     def add(self, text: str) -> None:
         """Count this text as well."""
-        self.words += len(text.split())
+        self.words += sum(any(map(str.isalnum, token)) for token in text.split())
         self.markers += len(MARKERS.findall(text))
 
     @property
