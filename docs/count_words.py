@@ -1,7 +1,8 @@
 """Count the words of the project's prose: `python docs/count_words.py`. tests/structure/test_prose.py holds the limits.
 
 A word is a token with a letter or a digit. Pages count without code blocks, code counts with its docstrings and
-comments. Generated pages, generated code and tests do not count. Dialect markers are turns of phrase that plain technical English does not have.
+comments. Generated pages, generated code and tests do not count. Dialect markers are turns of phrase that plain
+technical English does not have.
 """
 
 import ast

@@ -109,7 +109,7 @@ class UpdateRule:
         if self._vectors and self._vectors[0].shape != parameters.shape:
             raise SizeMismatchError(
                 f"parameters of shape {parameters.shape}, and this rule keeps vectors of a run with "
-                f"{self._vectors[0].shape}: make a rule of its own for each run"
+                f"{self._vectors[0].shape}: make a new rule for each run"
             )
         return self._vectors
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 STEP_BYTES = 256 << 10
-# Read at least so many bytes of ciphertext: a record's overhead, and what comes behind it.
+# Minimum read of ciphertext: room for a record's overhead.
 _LEAST_BYTES = 4 << 10
 
 Bytes = bytes | bytearray | memoryview
@@ -68,7 +68,7 @@ class TlsStream:
     def recv_into(self, space: memoryview, wait_all: bool = False) -> int:
         """Receive plaintext; returns its size, 0 at the end of the stream. Raises OSError, as a socket does.
 
-        With `wait_all` it goes on until `space` is full, the stream ends, or a socket that does not block has no more.
+        With `wait_all` it continues until `space` is full, the stream ends, or a non-blocking socket has no more.
         """
         count = 0
         while count < len(space):

@@ -371,7 +371,7 @@ def test_a_rule_with_vectors_of_the_run_serves_one_run(name: str) -> None:
     rule = create_rule(name)
     rule.warm_up()
     rule.new_worker(np.zeros(10, np.float32))
-    with pytest.raises(SizeMismatchError, match="a rule of its own for each run"):
+    with pytest.raises(SizeMismatchError, match="a new rule for each run"):
         rule.new_worker(np.zeros(11, np.float32))
 
 

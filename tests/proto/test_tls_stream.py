@@ -31,7 +31,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[TlsStream, ssl.SSLSocket, socket.sock
         yield stream, secured, near
 
 
-def beside(work: object) -> threading.Thread:
+def in_thread(work: object) -> threading.Thread:
     thread = threading.Thread(target=work)  # type: ignore[arg-type]
     thread.start()
     return thread
@@ -56,7 +56,7 @@ def test_megabytes_arrive_both_ways(ends: tuple[TlsStream, ssl.SSLSocket, socket
         while len(received) < len(LARGE) and (data := far.recv(1 << 16)):
             received.extend(data)
 
-    thread = beside(peer)
+    thread = in_thread(peer)
     stream.do_handshake()
     space = memoryview(bytearray(len(LARGE)))
     assert stream.recv_into(space, wait_all=True) == len(LARGE)
@@ -68,7 +68,7 @@ def test_megabytes_arrive_both_ways(ends: tuple[TlsStream, ssl.SSLSocket, socket
 
 def test_a_socket_that_does_not_block_gives_what_there_is(ends: tuple[TlsStream, ssl.SSLSocket, socket.socket]) -> None:
     stream, far, near = ends
-    thread = beside(far.do_handshake)
+    thread = in_thread(far.do_handshake)
     stream.do_handshake()
     thread.join(20)
     near.settimeout(0)
@@ -89,7 +89,7 @@ def test_what_the_kernel_does_not_take_waits_within_a_bound(
     ends: tuple[TlsStream, ssl.SSLSocket, socket.socket],
 ) -> None:
     stream, far, near = ends
-    thread = beside(far.do_handshake)
+    thread = in_thread(far.do_handshake)
     stream.do_handshake()
     thread.join(20)
     near.settimeout(0)
@@ -102,7 +102,7 @@ def test_what_the_kernel_does_not_take_waits_within_a_bound(
         while len(received) < taken and (data := far.recv(1 << 16)):
             received.extend(data)
 
-    thread = beside(read)
+    thread = in_thread(read)
     near.settimeout(20)
     stream.flush()
     thread.join(20)
@@ -115,7 +115,7 @@ def test_the_end_of_the_stream_is_no_bytes(
     ends: tuple[TlsStream, ssl.SSLSocket, socket.socket], says_goodbye: bool
 ) -> None:
     stream, far, _ = ends
-    thread = beside(far.do_handshake)
+    thread = in_thread(far.do_handshake)
     stream.do_handshake()
     thread.join(20)
     far.sendall(b"last")
