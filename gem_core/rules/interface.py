@@ -22,11 +22,11 @@ __all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "WorkerStep"]
 
 
 class WorkerState:
-    """Float32 arrays of shape (n,) per worker.
+    """What a rule keeps of one worker: float32 arrays of shape (n,).
 
     Attributes:
-        snapshot: s_w, the parameters that the worker holds; replaceable.
-        vectors: as in the rule's `kernel`.
+        snapshot: s_w, exactly the parameters that the worker holds. The owner of the state may replace the array.
+        vectors: those of the rule's `kernel`, in its order, without the run's.
     """
 
     __slots__ = ("snapshot", "vectors")
@@ -50,13 +50,16 @@ class UpdateRule:
     One object serves one run, because it may keep vectors of the run.
 
     Attributes:
+        name: what `create_rule` and `--rule` call it.
+        kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: float32 vectors of size n, snapshot included.
+        vectors_per_run: float32 vectors of size n that do not depend on the number of workers.
         has_factors: whether `factors` is supported.
         sends_parameters: whether snapshots are copies of theta. If not, a version does not identify what a worker
             holds.
 
     Raises:
-        RuleError: illegal setting.
+        RuleError: unknown setting, value out of range, or a subclass without `kernel` and `_commit`.
     """
 
     name: ClassVar[str]
@@ -88,6 +91,8 @@ class UpdateRule:
             if known.whole and not values[known.name].is_integer():
                 raise RuleError(f"rule {self.name!r}: {known.name} = {values[known.name]:g} must be a whole number")
         self.settings = MappingProxyType(values)
+        if type(self)._commit is UpdateRule._commit and not hasattr(self, "kernel"):
+            raise RuleError(f"rule {self.name!r} has no update: define `kernel` or `_commit` in its class")
         self._is_warm = False
         self._vectors: tuple[NDArray[np.float32], ...] = ()
 
@@ -130,7 +135,9 @@ class UpdateRule:
         delta: NDArray[np.float32],
         staleness: int,
     ) -> Statistics:
-        """Apply `delta` to `parameters` in place and update the state. Releases the GIL.
+        """Apply `delta` to `parameters` in place and update the state.
+
+        Releases the GIL, and allocates nothing of the model's size.
 
         Args:
             parameters: theta; contiguous float32, shape (n,).

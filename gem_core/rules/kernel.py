@@ -100,7 +100,8 @@ def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, partials, le
 class Statistics(NamedTuple):
     """Statistics of one commit.
 
-    The first three cover elements with delta != 0. Norms are Euclidean, accurate to 1e-6.
+    The first three cover elements with delta != 0, and are 0 without any. Norms are Euclidean over all elements,
+    accurate to 1e-6, and finite while the parameters are.
 
     Attributes:
         mean_pi: mean of pi, or of the rule's factor.
@@ -108,6 +109,8 @@ class Statistics(NamedTuple):
         clamped_fraction: fraction with pi = pi_max.
         proxy_norm: of kappa * m, or the rule's moment, after the commit.
         drift_norm: of theta - s before the commit.
+        delta_norm: of delta.
+        update_norm: of what was added to theta.
     """
 
     mean_pi: float
@@ -126,8 +129,8 @@ class Kernel:
         """Generate the loops, which compile at the first call.
 
         Args:
-            update: (theta, snapshot, *vectors, delta, *scalars) -> (theta, snapshot, *vectors, update, factor) of one
-                element.
+            update: (theta, snapshot, *vectors, delta, *scalars) -> (theta, snapshot, *vectors, update, factor), of one
+                element in float32: the new values, what was added to theta, and the factor of delta.
             proxy: vector whose norm is reported, or "".
         """
         names = list(inspect.signature(update).parameters)

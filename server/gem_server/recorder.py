@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gem_core import Statistics, UpdateRule
 from gem_server.errors import StartupError
+from gem_server.flow.observer import Observer
 from gem_server.flow.requests import CommitRequest
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
@@ -33,7 +34,7 @@ RECORDED_SETTINGS = frozenset(
 logger = logging.getLogger(__name__)
 
 
-class Recorder:
+class Recorder(Observer):
     """The trace of one process. Event loop thread only."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:

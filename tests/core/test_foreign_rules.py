@@ -77,6 +77,13 @@ def test_what_is_no_rule_of_that_name_is_refused(folder: Path, name: str, what: 
         create_rule(name)
 
 
+def test_a_rule_without_an_update_is_refused(folder: Path) -> None:
+    code = "from gem_core.rules import UpdateRule\nclass Empty(UpdateRule):\n    name = 'empty'\n"
+    install(folder, "gemps_empty", "empty = gemps_empty:Empty", code)
+    with pytest.raises(RuleError, match="rule 'empty' has no update: define `kernel` or `_commit`"):
+        create_rule("empty")
+
+
 def test_nothing_is_known_of_a_package_that_has_gone() -> None:
     assert not is_rule("halving")
     with pytest.raises(RuleError, match="there is no update rule 'halving'; choose one of: gem, downpour"):

@@ -1,4 +1,4 @@
-"""When the log says that nobody trains: the decision alone, on a clock of the test's own."""
+"""When the log warns of a run without workers: the decision alone, on the test's clock."""
 
 import pytest
 from gem_server.lifecycle import IDLE_SECONDS, IdleWarning

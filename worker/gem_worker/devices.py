@@ -9,7 +9,7 @@ def device_for(host_rank: int, choice: str = "auto") -> torch.device:
     """Return the device of the worker with rank `host_rank` on its host.
 
     `choice`: "auto" (CUDA device `host_rank` modulo their number, else CPU), "cuda" (CUDA required), "cuda:1", "cpu" or
-    "mps". Raises TaskError if there is none.
+    "mps". Raises TaskError if the device does not exist.
     """
     kind, _, number = choice.partition(":")
     if kind == "auto":

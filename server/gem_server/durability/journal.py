@@ -5,23 +5,42 @@ from collections.abc import Awaitable, Callable
 from gem_server.durability import run_record
 from gem_server.durability.log import Log
 from gem_server.durability.run_record import Committed
+from gem_server.flow.journal import Journal
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import Snapshot
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import Run
 
 
-class LogJournal:
-    """See flow.journal.Journal."""
+class LogJournal(Journal):
+    """Writes commits to the log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.has_room = log.has_room
-        self.make_room = log.make_room
-        self.reserve = log.take_promise
-        self.release = log.give_back_promise
-        self.wait_unread = log.still
-        self.wait_durable = log.until
+
+    def has_room(self) -> bool:
+        """See Journal."""
+        return self._log.has_room()
+
+    async def make_room(self) -> None:
+        """See Journal."""
+        await self._log.make_room()
+
+    def reserve(self) -> bool:
+        """See Journal."""
+        return self._log.take_promise()
+
+    def release(self) -> None:
+        """See Journal."""
+        self._log.give_back_promise()
+
+    async def wait_unread(self, snapshot: Snapshot) -> None:
+        """See Journal."""
+        await self._log.still(snapshot)
+
+    async def wait_durable(self, clock: int) -> None:
+        """See Journal."""
+        await self._log.until(clock)
 
     async def begin(self, snapshot: Snapshot) -> None:
         """See Journal."""

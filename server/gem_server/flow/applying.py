@@ -116,7 +116,7 @@ class Applier:
         if isinstance(request, CommitRequest):
             await self._commit(request)
         elif request.done.done():
-            return  # changes no state
+            return  # the caller has disconnected, and the request changes no state
         elif isinstance(request, PullRequest):
             await self._pull(request)
         elif isinstance(request, SnapshotRequest):
@@ -213,7 +213,8 @@ class Applier:
         self._sessions.check_layout(session)
         await self._refresh(session)
         if request.known_version == self._central.version and self._rule.sends_parameters:
-            request.resolve(Unchanged(self._central.version))  # the caller may hold other parameters
+            # Without `sends_parameters` a version does not identify what the caller holds.
+            request.resolve(Unchanged(self._central.version))
         elif session.held is not None and not request.done.done():
             request.resolve(self._open_reader(session, session.held, request.call))
 

@@ -1,7 +1,6 @@
-"""What `flow` needs to make commits durable; `durability.journal` implements it."""
+"""What `flow` needs to make commits durable: `durability.journal` implements it, `NoJournal` keeps nothing."""
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import Snapshot
@@ -9,17 +8,22 @@ from gem_server.state.ledger import Verdict
 from gem_server.state.run import Run
 
 
-class Journal(Protocol):
-    """Keeps applied commits. Each commit reserves space before it is queued, and is shown once it is durable."""
+class Journal:
+    """Keeps applied commits. Each commit reserves space before it is queued, and is shown once it is durable.
+
+    The methods of this class keep nothing, so every commit counts as durable.
+    """
 
     def has_room(self) -> bool:
         """Return whether there is space for a commit. Raises NOT_INITIALIZED, DRAINING."""
+        return True
 
     async def make_room(self) -> None:
         """Wait for space. Raises STORAGE_FULL, DRAINING."""
 
     def reserve(self) -> bool:
         """Reserve space for a commit, if there is some. Raises as `has_room`."""
+        return True
 
     def release(self) -> None:
         """Release the reservation of a commit that was not queued."""
@@ -39,33 +43,5 @@ class Journal(Protocol):
         """Wait until all commits up to `clock` are durable. Raises DRAINING."""
 
 
-class NoJournal:
-    """Keeps nothing: every commit counts as durable."""
-
-    def has_room(self) -> bool:
-        """See Journal."""
-        return True
-
-    async def make_room(self) -> None:
-        """See Journal."""
-
-    def reserve(self) -> bool:
-        """See Journal."""
-        return True
-
-    def release(self) -> None:
-        """See Journal."""
-
-    async def wait_unread(self, snapshot: Snapshot) -> None:
-        """See Journal."""
-
-    async def begin(self, snapshot: Snapshot) -> None:
-        """See Journal."""
-
-    async def committed(
-        self, request: CommitRequest, verdict: Verdict, run: Run, theta: Callable[[], Awaitable[Snapshot]]
-    ) -> None:
-        """See Journal."""
-
-    async def wait_durable(self, clock: int) -> None:
-        """See Journal."""
+class NoJournal(Journal):
+    """For a server without a log."""

@@ -1,15 +1,13 @@
 """What `flow` reports of the run; the recorder of traces implements it."""
 
-from typing import Protocol
-
 from gem_core import Statistics
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.sessions import Session
 
 
-class Observer(Protocol):
-    """Sees what the applying task does, in its order, before callers do."""
+class Observer:
+    """Sees what the applying task does, in its order, before callers do. The methods of this class do nothing."""
 
     async def bound(self, central: CentralVariable) -> None:
         """The run has its first parameters."""
@@ -26,19 +24,5 @@ class Observer(Protocol):
         """The rule forgot an ended session's worker."""
 
 
-class NoObserver:
-    """Ignores everything."""
-
-    async def bound(self, central: CentralVariable) -> None:
-        """See Observer."""
-
-    async def committed(
-        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
-    ) -> None:
-        """See Observer."""
-
-    def pulled(self, session: Session, is_first: bool) -> None:
-        """See Observer."""
-
-    def forgotten(self, session: Session) -> None:
-        """See Observer."""
+class NoObserver(Observer):
+    """For a server without a trace."""
