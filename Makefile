@@ -1,24 +1,40 @@
 # Thin lines over the real commands. Every target first makes the virtual environment where it is missing or outdated;
 # on a fresh machine that needs Python 3.11 or newer and a package index. Further flags: make train ARGS="--workers 8".
+# TORCH_CPU=1 installs PyTorch's CPU build, if an index that pip is set up for has one; the environment then stays with it.
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 WORKERS ?= 4
 TORCH ?= torch torchvision
+TORCH_CPU ?=
 MINUTES ?= 10
 JOBS ?= 2
 
 BIN = $(VENV)/bin
+# What is installed: for training alone, or with the tools of development.
+TRAINING = $(VENV)/.installed-training
 INSTALLED = $(VENV)/.installed
+CPU_VERSIONS = $(VENV)/constraints-cpu.txt
+ifneq ($(TORCH_CPU),)
+VERSIONS = $(CPU_VERSIONS)
+else
+VERSIONS = $(or $(wildcard $(CPU_VERSIONS)),constraints.txt)
+endif
 PEERS = $(VENV)/peers
+DOCS = $(VENV)/docs
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install test-hostile
 
-train: $(INSTALLED)
+# Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
+step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
+
+train: $(TRAINING)
+	@echo "== train"; date +%s > $(VENV)/.began
 	$(BIN)/gemps train --workers 4 $(ARGS)
+	@echo "== train: $$(($$(date +%s) - $$(cat $(VENV)/.began))) s"
 
 # A file's tests stay in one process; many of them wait for processes of their own most of the time. tests/conftest.py
 # has their order.
@@ -28,6 +44,11 @@ test: $(INSTALLED)
 # What CI runs: linter, formatter, types, protos, tests, a short training, several hosts and containers where a machine can.
 check:
 	PYTHON=$(PYTHON) VENV=$(VENV) .ci/run
+
+# The documentation site, in site/; a warning is an error. Material announces the end of its maintenance in May 2027 with
+# each build; NO_MKDOCS_2_WARNING silences that.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
 
 proto: $(INSTALLED)
 	$(BIN)/python proto/generate.py
@@ -158,7 +179,7 @@ test-examples: $(INSTALLED)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
-	$(BIN)/python docker/requirements.py digits > $(VENV)/requirements.txt
+	$(BIN)/python docker/requirements.py server worker --without torch torchvision > $(VENV)/requirements.txt
 	$(BIN)/python -m pip download --quiet --dest docker/wheels --only-binary :all: --constraint constraints.txt \
 	    --requirement $(VENV)/requirements.txt dumb-init hatchling
 	$(BIN)/python -m pip download --quiet --dest docker/wheels --only-binary :all: $(TORCH)
@@ -173,10 +194,35 @@ $(PEERS)/.installed: pyproject.toml $(INSTALLED)
 	    > "$$(echo $(PEERS)/lib/python*/site-packages)/torch-of-gemps.pth"
 	-$(BIN)/python -m pip --python $(PEERS)/bin/python install --quiet --group peers && touch $@
 
-$(INSTALLED): pyproject.toml constraints.txt
+# The site is built from source: its environment needs nothing of gemps.
+$(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(DOCS)
+	$(BIN)/python -m pip --python $(DOCS)/bin/python install --quiet --constraint constraints.txt --group docs
+	@touch $@
+
+$(INSTALLED): pyproject.toml constraints.txt $(VERSIONS) | $(BIN)/pip
+	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --constraint $(VERSIONS) --group dev --editable '.[train,lab,certs]'
+	@touch $(TRAINING) $@
+
+$(TRAINING): pyproject.toml constraints.txt $(VERSIONS) | $(BIN)/pip
+	@test -e $(CPU_VERSIONS) || command -v nvidia-smi > /dev/null || echo "== this machine has no NVIDIA GPU, and PyTorch's \
+	CUDA build takes 5 GB. To avoid it stop this, set PIP_EXTRA_INDEX_URL to the index for CPUs that PyTorch's installation \
+	page names, and run make train TORCH_CPU=1"
+	$(call step,install what training needs,$(BIN)/python -m pip install --constraint $(VERSIONS) --editable '.[train]')
+	@touch $@
+
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gemps needs Python 3.11 or newer, this is " \
 	    + sys.version.split()[0] + ": name another one, as in make PYTHON=python3.12")'
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[worker]'
-	@touch $@
+	$(call step,make the virtual environment $(VENV),$(PYTHON) -m venv $(VENV))
+
+# The tested versions, but the newest CPU build of PyTorch ("+cpu") that pip finds, and what it needs.
+$(CPU_VERSIONS): constraints.txt | $(BIN)/pip
+	@version=$$($(BIN)/python -m pip index versions torch | grep --only-matching '[0-9.]*+cpu' | head --lines 1); \
+	test -n "$$version" || { echo "TORCH_CPU=1: pip finds no CPU build of PyTorch; set PIP_EXTRA_INDEX_URL to the index" \
+	    "for CPUs that PyTorch's installation page names" >&2; exit 1; }; \
+	echo "== torch $$version"; \
+	$(BIN)/python -m pip index versions torchvision | grep --quiet +cpu || echo "== pip finds no CPU build of torchvision:" \
+	    "its models and the image data sets will not work, digits will"; \
+	{ grep --invert-match --extended-regexp '^(torch|torchvision|triton)==' constraints.txt; echo "torch==$$version"; } > $@

@@ -1,9 +1,12 @@
-"""GEM against DOWNPOUR with many workers, in both serving orders (`make compare`).
+"""GEM against DOWNPOUR with many workers, in both serving orders, and one GEM worker at equal samples (`make compare`).
 
-Four runs of the real command, one table, and with `--picture FILE` the picture of the README, from the runs' own
+Five runs of the real command, one table, and with `--picture FILE` the picture of the README, from the runs' own
 metrics.jsonl. Under round-robin order every worker's delta is as stale as there are other workers, which is where
-DOWNPOUR breaks down; in FIFO order what it does depends on who comes when. Exits with 1 when, under round-robin, GEM
-stays below 0.95 or DOWNPOUR reaches 0.5.
+DOWNPOUR breaks down; in FIFO order the result depends on arrival. Exits with 1 when, under round-robin, GEM stays below
+0.95 or DOWNPOUR reaches 0.5.
+
+Expected of equal samples, and only reported: one worker's training loss is lower, because its updates are never stale,
+and GEM lets n workers together move the parameters about as far as one.
 """
 
 import argparse
@@ -16,21 +19,24 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rules_picture import draw
+from rules_picture import ALONE, draw
 
 RULES = ("gem", "downpour")
 ORDERS = ("round-robin", "fifo")
+BATCH_SIZE = 64
 GEM_AT_LEAST = 0.95
 DOWNPOUR_BELOW = 0.5
 
 
 def train(rule: str, order: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run `gemps train` and return its summary.json; ends the comparison where the run failed."""
+    is_alone = order == ALONE
     settings = {
         "--rule": rule,
-        "--order": order,
-        "--workers": arguments.workers,
-        "--steps": arguments.steps,
+        "--order": "fifo" if is_alone else order,
+        "--workers": 1 if is_alone else arguments.workers,
+        "--steps": arguments.steps * (arguments.workers if is_alone else 1),
+        "--batch-size": BATCH_SIZE,
         "--eta": arguments.eta,
         "--seed": arguments.seed,
         "--task": "digits",
@@ -56,6 +62,7 @@ def show(results: dict[tuple[str, str], dict[str, Any]]) -> None:
     rows = {
         "test accuracy": ("accuracy", ".4f"),
         "test loss": ("test_loss", ".3g"),
+        "training loss": ("training_loss", ".3g"),
         "staleness (mean)": ("staleness_mean", ".1f"),
         "mean pi, at the end": ("mean_pi", ".3f"),
         "blocked, at the end": ("blocked_fraction", ".3f"),
@@ -79,11 +86,15 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it as FILE.png, and FILE-dark.png beside it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gemps-compare-") as parent:
-        folders = {(rule, order): Path(parent) / f"{rule}-{order}" for order in ORDERS for rule in RULES}
+        runs = [*((rule, order) for order in ORDERS for rule in RULES), ("gem", ALONE)]
+        folders = {(rule, order): Path(parent) / f"{rule}-{order.replace(' ', '-')}" for rule, order in runs}
         results = {key: train(*key, folder, arguments) for key, folder in folders.items()}
         if arguments.picture is not None:
-            draw(folders, arguments.picture, arguments.workers, arguments.eta)
+            draw(folders, arguments.picture, arguments.workers, arguments.eta, BATCH_SIZE)
     show(results)
+    many, one = (results["gem", order]["training_loss"] for order in ("round-robin", ALONE))
+    print(f"training loss after {arguments.workers * arguments.steps * BATCH_SIZE:,} samples: ", end="")
+    print(f"{arguments.workers} workers {many:.3g}, one worker {one:.3g} (expected: one worker's is lower)")
     gem, downpour = (results[rule, "round-robin"]["accuracy"] for rule in RULES)
     if gem < GEM_AT_LEAST or downpour >= DOWNPOUR_BELOW:
         sys.exit(

@@ -17,7 +17,7 @@ RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \
     --mount=type=bind,source=pyproject.toml,target=/source/pyproject.toml \
     --mount=type=bind,source=constraints.txt,target=/source/constraints.txt \
     cd /source \
-    && python3 /opt/pip/bin/requirements.py > /tmp/requirements.txt \
+    && python3 /opt/pip/bin/requirements.py server > /tmp/requirements.txt \
     && /opt/pip/bin/install.sh --constraint constraints.txt --requirement /tmp/requirements.txt dumb-init \
     && rm /tmp/requirements.txt
 RUN --mount=type=bind,from=tools,source=/opt/pip,target=/opt/pip \

@@ -1,8 +1,8 @@
 """Generate docs/reproduction.md from docs/reproduction.json (`python docs/generate_reproduction.py`).
 
 `--beyond` makes docs/beyond.md from docs/beyond.json instead, the page of what the paper has not. `--from FOLDER` first
-takes results.json and the pictures over from what `gemps reproduce` wrote there. `--out FILE` writes the page
-elsewhere, for the freshness test.
+takes results.json and the pictures over from what `gemps reproduce` wrote there; figures that are not there stay, if
+they were made with the same versions and scope. `--out FILE` writes the page elsewhere, for the freshness test.
 """
 
 import argparse
@@ -42,7 +42,8 @@ python docs/generate_reproduction.py --from runs/reproduction
   dropout; over the seeds the geometric mean. **minibatches** is the mean loss of the batches that the workers trained
   on in the last tenth of the run, with dropout: what the curves show. inf: a run diverged.
 - Every worker takes the same number of steps, so n workers apply n times as many updates as one. The paper's curves
-  are against worker steps, too.
+  are against worker steps, too. At equal samples one worker's loss is lower:
+  [beyond.md](beyond.md#samples--training-loss-against-samples-and-against-worker-steps).
 - Commits are applied in a constant round-robin order, unless a figure says otherwise. The order of arrival is part of
   the experiment: see 1b.
 - A claim that **must hold** and does not is a fault of gemps, and the command exits with 1. Whether the others
@@ -55,10 +56,10 @@ BEYOND_INTRODUCTION = """\
 # Beyond the paper
 
 What the paper has no figure of: every update rule on one server, GEM's settings, fewer bits on the wire, workers that
-are not alike, and a search for a better default. The runs are as those of [the paper's figures](reproduction.md), and
-**L** is the same: the mean cross-entropy of the central variable over the whole training set at the end. The **held-out
-loss** is over samples that nobody trains on; accuracy is theirs, too. None of this must hold: it is told as it was
-found. This page was made from its results:
+are not alike, a search for a better default, and losses at equal samples. The runs are as those of
+[the paper's figures](reproduction.md), and **L** is the same: the mean cross-entropy of the central variable over the
+whole training set at the end. The **held-out loss** is over samples outside of the training set, as is accuracy.
+None of these claims must hold; the page reports what came. This page was made from its results:
 
 {made_with}
 
@@ -182,12 +183,16 @@ def _word(verdict: Mapping[str, Any]) -> str:
 def take_over(which: Page, folder: Path) -> None:
     """Copy results and pictures of the page's figures from there. Exits where a figure is missing."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    missing = [name for name in which.figures() if name not in results["figures"]]
+    new = {name: figure for name, figure in results["figures"].items() if name in which.figures()}
+    before = json.loads(which.results.read_text(encoding="utf-8"))
+    is_alike = all(results[key] == before[key] for key in ("gemps", "torch", "python", "scope"))
+    known = (before["figures"] if is_alike else {}) | new
+    missing = [name for name in which.figures() if name not in known]
     if missing:
         sys.exit(f"{folder} has no figure {', '.join(missing)}: run `gemps reproduce {which.group} --output {folder}`")
-    results["figures"] = {name: results["figures"][name] for name in which.figures()}
+    results["figures"] = {name: known[name] for name in which.figures()}
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for figure in results["figures"].values():
+    for figure in new.values():
         shutil.copy(folder / figure["picture"], PICTURES / figure["picture"])
     which.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

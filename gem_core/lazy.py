@@ -1,19 +1,47 @@
 """Lazy imports for packages (PEP 562)."""
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
+
+from gem_core.extras import PACKAGES, explain_missing
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for `package`; `homes`: public name -> submodule."""
+def lazy(
+    package: str, *, extra: str | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for `package`: the names imported under `if TYPE_CHECKING`.
+
+    Each name is imported when first used. If a package of `extra` is missing, the ModuleNotFoundError names the fix.
+    """
     own = vars(sys.modules[package])
+    homes = _type_checking_imports(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
 
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(f"{package}.{homes[name]}"), name)
+        try:
+            value: object = getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            # A missing submodule, "torch.nn", is an error of an installed package.
+            if extra is None or error.name not in PACKAGES[extra]:
+                raise
+            raise ModuleNotFoundError(explain_missing(error.name, extra, name), name=error.name) from error
         own[name] = value
         return value
 
-    return load, lambda: sorted({*own, *homes})
+    return load, lambda: sorted({*own, *homes}), sorted(homes)
+
+
+def _type_checking_imports(source: str) -> dict[str, str]:
+    """Map each name to the module that it is imported from."""
+    return {
+        alias.asname or alias.name: str(node.module)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }

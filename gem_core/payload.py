@@ -14,13 +14,13 @@ from gem_core.errors import ChunkError
 from gem_core.layout import ElementType, Layout, TensorSpec
 from gem_core.wire_types import WireType, encoded_bytes
 
-__all__ = ["MAX_CHUNK_BYTES", "PayloadFormat", "Region"]
+__all__ = ["MAX_CHUNK_BYTES", "PayloadFormat", "PayloadRegion"]
 
 # transfer.proto; gRPC's limit is 4 MiB.
 MAX_CHUNK_BYTES = 2 * 1024 * 1024
 
 
-class Region(NamedTuple):
+class PayloadRegion(NamedTuple):
     """Bytes [start, stop) with borders every `unit` bytes; `element_type` None: PARAMETERs."""
 
     start: int
@@ -47,14 +47,14 @@ class PayloadFormat:
     byte_count: int
     parameter_bytes: int
     rest_bytes: int
-    regions: tuple[Region, ...]
+    regions: tuple[PayloadRegion, ...]
     _region_starts: tuple[int, ...]
     _largest_unit: int
 
     def __init__(self, layout: Layout, wire_type: WireType, with_constants: bool = False) -> None:
         parameter_bytes = encoded_bytes(wire_type, layout.parameter_count)
         rest_bytes = layout.buffer_bytes + (layout.constant_bytes if with_constants else 0)
-        regions = [Region(0, parameter_bytes, wire_type.unit_bytes, None)] if parameter_bytes else []
+        regions = [PayloadRegion(0, parameter_bytes, wire_type.unit_bytes, None)] if parameter_bytes else []
         offset = parameter_bytes
         for tensor in layout.buffers + (layout.constants if with_constants else ()):
             stop = offset + tensor.byte_count
@@ -63,7 +63,7 @@ class PayloadFormat:
             if regions and regions[-1].element_type is tensor.element_type:
                 regions[-1] = regions[-1]._replace(stop=stop)
             else:
-                regions.append(Region(offset, stop, tensor.element_type.byte_size, tensor.element_type))
+                regions.append(PayloadRegion(offset, stop, tensor.element_type.byte_size, tensor.element_type))
             offset = stop
         values = {
             "layout": layout,
@@ -123,7 +123,7 @@ class PayloadFormat:
             return self.layout.parameter_count
         return offset // self.wire_type.unit_bytes * self.wire_type.unit_elements
 
-    def regions_between(self, start: int, stop: int) -> Iterator[Region]:
+    def regions_between(self, start: int, stop: int) -> Iterator[PayloadRegion]:
         """Yield the regions clipped to two borders."""
         index = max(bisect_right(self._region_starts, start) - 1, 0)
         while index < len(self.regions) and (region := self.regions[index]).start < stop:
@@ -139,5 +139,5 @@ class PayloadFormat:
             start += tensor.byte_count
         raise IndexError(f"offset {offset} is in no buffer or constant")
 
-    def _region_at(self, offset: int) -> Region:
+    def _region_at(self, offset: int) -> PayloadRegion:
         return self.regions[bisect_right(self._region_starts, offset) - 1]

@@ -71,14 +71,14 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
     return wire_types.decode(wire_type, data, out)
 
 
-def judge(values: NDArray[np.float32]) -> BadElement | None:
-    """See wire_types.judge."""
+def first_bad_value(values: NDArray[np.float32]) -> BadElement | None:
+    """See wire_types.first_bad_value."""
     worst = np.zeros(1, np.uint32)
     _largest(values.view(np.uint32), worst)
-    return None if worst[0] <= _LARGEST else wire_types.judge(values)
+    return None if worst[0] <= _LARGEST else wire_types.first_bad_value(values)
 
 
-COMPILED = Codec(encode, decode, judge)
+COMPILED = Codec(encode, decode, first_bad_value)
 
 
 def warm_up() -> None:
@@ -86,7 +86,7 @@ def warm_up() -> None:
     values = np.zeros(BLOCK_ELEMENTS + 1, np.float32)
     for wire_type in (WireType.FLOAT32, WireType.BFLOAT16, WireType.INT8_BLOCK):
         decode(wire_type, encode(wire_type, values), values)
-    judge(values)
+    first_bad_value(values)
 
 
 # Decoding kernels set worst[0] to the largest magnitude's bits. Casts undo Numba's widening to 64 bits.

@@ -23,7 +23,7 @@ __all__ = [
     "decode",
     "encode",
     "encoded_bytes",
-    "judge",
+    "first_bad_value",
 ]
 
 if sys.byteorder != "little":
@@ -73,11 +73,11 @@ class BadElement(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """Equivalents of `encode`, `decode` and `judge`."""
+    """Equivalents of `encode`, `decode` and `first_bad_value`."""
 
     encode: Callable[[WireType, NDArray[np.float32]], memoryview]
     decode: Callable[[WireType, memoryview, NDArray[np.float32]], BadElement | None]
-    judge: Callable[[NDArray[np.float32]], BadElement | None]
+    first_bad_value: Callable[[NDArray[np.float32]], BadElement | None]
 
 
 def encoded_bytes(wire_type: WireType, elements: int) -> int:
@@ -131,10 +131,10 @@ def decode(
                 return problem
         case _:
             raise WireTypeError(f"{wire_type.name} has no encoding")
-    return judge(out, largest)
+    return first_bad_value(out, largest)
 
 
-def judge(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadElement | None:
+def first_bad_value(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadElement | None:
     """Return the first value not finite or beyond +-`largest`."""
     if values.size == 0:
         return None
@@ -145,10 +145,10 @@ def judge(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadEle
     return BadElement(index, describe_bad_value(values[index]))
 
 
-NUMPY = Codec(encode, decode, judge)
+NUMPY = Codec(encode, decode, first_bad_value)
 # For parameters, which may exceed 1e30.
 _FINITE = float(np.finfo(np.float32).max)
-FINITE = Codec(encode, partial(decode, largest=_FINITE), partial(judge, largest=_FINITE))
+FINITE = Codec(encode, partial(decode, largest=_FINITE), partial(first_bad_value, largest=_FINITE))
 
 
 def describe_bad_value(value: np.float32) -> str:

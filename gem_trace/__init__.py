@@ -3,7 +3,7 @@
 from gem_trace.format import DamageError, Record, read_records
 from gem_trace.order import Order, OrderError, read_order
 from gem_trace.replay import Replayed, ReplayError, replay
-from gem_trace.writing import TraceError, TraceWriter
+from gem_trace.writer import TraceError, TraceWriter
 
 __all__ = [
     "DamageError",

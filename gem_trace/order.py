@@ -45,10 +45,10 @@ def read_order(path: Path) -> Order:
 
     Raises OrderError if the file is unusable, misses commits or has none.
     """
-    reading = _Reading()
+    reading = _TurnCollector()
     try:
         for record in read_records(map_file(path), check=False):
-            reading.take(record)
+            reading.process(record)
     except OSError as error:
         raise OrderError(f"{path} cannot be read: {error.strerror}; choose another file") from error
     except (DamageError, OrderError) as error:
@@ -73,7 +73,7 @@ def rank_of(turn: int) -> int:
     return turn if is_commit(turn) else ~turn
 
 
-class _Reading:
+class _TurnCollector:
     """Collects turns from events."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Reading:
         self.has_begun = False
         self._ranks: dict[int, int] = {}
 
-    def take(self, record: Record) -> None:
+    def process(self, record: Record) -> None:
         """Process an event. Raises OrderError, or others for malformed values."""
         event = record.event
         name = event["event"]

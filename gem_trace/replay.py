@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Layout, LayoutError, RuleError, Statistics, UpdateRule, WorkerState, create_rule
+from gem_core import Layout, LayoutError, RuleError, RuleState, Statistics, UpdateRule, create_rule
 from gem_trace.files import map_file
 from gem_trace.format import FORMAT, DamageError, Record, digest, read_records
 
@@ -68,7 +68,7 @@ def replay(
         state = _Replay(plan, on_commit)
         end = 0
         for record in read_records(data):
-            state.take(record)
+            state.process(record)
             end = record.end
         if not end:
             raise ReplayError(f"this is not a trace of gemps ({FORMAT}), or not even its first record is whole")
@@ -140,11 +140,11 @@ class _Session:
 
     worker: str
     overlap: bool
-    state: WorkerState | None = None
+    state: RuleState | None = None
     held: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
     sequence: int | None = None
 
-    def take_snapshot(self, base: int) -> NDArray[np.float32] | None:
+    def copy_snapshot(self, base: int) -> NDArray[np.float32] | None:
         """Return a writable snapshot of clock `base`, or None."""
         newest = self.held[-1][1]
         clock, snapshot = self.held.pop(0) if len(self.held) > self.overlap else (0, np.empty_like(newest))
@@ -180,7 +180,7 @@ class _Replay:
             "ended": self._ended,
         }
 
-    def take(self, record: Record) -> None:
+    def process(self, record: Record) -> None:
         """Process an event. Raises ReplayError, or others for malformed values."""
         name = record.event["event"]
         if self._rule is None and name != "started":
@@ -239,7 +239,7 @@ class _Replay:
                     f"{record.offset})"
                 )
             now.compared_starts += 1
-        self._look()
+        self._store_digest()
 
     def _joined(self, record: Record) -> None:
         worker = str(record.event["worker"])
@@ -285,7 +285,7 @@ class _Replay:
         if record.payload.nbytes != 4 * count + now.layout.buffer_bytes:
             raise ReplayError(f"{place}: the delta has another size than the layout says")
         delta = np.frombuffer(record.payload, np.float32, count)
-        snapshot = session.take_snapshot(base)
+        snapshot = session.copy_snapshot(base)
         if snapshot is None:
             raise ReplayError(
                 f"{place} does not follow from what came before it: its session does not hold clock {base}"
@@ -298,7 +298,7 @@ class _Replay:
         session.held.append((clock, snapshot))
         now.commits += 1
         session.sequence = sequence
-        self._look()
+        self._store_digest()
         self._on_commit(clock)
 
     def _ended(self, record: Record) -> None:
@@ -318,7 +318,7 @@ class _Replay:
             raise ReplayError(f"at offset {record.offset} a session is named that has not joined, or has no parameters")
         return self._now, session
 
-    def _look(self) -> None:
+    def _store_digest(self) -> None:
         """Store a wanted digest."""
         now = self._now
         assert now is not None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gem_core.rules.interface import WorkerState
+    from gem_core.rules.interface import RuleState
 
     Vector = NDArray[np.float32]
 
@@ -231,13 +231,13 @@ class _Variable:
         checked_copy.warm_up()
         self._lock = threading.Lock()
 
-    def join(self) -> "tuple[WorkerState, Vector]":
+    def join(self) -> "tuple[RuleState, Vector]":
         """A worker's state and its staging buffer."""
         from gem_core.aligned import aligned_zeros
 
         return self._rule.new_worker(self.theta), aligned_zeros(self.theta.size)
 
-    def update(self, state: "WorkerState", delta: "Vector", timer: PartTimer) -> None:
+    def update(self, state: "RuleState", delta: "Vector", timer: PartTimer) -> None:
         """GEM, and its statistics."""
         with self._lock:
             # On the thread that is timed; sharing the work out costs processor time, and saves none.

@@ -16,16 +16,6 @@ class CommandError(Exception):
         self.code = code
 
 
-def missing_worker_extra(error: ImportError) -> CommandError:
-    """Report missing PyTorch."""
-    return CommandError(f'{error.name or "a package"} is not installed: pip install "gemps[worker]"')
-
-
-def missing_certs_extra() -> CommandError:
-    """Report missing `cryptography`."""
-    return CommandError('cryptography is not installed: pip install "gemps[certs]"')
-
-
 def refused(error: Exception) -> CommandError:
     """Convert a client library error."""
     from gem_worker.client import AddressError, CredentialsError  # slow, but loaded already

@@ -1,5 +1,6 @@
 """Formats a `gemps.v1.RunStatus`, given as a dict."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -139,6 +140,7 @@ def run_figures(status: Status) -> Table:
     return grid
 
 
+_TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
 _LEFT = ("worker", "state", "device", "exchange")
 _ONLY_WHERE_WIDE = ("rank", "device", "exchange", "wait ms")
 _WIDE = 120
@@ -189,7 +191,10 @@ def _worker_state(worker: Status) -> str:
 
 
 def exchange(worker: Status) -> str:
-    """Return how the worker exchanges now."""
+    """Return the transport of the last commit, or "network" before the first."""
+    transport = str(worker.get("transport", "")).rpartition("KIND_")[2]
+    if transport in _TRANSPORTS:
+        return _TRANSPORTS[transport]
     if worker.get("shares_memory"):
         return "shared-memory"
     return "network" if state(worker, "state") in ("JOINED", "TRAINING") else "-"
@@ -226,8 +231,9 @@ def facts(status: Status) -> list[tuple[str, str]]:
         found.append(
             ("overlap", f"{overlapping} of {len(workers)} workers: staleness counts a commit of their own, too")
         )
-    if sharing := sum(bool(worker.get("shares_memory")) for worker in workers):
-        found.append(("shared memory", f"{sharing} of {len(workers)} workers"))
+    ways = Counter(way for way in map(exchange, workers) if way in _TRANSPORTS.values())
+    if ways:
+        found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))
     best = status.get("best_evaluation")
     if best:
         found.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))

@@ -1,13 +1,13 @@
 """Conformance kit for workers; see DESIGN.md and docs/protocol.md."""
 
-from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.limits import Limits
 from gem_conformance.runner import Outcome, play_by_hand, play_scenarios
 from gem_conformance.scenarios import SCENARIOS, Scenario
 
 __all__ = [
     "SCENARIOS",
-    "Fault",
+    "FaultError",
     "FaultName",
     "Limits",
     "Outcome",

@@ -45,7 +45,7 @@ class Candidate:
         with suppress(ProcessLookupError, PermissionError):  # already gone
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Kill the process group and wait."""
         self.kill()
         self._process.wait()

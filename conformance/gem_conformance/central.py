@@ -32,7 +32,7 @@ class Clock:
         return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
 
     @staticmethod
-    def of(message: transfer_pb2.Version) -> Clock:
+    def from_wire(message: transfer_pb2.Version) -> Clock:
         """Convert from a message."""
         return Clock(message.incarnation, message.clock)
 
@@ -125,7 +125,7 @@ class Session:
         self.snapshot = None
         self.open = None
 
-    def tell_eta(self, eta: float) -> None:
+    def record_eta(self, eta: float) -> None:
         """Record the learning rate being sent."""
         if eta != self.told_eta:
             self.eta_before, self.told_eta = self.told_eta, eta
@@ -151,7 +151,7 @@ class Central:
     generation: int = 1
 
     @property
-    def version(self) -> Clock:
+    def newest_version(self) -> Clock:
         """Current version."""
         return Clock(self.incarnation, self.clock)
 
@@ -192,4 +192,4 @@ class Central:
         """Copy the current state."""
         if self.theta is None:
             raise AssertionError("there are no parameters")
-        return Snapshot(self.version, self.theta.copy(), self.buffers)
+        return Snapshot(self.newest_version, self.theta.copy(), self.buffers)

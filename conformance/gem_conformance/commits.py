@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from gemps.limits import WHOLE_PAYLOAD_BYTES
 from gemps.v1 import commit_pb2
 from numpy.typing import NDArray
 
 from gem_conformance.central import Central, Clock, Session, Snapshot
-from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.judge import Expected, Mistake, Upload, judge_values
 from gem_conformance.task import delta
 from gem_conformance.wire import Call
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 
-__all__ = ["WHOLE_LIMIT", "Commit", "judge_checksum", "judge_header", "judge_payload", "take_whole"]
-
-# commit.proto: larger payloads wait for proceed.
-WHOLE_LIMIT = 64 << 10
+__all__ = ["Commit", "judge_checksum", "judge_header", "judge_payload", "receive_whole"]
 
 
 @dataclass(slots=True)
@@ -50,32 +48,32 @@ class Commit:
 def judge_header(
     call: Call, message: commit_pb2.CommitRequest, session: Session, payload: PayloadFormat, chunk_bytes: int
 ) -> Commit:
-    """Judge a known session's header. Raises Fault."""
+    """Judge a known session's header. Raises FaultError."""
     header = message.header
-    base = Clock.of(header.base_version)
+    base = Clock.from_wire(header.base_version)
     is_repeat = session.stored is not None and header.sequence == session.last_applied
     if not is_repeat:
         _judge_sequence(session, header.sequence, base)
     if header.wire_type != int(session.delta_wire_type):
-        raise Fault(
+        raise FaultError(
             FaultName.WRONG_WIRE_TYPE,
             f"{session.delta_wire_type.name}, which Join settled",
             f"a header of wire type {header.wire_type}",
             Place.COMMIT,
         )
     if header.byte_count != payload.byte_count:
-        raise Fault(
+        raise FaultError(
             FaultName.WRONG_SIZE,
             f"{payload.byte_count} bytes: PARAMETERs in {payload.wire_type.name}, then BUFFERs",
             f"a header of {header.byte_count} bytes",
             Place.PAYLOADS,
         )
     if header.HasField("shared_memory") or header.HasField("scale"):
-        raise Fault(
+        raise FaultError(
             FaultName.MALFORMED, "neither shared_memory nor scale in this wire type", "a header with it", Place.COMMIT
         )
     # Small payloads are one chunk.
-    upload = Upload(payload, max(chunk_bytes, WHOLE_LIMIT), f"commit {header.sequence}")
+    upload = Upload(payload, max(chunk_bytes, WHOLE_PAYLOAD_BYTES), f"commit {header.sequence}")
     if is_repeat:
         if session.content is None:
             raise AssertionError("nothing was applied")
@@ -90,29 +88,29 @@ def judge_header(
     return commit
 
 
-def take_whole(commit: Commit) -> None:
-    """Take a small payload with its header. Raises Fault."""
-    if commit.header.byte_count > WHOLE_LIMIT:
-        raise Fault(
+def receive_whole(commit: Commit) -> None:
+    """Take a small payload with its header. Raises FaultError."""
+    if commit.header.byte_count > WHOLE_PAYLOAD_BYTES:
+        raise FaultError(
             FaultName.DATA_BEFORE_PROCEED,
-            f"a header alone for {commit.header.byte_count} bytes, more than {WHOLE_LIMIT}",
+            f"a header alone for {commit.header.byte_count} bytes, more than {WHOLE_PAYLOAD_BYTES}",
             "a chunk or footer with it",
             Place.COMMIT,
         )
     first = commit.first
-    commit.upload.take(
+    commit.upload.receive(
         first.chunk if first.HasField("chunk") else None, first.footer if first.HasField("footer") else None
     )
 
 
 def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, central: Central) -> None:
-    """Judge a new commit's complete payload. Raises Fault."""
+    """Judge a new commit's complete payload. Raises FaultError."""
     data, what = bytes(commit.upload.received), f"commit {commit.header.sequence}"
     judge_checksum(commit)
     earlier = commit.identical_to
     if data[: len(earlier)] != earlier:
         at = next(index for index, pair in enumerate(zip(data, earlier, strict=False)) if pair[0] != pair[1])
-        raise Fault(
+        raise FaultError(
             FaultName.OTHER_BYTES_ON_RETRY,
             f"{what}: the identical bytes again, {earlier[at]:#04x} at offset {at}",
             f"{data[at]:#04x} there, under the same sequence and base",
@@ -138,10 +136,10 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
 
 
 def judge_checksum(commit: Commit) -> None:
-    """Check payload_crc32c, if present. Raises Fault."""
+    """Check payload_crc32c, if present. Raises FaultError."""
     header, crc = commit.header, commit.upload.crc32c
     if header.HasField("payload_crc32c") and header.payload_crc32c != crc:
-        raise Fault(
+        raise FaultError(
             FaultName.WRONG_CHECKSUM,
             f"payload_crc32c {crc:#010x}, of the bytes that were sent",
             f"{header.payload_crc32c:#010x}",
@@ -152,14 +150,14 @@ def judge_checksum(commit: Commit) -> None:
 def _judge_sequence(session: Session, sequence: int, base: Clock) -> None:
     earlier, expected = session.open, session.last_applied + 1
     if earlier is not None and earlier.base == base and sequence != earlier.sequence:
-        raise Fault(
+        raise FaultError(
             FaultName.NEW_SEQUENCE_ON_RETRY,
             f"sequence {earlier.sequence} again, whose outcome is not known or which is to be sent again",
             f"sequence {sequence} for a delta of the same base",
             Place.RETRIES,
         )
     if sequence != expected:
-        raise Fault(
+        raise FaultError(
             FaultName.WRONG_SEQUENCE, f"sequence {expected}: the last applied one + 1", f"{sequence}", Place.COMMIT
         )
 
@@ -168,16 +166,16 @@ def _judge_base(session: Session, base: Clock, payload: PayloadFormat) -> Snapsh
     held = session.snapshot
     if held is None or base != held.version:
         wanted = f"the version that this session was given last, {held.version}" if held else "a Pull first"
-        raise Fault(FaultName.STALE_BASE, wanted, f"base version {base}", Place.VERSIONS)
+        raise FaultError(FaultName.STALE_BASE, wanted, f"base version {base}", Place.VERSIONS)
     if not held.is_delivered:
-        raise Fault(
+        raise FaultError(
             FaultName.UNFINISHED_PARAMETERS,
             "a base whose parameters came complete, with a footer that matches",
             f"base version {base}: {held.lacks}",
             Place.CHUNKS,
         )
     if payload.layout.constant_bytes and not session.has_constants:
-        raise Fault(
+        raise FaultError(
             FaultName.NO_CONSTANTS,
             "a first Pull with with_constants of each incarnation",
             f"a commit without such a pull of incarnation {base.incarnation}",
@@ -188,14 +186,14 @@ def _judge_base(session: Session, base: Clock, payload: PayloadFormat) -> Snapsh
 
 def _judge_repeat(header: commit_pb2.CommitHeader, expected: int) -> None:
     if not header.HasField("payload_crc32c"):
-        raise Fault(
+        raise FaultError(
             FaultName.NO_CHECKSUM_IN_REPEAT,
             "payload_crc32c in the header of a repeat",
             f"a header of sequence {header.sequence} without it",
             Place.RETRIES,
         )
     if header.payload_crc32c != expected:
-        raise Fault(
+        raise FaultError(
             FaultName.OTHER_BYTES_ON_RETRY,
             f"the identical bytes again, CRC32C {expected:#010x}",
             f"payload_crc32c {header.payload_crc32c:#010x} under the same sequence",
@@ -228,7 +226,7 @@ def _judge_local_steps(
             break
     element = int(np.argmax(np.abs(came - right)))
     spec, index = payload.layout.locate_parameter(element)
-    raise Fault(
+    raise FaultError(
         FaultName.IGNORED_LOCAL_STEPS,
         f"{what}: {wanted}, or the end of a worker that does not speak local steps: element {index} of {spec.name!r} = "
         f"{float(right[element]):.7g}",

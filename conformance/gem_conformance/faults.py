@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Fault", "FaultName", "Place"]
+__all__ = ["FaultError", "FaultName", "Place"]
 
 DOCUMENT = "docs/protocol.md"
 
@@ -78,7 +78,7 @@ class FaultName(Enum):
 
 
 @dataclass
-class Fault(Exception):  # noqa: N818 - the kit's result, not an error of its own
+class FaultError(Exception):
     """A violation of the contract.
 
     `after`: preceding disturbance and calls; empty: none.

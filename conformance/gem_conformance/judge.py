@@ -9,7 +9,7 @@ import numpy as np
 from gemps.v1 import transfer_pb2
 from numpy.typing import NDArray
 
-from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.faults import FaultError, FaultName, Place
 from gem_core.checksum import crc32c
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, WireType, decode, encode
@@ -38,16 +38,16 @@ class Upload:
         """CRC32C of the received bytes."""
         return crc32c(bytes(self.received))
 
-    def take(self, chunk: transfer_pb2.Chunk | None, footer: transfer_pb2.Footer | None) -> None:
-        """Take a chunk, then a footer. Raises Fault."""
+    def receive(self, chunk: transfer_pb2.Chunk | None, footer: transfer_pb2.Footer | None) -> None:
+        """Take a chunk, then a footer. Raises FaultError."""
         if self.is_complete:
             raise self._fault(FaultName.OUT_OF_ORDER, "nothing behind the footer", "another part")
         if chunk is not None:
-            self._take_chunk(chunk)
+            self._receive_chunk(chunk)
         if footer is not None:
-            self._take_footer(footer)
+            self._receive_footer(footer)
 
-    def _take_chunk(self, chunk: transfer_pb2.Chunk) -> None:
+    def _receive_chunk(self, chunk: transfer_pb2.Chunk) -> None:
         size, start = len(chunk.data), len(self.received)
         end = chunk.offset + size
         limit = min(self._chunk_bytes, MAX_CHUNK_BYTES)
@@ -74,7 +74,7 @@ class Upload:
         self.received += chunk.data
         self._chunks += 1
 
-    def _take_footer(self, footer: transfer_pb2.Footer) -> None:
+    def _receive_footer(self, footer: transfer_pb2.Footer) -> None:
         received = len(self.received)
         if received != self._payload.byte_count:
             raise self._fault(
@@ -96,12 +96,12 @@ class Upload:
             )
         self.is_complete = True
 
-    def no_footer(self, came: str) -> Fault:
+    def no_footer(self, came: str) -> FaultError:
         """Return the fault for a missing footer."""
         return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self._payload.byte_count} bytes", came)
 
-    def _fault(self, name: FaultName, expected: str, came: str) -> Fault:
-        return Fault(name, f"{self._what}: {expected}", came, Place.CHUNKS)
+    def _fault(self, name: FaultName, expected: str, came: str) -> FaultError:
+        return FaultError(name, f"{self._what}: {expected}", came, Place.CHUNKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class Expected:
 
 
 def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: str) -> None:
-    """Raise a Fault unless `data` is bitwise as expected (0 may be -0)."""
+    """Raise a FaultError unless `data` is bitwise as expected (0 may be -0)."""
     middle = payload.parameter_bytes
     came, rest = data[:middle], data[middle:]
     wire_type = payload.wire_type
     right = bytes(encode(wire_type, expected.parameters))
     if not _same(wire_type, came, right):
         if wire_type is WireType.BFLOAT16 and came == _truncated(expected.parameters):
-            raise Fault(
+            raise FaultError(
                 FaultName.TRUNCATING_BFLOAT16,
                 f"{what}: bfloat16 rounded half to even: {_first_difference(payload, came, right)[0]}",
                 f"the upper half of float32 as it is: {_first_difference(payload, came, right)[1]}",
@@ -148,13 +148,13 @@ def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: 
         wanted, found = _first_difference(payload, came, right)
         for one in expected.mistakes:
             if _same(wire_type, came, bytes(encode(wire_type, one.parameters))):
-                raise Fault(one.name, f"{what}: {one.right}: {wanted}", f"{one.wrong}: {found}", one.place)
+                raise FaultError(one.name, f"{what}: {one.right}: {wanted}", f"{one.wrong}: {found}", one.place)
         place = expected.place if wire_type is WireType.FLOAT32 else Place.PAYLOADS
-        raise Fault(FaultName.WRONG_VALUES, f"{what}: {wanted}", found, place)
+        raise FaultError(FaultName.WRONG_VALUES, f"{what}: {wanted}", found, place)
     if rest != expected.rest:
         offset = next(index for index, pair in enumerate(zip(rest, expected.rest, strict=True)) if pair[0] != pair[1])
         spec, element = payload.locate_rest(middle + offset)
-        raise Fault(
+        raise FaultError(
             FaultName.WRONG_BUFFERS,
             f"{what}: {spec.kind.value} {spec.name!r} as it was received last, byte {expected.rest[offset]:#04x} "
             f"in element {element}",

@@ -15,16 +15,16 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from gem_conformance.central import Attempt, Central, Clock, Content, Session
-from gem_conformance.commits import Commit, judge_checksum, judge_header, judge_payload, take_whole
-from gem_conformance.faults import Fault, FaultName, Place
-from gem_conformance.joining import join_response, joined_session
+from gem_conformance.commits import Commit, judge_checksum, judge_header, judge_payload, receive_whole
+from gem_conformance.faults import FaultError, FaultName, Place
+from gem_conformance.join import join_response, joined_session
 from gem_conformance.judge import Expected, Upload, judge_values
 from gem_conformance.layouts import layout_to
 from gem_conformance.limits import Limits
-from gem_conformance.pulling import Pull, judge_pull
-from gem_conformance.sending import Transfers, as_pull
+from gem_conformance.pull import Pull, judge_pull
 from gem_conformance.talk import NOT_SPOKEN, Talk, answer, call_of, is_call, parse, refusal
 from gem_conformance.task import Task, buffer_bytes, first_parameters
+from gem_conformance.transfers import Transfers, as_pull
 from gem_conformance.trouble import Trouble, refused
 from gem_conformance.wire import TORN, Call, Event, Kind, Refusal, Wire
 from gem_core.checksum import crc32c
@@ -93,10 +93,10 @@ class Play:
         return self._session
 
     def perform(self, steps: Callable[[Play], None]) -> None:
-        """Run a scenario; add the trouble to a Fault."""
+        """Run a scenario; add the trouble to a FaultError."""
         try:
             steps(self)
-        except Fault as fault:
+        except FaultError as fault:
             fault.after = str(self._trouble or "")
             raise
 
@@ -120,7 +120,7 @@ class Play:
         payload = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True)
         upload = Upload(payload, self._chunk_bytes, "Initialize")
         while True:
-            upload.take(
+            upload.receive(
                 request.chunk if request.HasField("chunk") else None,
                 request.footer if request.HasField("footer") else None,
             )
@@ -128,7 +128,7 @@ class Play:
                 break
             request = self._part(call, upload, parameters_pb2.InitializeRequest, Place.INITIALIZE)
             if request.HasField("header"):
-                raise Fault(FaultName.OUT_OF_ORDER, "one header", "a second one", Place.INITIALIZE)
+                raise FaultError(FaultName.OUT_OF_ORDER, "one header", "a second one", Place.INITIALIZE)
         rest = buffer_bytes(self._layout.buffers + self._layout.constants, 0)
         theta = first_parameters(self._layout.parameter_count)
         judge_values(payload, bytes(upload.received), Expected(theta, rest, Place.CONFORMANCE), "the first parameters")
@@ -172,7 +172,7 @@ class Play:
 
     def answer(self, commit: Commit, *, next_eta: float | None = None) -> None:
         """Take, apply and answer a new commit."""
-        self.take(commit)
+        self.receive_payload(commit)
         self.apply(commit)
         if next_eta is not None:
             self.central.eta = next_eta
@@ -189,7 +189,7 @@ class Play:
             if not commit.is_repeat:
                 return commit
             if not commit.is_alone:
-                take_whole(commit)
+                receive_whole(commit)
                 self._require_whole(commit)
                 judge_checksum(commit)
             self.reply(commit)
@@ -201,7 +201,7 @@ class Play:
             return self.new_header()
         except _StoppedError:
             if self._talk.exit_status == 0:
-                raise Fault(FaultName.WRONG_EXIT, f"a non-zero exit status: {why}", "0", place) from None
+                raise FaultError(FaultName.WRONG_EXIT, f"a non-zero exit status: {why}", "0", place) from None
             return None
         finally:
             self._may_stop = False
@@ -215,7 +215,7 @@ class Play:
             if event is None:
                 return
             if event.call is commit.call and event.kind is Kind.MESSAGE:
-                raise Fault(
+                raise FaultError(
                     FaultName.DATA_BEFORE_PROCEED,
                     f"nothing behind the header of {commit.header.byte_count} bytes before proceed",
                     "another message",
@@ -229,36 +229,36 @@ class Play:
         said = commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=commit.header.sequence))
         commit.call.send(said.SerializeToString())
 
-    def take(self, commit: Commit) -> None:
+    def receive_payload(self, commit: Commit) -> None:
         """Take and judge the whole payload."""
         if commit.is_alone:
             self.proceed(commit)
         else:
-            take_whole(commit)
+            receive_whole(commit)
             self._require_whole(commit)
-        self.take_rest(commit)
+        self.receive_rest(commit)
 
-    def take_part(self, commit: Commit) -> None:
+    def receive_part(self, commit: Commit) -> None:
         """Take one message of the payload."""
         upload = commit.upload
         message = self._part(commit.call, upload, commit_pb2.CommitRequest, Place.COMMIT)
         if message.HasField("header"):
             if upload.has_all_bytes:
                 raise upload.no_footer("the next header")
-            raise Fault(
+            raise FaultError(
                 FaultName.OUT_OF_ORDER,
                 "the chunks of one commit, and its footer, before the next header",
                 f"a header behind {len(upload.received)} of {commit.header.byte_count} bytes",
                 Place.COMMIT,
             )
-        upload.take(
+        upload.receive(
             message.chunk if message.HasField("chunk") else None, message.footer if message.HasField("footer") else None
         )
 
-    def take_rest(self, commit: Commit) -> None:
+    def receive_rest(self, commit: Commit) -> None:
         """Take the rest and judge the payload."""
         while not commit.upload.is_complete:
-            self.take_part(commit)
+            self.receive_part(commit)
         judge_payload(commit, self.session, self._delta_format(), self.central)
 
     def apply(self, commit: Commit) -> None:
@@ -272,7 +272,7 @@ class Play:
         session.last_applied = commit.header.sequence
         session.content = Content(commit.header.wire_type, commit.header.byte_count, crc32c(data))
         session.stored = commit_pb2.Verdict(
-            sequence=commit.header.sequence, version=self.central.version.to_wire(), staleness=staleness
+            sequence=commit.header.sequence, version=self.central.newest_version.to_wire(), staleness=staleness
         )
         session.stored.statistics.mean_pi = 1.0
         session.hold(self.central.snapshot())
@@ -302,7 +302,7 @@ class Play:
         parts.insert(0, commit_pb2.CommitResponse(verdict=verdict))
         is_sent = self._transfers.send(commit.call, self._transfers.pack(parts, tear_after), 0, tear_after, pause)
         snapshot.was_sent(whole=is_sent, damaged=damaged)
-        session.tell_eta(self.central.eta)
+        session.record_eta(self.central.eta)
         session.open = None
         self._trouble = None
         if self.central.run_state == run_pb2.RUN_STATE_FINISHED:
@@ -356,7 +356,7 @@ class Play:
     def last_commit(self) -> None:
         """Finish the run with one more commit."""
         commit = self.new_header()
-        self.take(commit)
+        self.receive_payload(commit)
         self.apply(commit)
         self.central.run_state = run_pb2.RUN_STATE_FINISHED
         self.reply(commit)
@@ -366,15 +366,17 @@ class Play:
         """Expect Leave and exit status 0; a commit may be refused unless `was_refused`."""
         status = self._see_it_end(leaving=True, was_refused=was_refused)
         if status not in (0, None):
-            raise Fault(FaultName.WRONG_EXIT, "exit status 0 at the end of a run", f"exit status {status}", Place.END)
+            raise FaultError(
+                FaultName.WRONG_EXIT, "exit status 0 at the end of a run", f"exit status {status}", Place.END
+            )
         if not self._has_left:
-            raise Fault(FaultName.NO_LEAVE, "Leave when the run is finished", "the end of the process", Place.END)
+            raise FaultError(FaultName.NO_LEAVE, "Leave when the run is finished", "the end of the process", Place.END)
 
     def must_stop(self, why: str, place: Place) -> None:
         """Expect an exit status other than 0 and 3."""
         status = self._see_it_end(leaving=False)
         if status in (0, NOT_SPOKEN):
-            raise Fault(FaultName.WRONG_EXIT, f"a non-zero exit status other than 3: {why}", f"{status}", place)
+            raise FaultError(FaultName.WRONG_EXIT, f"a non-zero exit status other than 3: {why}", f"{status}", place)
 
     def _see_it_end(self, *, leaving: bool, was_refused: bool = False) -> int | None:
         """Serve until the process ends; return its status, or None without a process.
@@ -396,7 +398,7 @@ class Play:
                 until = time.monotonic() + self.limits.exit
             elif is_call(event, "Commit") and leaving:
                 if was_refused:
-                    raise Fault(
+                    raise FaultError(
                         FaultName.IGNORED_FINISHED, "Leave when the run is finished", "another commit", Place.END
                     )
                 was_refused = True
@@ -404,17 +406,17 @@ class Play:
             else:
                 self._serve(event)
 
-    def _not_ended(self, *, leaving: bool) -> Fault:
+    def _not_ended(self, *, leaving: bool) -> FaultError:
         stream = ", with a commit stream still open" if self._talk.has_open_commit_stream else ""
         if self._has_left:
             expected, came = "the end of the process behind Leave", f"Leave, then nothing for {self.limits.exit:g} s"
-            return Fault(FaultName.NOT_ENDED, expected, came + stream, Place.END)
+            return FaultError(FaultName.NOT_ENDED, expected, came + stream, Place.END)
         came = f"no Leave, and no end within {self.limits.answer + self.limits.exit:g} s{stream}"
         if leaving:
-            return Fault(FaultName.NO_LEAVE, "Leave, and the end of the process", came, Place.END)
+            return FaultError(FaultName.NO_LEAVE, "Leave, and the end of the process", came, Place.END)
         trouble = self._trouble
         expected, place = (trouble.expected, trouble.place) if trouble else ("the end of the process", Place.END)
-        return Fault(FaultName.NOT_ENDED, expected, came, place)
+        return FaultError(FaultName.NOT_ENDED, expected, came, place)
 
     def _await(self, method: str, place: Place, what: str = "") -> Event:
         return self._wait(lambda one: one if is_call(one, method) else None, what or method, place)
@@ -429,9 +431,9 @@ class Play:
             if event is None or event.kind is Kind.EXITED:
                 expected, where = self._awaited(what, place)
                 if event is None:
-                    raise Fault(FaultName.SILENT, expected, f"nothing for {limit:g} s", where)
+                    raise FaultError(FaultName.SILENT, expected, f"nothing for {limit:g} s", where)
                 came = f"the end of the process, exit status {event.status}"
-                raise Fault(FaultName.STOPPED, expected, came, where)
+                raise FaultError(FaultName.STOPPED, expected, came, where)
             found = pick(event)
             if found is not None:
                 return found
@@ -446,20 +448,20 @@ class Play:
     def _next(self, seconds: float) -> Event | None:
         event = self._talk.next(seconds)
         if event is not None and event.kind is Kind.MESSAGE and self._trouble is not None:
-            self._trouble.note(call_of(event).method)
+            self._trouble.record(call_of(event).method)
         return event
 
     def _refuse(self, call: Call, refusal: Refusal) -> None:
         """Refuse an unexpected call."""
         if self._trouble is not None:
-            self._trouble.note_refusal(call.method, refusal.reason)
+            self._trouble.record_refusal(call.method, refusal.reason)
         self._talk.refuse(call, refusal)
 
     def _serve(self, event: Event) -> None:
         """Answer like a correct server."""
         if event.kind is Kind.EXITED:
             came = f"the end of the process, exit status {event.status}"
-            raise Fault(FaultName.STOPPED, "a worker that goes on", came, Place.CONFORMANCE)
+            raise FaultError(FaultName.STOPPED, "a worker that continues", came, Place.CONFORMANCE)
         call = call_of(event)
         if event.kind is Kind.HALF_CLOSED and call.method == "Commit":
             call.end()
@@ -479,7 +481,7 @@ class Play:
                 self._answer_leave(event)
                 if not self._may_stop:
                     expected = "a worker that stays until the run is finished"
-                    raise Fault(FaultName.LEFT_EARLY, expected, "Leave", Place.END)
+                    raise FaultError(FaultName.LEFT_EARLY, expected, "Leave", Place.END)
             case "GetStatus":
                 status = status_pb2.GetStatusResponse()
                 status.status.run_state = self.central.run_state
@@ -488,17 +490,19 @@ class Play:
                 # The commit's own fault takes precedence.
                 if self._judge_header(event) is not None:
                     expected = "one commit at a time, each after the other's reply"
-                    raise Fault(FaultName.OUT_OF_ORDER, expected, "another one", Place.COMMIT)
+                    raise FaultError(FaultName.OUT_OF_ORDER, expected, "another one", Place.COMMIT)
             case "WatchStatus" | "GetHistory":
                 self._refuse(call, refusal("NOT_OFFERED"))
             case method:
-                raise Fault(FaultName.UNEXPECTED_CALL, "Join, Pull, Commit, Heartbeat or Leave", method, Place.SESSIONS)
+                raise FaultError(
+                    FaultName.UNEXPECTED_CALL, "Join, Pull, Commit, Heartbeat or Leave", method, Place.SESSIONS
+                )
 
     def _count(self, call: Call) -> None:
         self._calls += 1
         if self._calls > _MOST_CALLS:
             came = f"{_MOST_CALLS} calls without that, the last of them {call.method}"
-            raise Fault(FaultName.NO_PROGRESS, "a worker that goes on training", came, Place.RETRIES)
+            raise FaultError(FaultName.NO_PROGRESS, "a worker that continues training", came, Place.RETRIES)
 
     def _part(self, call: Call, upload: Upload, kind: type[_Message], place: Place) -> _Message:
         """Return an upload's next message."""
@@ -511,13 +515,13 @@ class Play:
                 if upload.has_all_bytes:
                     raise upload.no_footer(came)
                 name = FaultName.SILENT if event is None else FaultName.STOPPED
-                raise Fault(name, f"further chunks behind {len(upload.received)} bytes", came, place)
+                raise FaultError(name, f"further chunks behind {len(upload.received)} bytes", came, place)
             if event.call is call:
                 return parse(event, kind)
             self._serve(event)
 
     def _await_protest(self, call: Call) -> None:
-        """Raise a Fault if the candidate rejects its own digest."""
+        """Raise a FaultError if the candidate rejects its own digest."""
         until = time.monotonic() + min(_MOST_PAUSE, max(_PAUSE, _REACTIONS * self._talk.reaction))
         while (left := until - time.monotonic()) > 0:
             event = self._talk.next(left)
@@ -525,9 +529,9 @@ class Play:
                 return
             ended = event.kind is Kind.EXITED or (event.kind is Kind.ENDED and event.call is call)
             if ended or is_call(event, "Leave"):
-                raise Fault(
+                raise FaultError(
                     FaultName.WRONG_DIGEST,
-                    f"a worker that goes on with a header of the digest {self._layout.digest.hex()[:16]}..., "
+                    f"a worker that continues with a header of the digest {self._layout.digest.hex()[:16]}..., "
                     "which is that of its layout",
                     "its end" if event.kind is Kind.EXITED else "the end of its pull",
                     Place.LAYOUTS,
@@ -538,7 +542,7 @@ class Play:
         request = parse(event, session_pb2.JoinRequest)
         self._session = joined_session(request, self._task, self._worker_name, self._session, self.central.eta)
         self._session.is_known = True
-        self._session.tell_eta(self.central.eta)
+        self._session.record_eta(self.central.eta)
         answer(call_of(event), join_response(self.central, self._session, self._chunk_bytes))
         self._talk.joined()
         if self.central.run_state == run_pb2.RUN_STATE_FINISHED and self._trouble is None:
@@ -565,7 +569,9 @@ class Play:
 
     def _check_session(self, session_id: bytes) -> None:
         if self._session is None or session_id != self._session.session_id:
-            raise Fault(FaultName.WRONG_SESSION, "the session id of Join in every call", "another one", Place.SESSIONS)
+            raise FaultError(
+                FaultName.WRONG_SESSION, "the session id of Join in every call", "another one", Place.SESSIONS
+            )
 
     def _is_known(self, call: Call, session_id: bytes) -> bool:
         """Whether the session is known; refuse the call if not."""
@@ -589,10 +595,10 @@ class Play:
         request = parse(event, parameters_pb2.InitializeRequest)
         expected = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True).byte_count
         if not request.HasField("header"):
-            raise Fault(FaultName.OUT_OF_ORDER, "the header first", "a message without it", Place.INITIALIZE)
+            raise FaultError(FaultName.OUT_OF_ORDER, "the header first", "a message without it", Place.INITIALIZE)
         self._check_session(request.header.session_id)
         if request.header.byte_count != expected:
-            raise Fault(
+            raise FaultError(
                 FaultName.WRONG_SIZE,
                 f"{expected} bytes: PARAMETERs as FLOAT32, then BUFFERs, then CONSTANTs",
                 f"a header of {request.header.byte_count} bytes",
@@ -601,7 +607,7 @@ class Play:
         return request
 
     def _say_initialised(self, call: Call, outcome: parameters_pb2.InitializeOutcome) -> None:
-        answer(call, parameters_pb2.InitializeResponse(outcome=outcome, version=self.central.version.to_wire()))
+        answer(call, parameters_pb2.InitializeResponse(outcome=outcome, version=self.central.newest_version.to_wire()))
 
     def _others_theta(self) -> NDArray[np.float32]:
         """9 bits of significand give bfloat16 ties to round."""
@@ -627,24 +633,24 @@ class Play:
         """Return the commit, or None if refused."""
         call, message = call_of(event), parse(event, commit_pb2.CommitRequest)
         if not message.HasField("header"):
-            raise Fault(FaultName.OUT_OF_ORDER, "a commit's header first", "a message without it", Place.COMMIT)
+            raise FaultError(FaultName.OUT_OF_ORDER, "a commit's header first", "a message without it", Place.COMMIT)
         came = f"a commit of sequence {message.header.sequence}"
         if not self._may_commit:
             expected = "the end, after a refusal without RetryInfo that the table does not name"
-            raise Fault(FaultName.RETRIED_WITHOUT_RETRY_INFO, expected, came, Place.REFUSALS)
+            raise FaultError(FaultName.RETRIED_WITHOUT_RETRY_INFO, expected, came, Place.REFUSALS)
         if not self._is_known(call, message.header.session_id):
             self._count(call)
             return None
         if self.digest != self._layout.digest:
             expected = "no training on parameters whose header has the digest of another layout"
-            raise Fault(FaultName.WRONG_DIGEST, expected, came, Place.LAYOUTS)
+            raise FaultError(FaultName.WRONG_DIGEST, expected, came, Place.LAYOUTS)
         self._apply_late()
         return judge_header(call, message, self.session, self._delta_format(), self._chunk_bytes)
 
     def _require_alone(self, commit: Commit) -> None:
         """Require a large payload's header alone."""
         if not commit.is_alone:
-            take_whole(commit)
+            receive_whole(commit)
 
     def _require_whole(self, commit: Commit) -> None:
         if commit.upload.is_complete:
@@ -652,7 +658,7 @@ class Play:
         if commit.upload.has_all_bytes:
             self._part(commit.call, commit.upload, commit_pb2.CommitRequest, Place.COMMIT)  # raises if no footer comes
         expected = "header, chunk and footer in one message, or the header alone"
-        raise Fault(FaultName.OUT_OF_ORDER, expected, "only a part of them in it", Place.COMMIT)
+        raise FaultError(FaultName.OUT_OF_ORDER, expected, "only a part of them in it", Place.COMMIT)
 
     def _delta_format(self) -> PayloadFormat:
         return PayloadFormat(self._layout, self.session.delta_wire_type)
@@ -681,5 +687,5 @@ class Play:
 
     def _leave_open(self, commit: Commit) -> None:
         header, upload = commit.header, commit.upload
-        base = Clock.of(header.base_version)
+        base = Clock.from_wire(header.base_version)
         self.session.open = Attempt(header.sequence, base, bytes(upload.received), upload.is_complete)

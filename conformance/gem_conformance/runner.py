@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from gem_conformance.candidate import Candidate
-from gem_conformance.faults import Fault
+from gem_conformance.faults import FaultError
 from gem_conformance.limits import Limits
 from gem_conformance.play import Play
 from gem_conformance.scenarios import Scenario
@@ -29,7 +29,7 @@ class Outcome:
 
     scenario: str
     verdict: Verdict
-    fault: Fault | None = None
+    fault: FaultError | None = None
     output: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, object]:
@@ -104,7 +104,7 @@ class _Stage:
                     play = _play_of(scenario, wire, self._limits, by_hand=False)
                     return _judge(scenario, play, candidate.last_lines)
                 finally:
-                    candidate.end()
+                    candidate.terminate()
                     with self._lock:
                         self._candidates.discard(candidate)
             finally:
@@ -181,7 +181,7 @@ def _play_of(scenario: Scenario, wire: Wire, limits: Limits, *, by_hand: bool) -
 def _judge(scenario: Scenario, play: Play, last_lines: Callable[[], list[str]]) -> Outcome:
     try:
         play.perform(scenario.play)
-    except Fault as fault:
+    except FaultError as fault:
         return Outcome(scenario.name, "failed", fault, tuple(last_lines()))
     except NotSpokenError:
         return Outcome(scenario.name, "not spoken")

@@ -7,15 +7,14 @@ import time
 from typing import TypeVar
 
 import grpc
+from gemps.limits import MESSAGE_BYTES
 from google.protobuf.message import DecodeError, Message
 
-from gem_conformance.faults import Fault, FaultName, Place
+from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.wire import Call, Event, Kind, Refusal, Wire
 
 __all__ = ["NOT_SPOKEN", "NotSpokenError", "Talk", "answer", "call_of", "is_call", "parse", "refusal"]
 
-# parameter_server.proto: 2 MiB + 64 KiB.
-MESSAGE_LIMIT = (2 << 20) + (64 << 10)
 # Exit status: task not supported.
 NOT_SPOKEN = 3
 # JavaScript's timers fire a millisecond early.
@@ -62,7 +61,7 @@ class Talk:
         self._commit_streams: set[Call] = set()
 
     def next(self, seconds: float) -> Event | None:
-        """Return the next event, None on timeout. Raises Fault, NotSpokenError."""
+        """Return the next event, None on timeout. Raises FaultError, NotSpokenError."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -74,11 +73,11 @@ class Talk:
                 if event.status == NOT_SPOKEN and self._may_not_speak:
                     raise NotSpokenError
                 return event
-            self._follow(event)
+            self._track_streams(event)
             if event.call is not None and event.call.is_over:
                 continue
             if event.kind is Kind.MESSAGE:
-                self._look_at(event)
+                self._check_event(event)
             return event
 
     def joined(self) -> None:
@@ -105,7 +104,7 @@ class Talk:
         """Whether a commit stream is open."""
         return any(not one.is_over for one in self._commit_streams)
 
-    def _follow(self, event: Event) -> None:
+    def _track_streams(self, event: Event) -> None:
         call = event.call
         if call is None or call.method != "Commit":
             return
@@ -114,24 +113,24 @@ class Talk:
         else:
             self._commit_streams.discard(call)
 
-    def _look_at(self, event: Event) -> None:
+    def _check_event(self, event: Event) -> None:
         if self._started_at is not None:
             self.reaction = _OF_STARTING * (event.at - self._started_at)
             self._started_at = None
         if self._joined_at is not None:
             self.reaction = max(self.reaction, event.at - self._joined_at)
             self._joined_at = None
-        if len(event.message) > MESSAGE_LIMIT:
-            raise Fault(
+        if len(event.message) > MESSAGE_BYTES:
+            raise FaultError(
                 FaultName.TOO_LARGE,
-                f"messages of at most {MESSAGE_LIMIT} bytes",
+                f"messages of at most {MESSAGE_BYTES} bytes",
                 f"one of {len(event.message)} bytes",
                 Place.CONNECTIONS,
             )
         method = call_of(event).method
         allowed_at = self._not_before.pop(method, None)
         if allowed_at is not None and event.at < allowed_at - _EARLY:
-            raise Fault(
+            raise FaultError(
                 FaultName.IGNORED_RETRY_INFO,
                 f"{method} no sooner than RetryInfo's delay allows",
                 f"{method} {allowed_at - event.at:.2f} s too early",
@@ -163,11 +162,11 @@ def answer(call: Call, message: Message) -> None:
 
 
 def parse(event: Event, kind: type[_Message]) -> _Message:
-    """Parse the message. Raises Fault."""
+    """Parse the message. Raises FaultError."""
     try:
         return kind.FromString(event.message)
     except DecodeError:
-        raise Fault(
+        raise FaultError(
             FaultName.MALFORMED,
             f"a {kind.DESCRIPTOR.name}",
             f"{len(event.message)} bytes that are none",

@@ -36,16 +36,16 @@ class Trouble:
         """A restart with another incarnation."""
         return Trouble("killed the server, and started another incarnation of it", _JOIN_AND_PULL, Place.RETRIES)
 
-    def note(self, call: str) -> None:
+    def record(self, call: str) -> None:
         """Record a call; consecutive repeats count once."""
         if self.since[-1:] != [call]:
             self.since.append(call)
 
-    def note_refusal(self, call: str, reason: str) -> None:
+    def record_refusal(self, call: str, reason: str) -> None:
         """Mark the last call as refused."""
         if self.since[-1:] == [call]:
             self.since.pop()
-        self.note(f"{call} (refused with {reason})")
+        self.record(f"{call} (refused with {reason})")
 
     def __str__(self) -> str:
         since = f"; since then: {', '.join(self.since)}" if self.since else ""

@@ -91,7 +91,7 @@ class Call:
         self._may_read.set()
         self._allowed.release()
 
-    def serve(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def handle(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Yield outgoing messages; runs in gRPC's thread."""
         context.add_callback(self._ended)
         threading.Thread(target=self._read, args=(messages,), daemon=True).start()
@@ -188,7 +188,7 @@ class _Handlers(grpc.GenericRpcHandler):
             return _stream(_healthy if method == "Check" else _healthy_for_good)
         if service != _SERVICE:
             return None
-        return _stream(lambda messages, context: Call(method, self._events).serve(messages, context))
+        return _stream(lambda messages, context: Call(method, self._events).handle(messages, context))
 
 
 def _stream(behaviour: Any) -> grpc.RpcMethodHandler[bytes, bytes]:

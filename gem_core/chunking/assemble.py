@@ -12,7 +12,7 @@ from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
-from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, Region
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, PayloadRegion
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
 # Bytes decoded at once, within a core's cache.
@@ -61,8 +61,8 @@ class Assembler(ABC):
         end = offset + len(data)
         self._check_open()
         try:
-            self._check_place(offset, end)
-            self._take(offset, end, memoryview(data))
+            self._check_offset(offset, end)
+            self._write(offset, end, memoryview(data))
         except CoreError as error:
             self._refused = str(error)
             raise
@@ -74,7 +74,7 @@ class Assembler(ABC):
         """Begin a chunk of `count` bytes. Raises ChunkError as `add` does."""
         self._check_open()
         try:
-            self._check_place(offset, offset + count)
+            self._check_offset(offset, offset + count)
         except CoreError as error:
             self._refused = str(error)
             raise
@@ -91,7 +91,7 @@ class Assembler(ABC):
         if border > self.received:
             self.crc32c = crc32c(self._at(self.received, border), self.crc32c)
             try:
-                self._take_received(self.received, border)
+                self._decode_received(self.received, border)
             except CoreError as error:
                 self._refused = str(error)
                 raise
@@ -122,7 +122,7 @@ class Assembler(ABC):
         self.complete = True
 
     @abstractmethod
-    def _take(self, start: int, stop: int, data: memoryview) -> None:
+    def _write(self, start: int, stop: int, data: memoryview) -> None:
         """Write bytes [start, stop), two borders."""
 
     @abstractmethod
@@ -134,10 +134,10 @@ class Assembler(ABC):
         """Received bytes [start, stop)."""
 
     @abstractmethod
-    def _take_received(self, start: int, stop: int) -> None:
+    def _decode_received(self, start: int, stop: int) -> None:
         """Take bytes received into `_space`."""
 
-    def _check_place(self, offset: int, end: int) -> None:
+    def _check_offset(self, offset: int, end: int) -> None:
         if not 1 <= end - offset <= MAX_CHUNK_BYTES:
             raise ChunkError(f"a chunk of {end - offset} bytes; chunks must have 1 to {MAX_CHUNK_BYTES} bytes")
         if offset != self.received:
@@ -192,10 +192,10 @@ class RawAssembler(Assembler):
     def _at(self, start: int, stop: int) -> memoryview:
         return self._into[start:stop]
 
-    def _take_received(self, start: int, stop: int) -> None:
+    def _decode_received(self, start: int, stop: int) -> None:
         """Nothing to do."""
 
-    def _take(self, start: int, stop: int, data: memoryview) -> None:
+    def _write(self, start: int, stop: int, data: memoryview) -> None:
         if len(data) <= _SMALL_BYTES:
             self._into[start:stop] = data
         else:  # memoryview assignment would hold the GIL
@@ -217,7 +217,7 @@ class DecodingAssembler(Assembler):
     ) -> None:
         super().__init__(payload)
         self._decode = codec.decode
-        self._judge_values = codec.judge
+        self._first_bad_value = codec.first_bad_value
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
         # FLOAT32 is received in place.
@@ -225,13 +225,13 @@ class DecodingAssembler(Assembler):
         self._direct_bytes = payload.parameter_bytes if payload.wire_type is WireType.FLOAT32 else 0
         self._scratch: memoryview | None = None
 
-    def _take(self, start: int, stop: int, data: memoryview) -> None:
+    def _write(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes
         middle = min(max(start, boundary), stop)
         if start < middle:
-            self._take_parameters(start, middle, data[: middle - start])
+            self._decode_parameters(start, middle, data[: middle - start])
         if middle < stop:
-            self._take_rest(middle, stop, data[middle - start :])
+            self._write_rest(middle, stop, data[middle - start :])
 
     def _space(self, start: int, stop: int) -> memoryview:
         if start < self._direct_bytes:
@@ -243,13 +243,13 @@ class DecodingAssembler(Assembler):
             return self._parameter_bytes[start:stop]
         return self._received_elsewhere()[: stop - start]
 
-    def _take_received(self, start: int, stop: int) -> None:
+    def _decode_received(self, start: int, stop: int) -> None:
         if stop <= self._direct_bytes:
             elements = self.payload.parameter_elements(start, stop)
-            self._refuse(elements.start, self._judge_values(self._parameters[elements]))
+            self._refuse(elements.start, self._first_bad_value(self._parameters[elements]))
             return
         scratch = self._received_elsewhere()
-        self._take(start, stop, scratch[: stop - start])
+        self._write(start, stop, scratch[: stop - start])
         if left := self._written - stop:  # partial element or block
             scratch[:left] = bytes(scratch[stop - start : stop - start + left])
 
@@ -258,7 +258,7 @@ class DecodingAssembler(Assembler):
             self._scratch = memoryview(bytearray(min(SCRATCH_BYTES, self.payload.byte_count)))
         return self._scratch
 
-    def _take_parameters(self, start: int, stop: int, data: memoryview) -> None:
+    def _decode_parameters(self, start: int, stop: int, data: memoryview) -> None:
         payload, parameters, first = self.payload, self._parameters, 0
         if start or stop < payload.parameter_bytes:
             elements = payload.parameter_elements(start, stop)
@@ -271,7 +271,7 @@ class DecodingAssembler(Assembler):
             tensor, index = self.payload.layout.locate_parameter(first + bad.position)
             raise _bad_value(tensor, index, bad.problem)
 
-    def _take_rest(self, start: int, stop: int, data: memoryview) -> None:
+    def _write_rest(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes
         into = np.frombuffer(self._rest[start - boundary : stop - boundary], np.uint8)
         np.copyto(into, np.frombuffer(data, np.uint8))
@@ -297,7 +297,7 @@ def _bad_value(tensor: TensorSpec, index: int, problem: str) -> BadValueError:
 _FLOAT_TYPES = {ElementType.FLOAT16: "<f2", ElementType.FLOAT32: "<f4", ElementType.FLOAT64: "<f8"}
 
 
-def _first_bad(region: Region, data: NDArray[np.uint8]) -> int | None:
+def _first_bad(region: PayloadRegion, data: NDArray[np.uint8]) -> int | None:
     """Index of the first illegal element."""
     if region.element_type in _FLOAT_TYPES:
         good = np.isfinite(data.view(_FLOAT_TYPES[region.element_type]))

@@ -6,13 +6,13 @@ import importlib
 
 from gem_core.errors import RuleError
 from gem_core.registry import BUILT_IN, ENTRY_POINTS, foreign_rules, require_rule, rule_names
-from gem_core.rules.interface import Setting, Statistics, UpdateRule, WorkerState, WorkerStep
+from gem_core.rules.interface import RuleState, Setting, Statistics, UpdateRule, WorkerStep
 
 __all__ = [
+    "RuleState",
     "Setting",
     "Statistics",
     "UpdateRule",
-    "WorkerState",
     "WorkerStep",
     "create_rule",
     "known_settings",

@@ -16,7 +16,7 @@ from gem_core.rules.kernel import Kernel
 __all__ = ["AdaptiveStaleness"]
 
 
-def _update(theta, snapshot, delta, divisor):  # type: ignore[no-untyped-def]
+def _adaptive_staleness_update(theta, snapshot, delta, divisor):  # type: ignore[no-untyped-def]
     update = delta / divisor
     theta = theta + update
     return theta, theta, update, np.float32(1) / divisor
@@ -26,7 +26,7 @@ class AdaptiveStaleness(UpdateRule):
     """Rule `adaptive-staleness`; no settings. `mean_pi` is 1 / (tau + 1)."""
 
     name = "adaptive-staleness"
-    kernel = Kernel(_update)
+    kernel = Kernel(_adaptive_staleness_update)
 
     def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
         return (np.float32(staleness + 1),)

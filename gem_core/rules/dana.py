@@ -20,13 +20,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.rules.interface import Setting, UpdateRule, WorkerState
+from gem_core.rules.interface import RuleState, Setting, UpdateRule
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["Dana"]
 
 
-def _update(theta, snapshot, momentum, total, delta, mu):  # type: ignore[no-untyped-def]
+def _dana_update(theta, snapshot, momentum, total, delta, mu):  # type: ignore[no-untyped-def]
     rest = total - momentum
     momentum = mu * momentum + delta
     total = rest + momentum
@@ -38,7 +38,7 @@ class Dana(UpdateRule):
     """Rule `dana`; `mean_pi` is 1, `proxy_norm` |v_w|, `drift_norm` the prediction error."""
 
     name = "dana"
-    kernel = Kernel(_update, proxy="momentum")
+    kernel = Kernel(_dana_update, proxy="momentum")
     vectors_per_worker = 2
     vectors_per_run = 1
     sends_parameters = False
@@ -48,19 +48,19 @@ class Dana(UpdateRule):
         super().__init__(settings)
         self._momentum = np.float32(self.settings["momentum"])
 
-    def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
+    def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
         """Start with v_w = 0 and s_w = theta + mu * V."""
         state = super().new_worker(parameters)
         self.refresh(parameters, state)
         return state
 
-    def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
+    def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Set s_w = theta + mu * V; v_w stays."""
         (total,) = self.vectors_of_run(parameters)
         np.multiply(total, self._momentum, out=state.snapshot)
         np.add(parameters, state.snapshot, out=state.snapshot)
 
-    def forget_worker(self, state: WorkerState) -> None:
+    def forget_worker(self, state: RuleState) -> None:
         """V <- V - v_w; v_w <- 0."""
         (momentum,) = state.vectors
         (total,) = self.vectors_of_run(momentum)

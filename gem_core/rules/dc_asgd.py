@@ -29,7 +29,7 @@ from gem_core.rules.kernel import Kernel
 __all__ = ["DcAsgd"]
 
 
-def _update(theta, snapshot, mean_square, delta, strength, keep, fresh, epsilon):  # type: ignore[no-untyped-def]
+def _dc_asgd_update(theta, snapshot, mean_square, delta, strength, keep, fresh, epsilon):  # type: ignore[no-untyped-def]
     mean_square = keep * mean_square + fresh * (delta * delta)
     # An overflowing square must give no correction instead of NaN.
     factor = np.float32(1) - strength * (delta / np.sqrt(mean_square + epsilon)) * (theta - snapshot)
@@ -42,7 +42,7 @@ class DcAsgd(UpdateRule):
     """Rule `dc-asgd`; `mean_pi` is the mean factor. The worker's vector is q_w."""
 
     name = "dc-asgd"
-    kernel = Kernel(_update)
+    kernel = Kernel(_dc_asgd_update)
     vectors_per_worker = 2
     known_settings = (
         Setting("strength", 2.0, 0.0, 1e6, "lambda: how much of the correction is applied; 0 is downpour"),

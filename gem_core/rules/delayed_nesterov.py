@@ -27,7 +27,7 @@ from gem_core.rules.kernel import Kernel
 __all__ = ["DelayedNesterov"]
 
 
-def _update(theta, snapshot, momentum, buffer, delta, mu, share, delay, renews):  # type: ignore[no-untyped-def]
+def _delayed_nesterov_update(theta, snapshot, momentum, buffer, delta, mu, share, delay, renews):  # type: ignore[no-untyped-def]
     buffer = buffer + delta
     momentum = mu * momentum + buffer / delay if renews else momentum
     buffer = np.float32(0) if renews else buffer
@@ -40,7 +40,7 @@ class DelayedNesterov(UpdateRule):
     """Rule `delayed-nesterov`; `mean_pi` is 1 / N, `proxy_norm` is |m|."""
 
     name = "delayed-nesterov"
-    kernel = Kernel(_update, proxy="momentum")
+    kernel = Kernel(_delayed_nesterov_update, proxy="momentum")
     vectors_per_run = 2
     known_settings = (
         Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long the momentum remembers"),

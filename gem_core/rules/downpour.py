@@ -16,7 +16,7 @@ from gem_core.rules.kernel import Kernel
 __all__ = ["Downpour"]
 
 
-def _update(theta, snapshot, delta):  # type: ignore[no-untyped-def]
+def _downpour_update(theta, snapshot, delta):  # type: ignore[no-untyped-def]
     theta = theta + delta
     return theta, theta, delta, np.float32(1)
 
@@ -25,4 +25,4 @@ class Downpour(UpdateRule):
     """Rule `downpour`; no settings. `mean_pi` is 1, or 0 if delta is all zero."""
 
     name = "downpour"
-    kernel = Kernel(_update)
+    kernel = Kernel(_downpour_update)

@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.errors import RuleError
-from gem_core.rules.interface import Setting, UpdateRule, WorkerState, WorkerStep
+from gem_core.rules.interface import RuleState, Setting, UpdateRule, WorkerStep
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["Easgd"]
 
 
-def _update(theta, snapshot, delta, alpha):  # type: ignore[no-untyped-def]
+def _easgd_update(theta, snapshot, delta, alpha):  # type: ignore[no-untyped-def]
     position = snapshot + delta
     elastic = alpha * (position - theta)
     return theta + elastic, position - elastic, elastic, alpha
@@ -51,7 +51,7 @@ class Easgd(UpdateRule):
     """Rule `easgd`; `mean_pi` is alpha. With momentum a worker has x_w and v_w, and `proxy_norm` is |v_w|."""
 
     name = "easgd"
-    kernel = Kernel(_update)
+    kernel = Kernel(_easgd_update)
     sends_parameters = False
     known_settings = (
         Setting(
@@ -79,13 +79,13 @@ class Easgd(UpdateRule):
         """`period` local steps, summed."""
         return WorkerStep(int(self.settings["period"]))
 
-    def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
+    def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
         """Start with x_w = theta and v_w = 0."""
         state = super().new_worker(parameters)
         self.refresh(parameters, state)
         return state
 
-    def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
+    def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Set x_w = theta and recompute s_w; v_w stays."""
         if self._momentum:
             position, velocity = state.vectors

@@ -30,7 +30,7 @@ from gem_core.rules.kernel import Kernel
 __all__ = ["GapAware"]
 
 
-def _update(theta, snapshot, mean_square, delta, keep, fresh, bias, epsilon):  # type: ignore[no-untyped-def]
+def _gap_aware_update(theta, snapshot, mean_square, delta, keep, fresh, bias, epsilon):  # type: ignore[no-untyped-def]
     one = np.float32(1)
     mean_square = keep * mean_square + fresh * (delta * delta)
     penalty = one + abs(theta - snapshot) / (np.sqrt(mean_square / bias) + epsilon)
@@ -43,7 +43,7 @@ class GapAware(UpdateRule):
     """Rule `gap-aware`; `mean_pi` is the mean of 1 / (1 + gap)."""
 
     name = "gap-aware"
-    kernel = Kernel(_update)
+    kernel = Kernel(_gap_aware_update)
     vectors_per_run = 1
     known_settings = (
         Setting("decay", 0.999, 0.0, 0.999999, "G: how long the average step remembers"),

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from gem_core.errors import RuleError
 from gem_core.rule_settings import GEM_SETTINGS
-from gem_core.rules.interface import UpdateRule, WorkerState
+from gem_core.rules.interface import RuleState, UpdateRule
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["Gem"]
 
 
-def _update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
+def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
     moment = mu * moment + delta
     pi = (kappa * abs(moment) - abs(theta - snapshot)) / (abs(delta) + epsilon)
     pi = pi_min if pi < pi_min else pi
@@ -42,7 +42,7 @@ class Gem(UpdateRule):
     """Rule `gem`. The worker's vector is its moment m_w."""
 
     name = "gem"
-    kernel = Kernel(_update, proxy="moment")
+    kernel = Kernel(_gem_update, proxy="moment")
     vectors_per_worker = 2
     has_factors = True
     known_settings = GEM_SETTINGS
@@ -62,7 +62,7 @@ class Gem(UpdateRule):
     def factors(
         self,
         parameters: NDArray[np.float32],
-        state: WorkerState,
+        state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32]:

@@ -18,10 +18,10 @@ from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.rules.kernel import NO_LIMITS, Kernel, Statistics
 from gem_core.threads import apply_thread_count, require_threads
 
-__all__ = ["Setting", "Statistics", "UpdateRule", "WorkerState", "WorkerStep"]
+__all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
 
-class WorkerState:
+class RuleState:
     """What a rule keeps of one worker: float32 arrays of shape (n,).
 
     Attributes:
@@ -101,11 +101,11 @@ class UpdateRule:
         """Work between two commits."""
         return WorkerStep()
 
-    def new_worker(self, parameters: NDArray[np.float32]) -> WorkerState:
+    def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
         """Create the state of a worker at a copy of `parameters`. Raises SizeMismatchError."""
         self.vectors_of_run(parameters)
         others = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_worker - 1))
-        return WorkerState(aligned_copy(parameters), others)
+        return RuleState(aligned_copy(parameters), others)
 
     def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
         """Return vectors of the run, initially 0. Raises SizeMismatchError if n changed."""
@@ -118,11 +118,11 @@ class UpdateRule:
             )
         return self._vectors
 
-    def refresh(self, parameters: NDArray[np.float32], state: WorkerState) -> None:
+    def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Update the snapshot in place for a pull, by default to theta. Other vectors stay."""
         np.copyto(state.snapshot, parameters)
 
-    def forget_worker(self, state: WorkerState) -> None:
+    def forget_worker(self, state: RuleState) -> None:
         """Remove a departed worker's share from the run's vectors.
 
         Later commits with this state count as a new worker's.
@@ -131,7 +131,7 @@ class UpdateRule:
     def commit(
         self,
         parameters: NDArray[np.float32],
-        state: WorkerState,
+        state: RuleState,
         delta: NDArray[np.float32],
         staleness: int,
     ) -> Statistics:
@@ -167,7 +167,7 @@ class UpdateRule:
     def factors(
         self,
         parameters: NDArray[np.float32],
-        state: WorkerState,
+        state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32] | None:
@@ -190,7 +190,7 @@ class UpdateRule:
     def _commit(
         self,
         parameters: NDArray[np.float32],
-        state: WorkerState,
+        state: RuleState,
         delta: NDArray[np.float32],
         staleness: int,
         parallel: bool,

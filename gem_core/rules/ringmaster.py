@@ -23,7 +23,7 @@ from gem_core.rules.kernel import Kernel
 __all__ = ["Ringmaster"]
 
 
-def _update(theta, snapshot, delta, factor):  # type: ignore[no-untyped-def]
+def _ringmaster_update(theta, snapshot, delta, factor):  # type: ignore[no-untyped-def]
     is_fresh = factor != np.float32(0)
     theta = theta + delta if is_fresh else theta  # keeps -0
     return theta, theta, delta if is_fresh else np.float32(0), factor
@@ -33,7 +33,7 @@ class Ringmaster(UpdateRule):
     """Rule `ringmaster`: theta += delta while the delay is below R."""
 
     name = "ringmaster"
-    kernel = Kernel(_update)
+    kernel = Kernel(_ringmaster_update)
     known_settings = (
         Setting("threshold", 16, 1, 1e6, "R: a delta with so many updates since its snapshot is dropped", whole=True),
     )

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from gemps.limits import FIELDS, FIELDS_BYTES, FIRST_MESSAGE_BYTES
 from gemps.v1 import transfer_pb2
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -22,13 +23,6 @@ _OFFSET, _DATA = 1, 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-# 2 MiB of empty fields would take seconds.
-MAX_FIELDS = 1000
-# commit.proto: larger payloads wait for proceed.
-WHOLE_BYTES = 64 << 10
-# A whole message with such a payload.
-SMALL_BYTES = WHOLE_BYTES + (16 << 10)
-MAX_FIELDS_BYTES = 8192
 
 
 class FramingError(ValueError):
@@ -109,12 +103,12 @@ def _first_chunk_head(field: int, size: int) -> bytes:
     return _chunk_head(field, 0, size)
 
 
-def take_apart(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[AnyMessage, int, Buffer | None]:
+def split_message(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[AnyMessage, int, Buffer | None]:
     """Return the parsed fields (maybe with the chunk), chunk offset and chunk data or None.
 
-    Raises FramingError as `split_chunk` does, or if other fields exceed MAX_FIELDS_BYTES.
+    Raises FramingError as `split_chunk` does, or if other fields exceed FIELDS_BYTES.
     """
-    if len(message) <= SMALL_BYTES:
+    if len(message) <= FIRST_MESSAGE_BYTES:
         # Eight times faster than `split_chunk`, which judges repeated, unknown or unusually encoded fields (the size
         # differs).
         try:
@@ -148,7 +142,7 @@ def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | N
 def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
     """Return serialised other fields and a view of submessage `field` or None.
 
-    Raises FramingError for malformed bytes, a repeated `field` or more than MAX_FIELDS fields.
+    Raises FramingError for malformed bytes, a repeated `field` or more than FIELDS fields.
     """
     view = memoryview(message)
     end = len(message)
@@ -206,7 +200,7 @@ def message_head(begin: memoryview, size: int, field: int) -> tuple[bytes, int, 
 def count_fields(message: Buffer, path: tuple[int, ...], limit: int) -> int:
     """Count the field at `path` (outermost first), stopping above `limit`, without parsing messages.
 
-    Raises FramingError for malformed bytes or more than MAX_FIELDS other fields.
+    Raises FramingError for malformed bytes or more than FIELDS other fields.
     """
     return _count(message, 0, len(message), path, limit)
 
@@ -254,13 +248,13 @@ def _chunk(message: memoryview) -> tuple[int, memoryview]:
 
 
 def _check_fields_bytes(kind: type[Message], size: int) -> None:
-    if size > MAX_FIELDS_BYTES:
-        raise FramingError(f"{size} bytes of {kind.DESCRIPTOR.name} besides its chunk, more than {MAX_FIELDS_BYTES}")
+    if size > FIELDS_BYTES:
+        raise FramingError(f"{size} bytes of {kind.DESCRIPTOR.name} besides its chunk, more than {FIELDS_BYTES}")
 
 
 def _check_fields(number: int) -> None:
-    if number > MAX_FIELDS:
-        raise FramingError(f"more than {MAX_FIELDS} fields")
+    if number > FIELDS:
+        raise FramingError(f"more than {FIELDS} fields")
 
 
 def _tag(message: Buffer, position: int, end: int) -> tuple[int, int, int]:

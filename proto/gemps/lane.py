@@ -11,7 +11,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gemps.framing import SMALL_BYTES
+from gemps.limits import END_BYTES, FIRST_MESSAGE_BYTES, HELLO_BYTES, MESSAGE_BYTES
 
 MAGIC = b"gemps-lane"
 VERSION = 1
@@ -58,12 +58,8 @@ class Rule(NamedTuple):
 
 Table = Mapping[State, Mapping[int, Rule]]
 
-HELLO_BYTES = 4096
-MESSAGE_BYTES = (2 << 20) + (64 << 10)
-# A commit's first MESSAGE.
-FIRST_MESSAGE_BYTES = SMALL_BYTES
 _CANCEL = Rule(State.CLOSED)
-_END = Rule(State.CLOSED, 0, 8192)
+_END = Rule(State.CLOSED, 0, END_BYTES)
 FROM_WORKER: Table = MappingProxyType(
     {
         State.HELLO: {Kind.HELLO: Rule(State.HELLO, 1, HELLO_BYTES)},

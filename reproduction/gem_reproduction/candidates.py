@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import UpdateRule, WorkerState
+from gem_core import RuleState, UpdateRule
 from gem_core.rules import Setting, Statistics
 
 _MU = Setting("momentum", 0.9, 0.0, 0.9999, "mu of each worker's moment")
@@ -42,7 +42,7 @@ class _Moments(UpdateRule):
     def _commit(
         self,
         parameters: NDArray[np.float32],
-        state: WorkerState,
+        state: RuleState,
         delta: NDArray[np.float32],
         staleness: int,
         parallel: bool,

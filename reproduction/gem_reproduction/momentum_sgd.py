@@ -10,7 +10,7 @@ from gem_simulator.evaluation import Evaluation
 from gem_simulator.settings import SimulationSettings
 from gem_simulator.workload import torch_as_it_was
 from gem_worker.models import create_model
-from gem_worker.scoring import score
+from gem_worker.score import score
 from gem_worker.seeds import dropout_seed
 from gem_worker.tasks import Task, batch_numbers
 from torch import nn

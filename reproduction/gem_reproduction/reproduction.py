@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.errors import ReproductionError
-from gem_reproduction.executing import execute
+from gem_reproduction.executor import execute
 from gem_reproduction.figures import Figure, Group, Verdict
 from gem_reproduction.outcomes import Outcome
 from gem_reproduction.runs import Run, Scope
@@ -20,7 +20,7 @@ RESULTS = "results.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FigureResult:
     """A figure's verdicts and picture."""
 
     figure: Figure
@@ -41,7 +41,7 @@ def reproduce(
     folder: Path,
     jobs: int,
     on_done: Callable[[Run, Outcome, bool], None] = lambda run, outcome, new: None,
-) -> list[Finding]:
+) -> list[FigureResult]:
     """Run, judge, draw and write `results.json`.
 
     Runs in `folder` are reused. Raises ReproductionError, or ImportError without matplotlib.
@@ -57,15 +57,15 @@ def reproduce(
     return findings
 
 
-def _find(figure: Figure, scope: Scope, outcomes: Mapping[str, Outcome], folder: Path) -> Finding:
+def _find(figure: Figure, scope: Scope, outcomes: Mapping[str, Outcome], folder: Path) -> FigureResult:
     declared = figure.runs(scope)
     found = {name: Group([outcomes[run.key()] for run in seeds]) for name, seeds in declared.items()}
     picture = folder / f"{figure.name}.png"
-    drawing.picture(figure, scope, found, picture)
-    return Finding(figure, figure.judge(found), sum(len(seeds) for seeds in declared.values()), picture)
+    pictures.picture(figure, scope, found, picture)
+    return FigureResult(figure, figure.judge(found), sum(len(seeds) for seeds in declared.values()), picture)
 
 
-def results(findings: Sequence[Finding], scope: Scope) -> dict[str, Any]:
+def results(findings: Sequence[FigureResult], scope: Scope) -> dict[str, Any]:
     """Return JSON values; inf becomes null, NaN is omitted."""
     return {
         "gemps": version("gemps"),

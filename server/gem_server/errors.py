@@ -55,7 +55,7 @@ class Reason(Enum):
         return self.value[0]
 
 
-class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error of this program
+class RefusedError(Exception):
     """A call was refused and changed nothing.
 
     `retry_after`: seconds until the identical call may succeed; None: do not retry it unchanged.
@@ -75,9 +75,9 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         self.retry_after = retry_after
         self.metadata = metadata
 
-    def again(self) -> "Refusal":
+    def again(self) -> "RefusedError":
         """Return a copy to raise: tracebacks keep frames alive."""
-        return Refusal(self.reason, self.message, retry_after=self.retry_after, metadata=self.metadata)
+        return RefusedError(self.reason, self.message, retry_after=self.retry_after, metadata=self.metadata)
 
 
 class StartupError(Exception):

@@ -1,4 +1,4 @@
-"""The server process from start to exit: times of the run, fatal errors, idle runs, garbage of ended sessions."""
+"""When a server ends by itself: times of the run, fatal errors; also idle runs, garbage of ended sessions."""
 
 import asyncio
 import contextlib

@@ -10,15 +10,15 @@ from typing import Any
 
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpointer import Checkpointer
-from gem_server.durability.files import Files, StorageFailure
+from gem_server.durability.files import Files, StorageError
 from gem_server.durability.journal import LogJournal
 from gem_server.durability.lock import DirectoryLock
 from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
 from gem_server.errors import StartupError
-from gem_server.flow.applying import Applier
+from gem_server.flow.applier import Applier
 from gem_server.flow.journal import Journal, NoJournal
-from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW
+from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Ledger
@@ -44,7 +44,7 @@ class Persistence:
         run: Run,
         workers: Workers,
         ledger: Ledger,
-        on_failure: Callable[[StorageFailure], None],
+        on_failure: Callable[[StorageError], None],
     ) -> None:
         self._settings = settings
         self._files = files
@@ -81,7 +81,7 @@ class Persistence:
         data_dir = self._settings.data_dir
         if data_dir is None:
             return
-        self._take(data_dir)
+        self._lock_data_dir(data_dir)
         if not self._settings.resume:
             if (data_dir / checkpoint.LATEST).exists():
                 raise StartupError(
@@ -135,9 +135,9 @@ class Persistence:
             self.checkpointer.soon()
 
     @property
-    def all_is_synced(self) -> Callable[[], Awaitable[None]] | None:
+    def wait_durable(self) -> Callable[[], Awaitable[None]] | None:
         """Waits until the current state is durable."""
-        return self._all_is_synced if self.log is not None else None
+        return self._wait_durable if self.log is not None else None
 
     @property
     def first_is_written(self) -> Callable[[], Awaitable[None]] | None:
@@ -152,7 +152,7 @@ class Persistence:
             await self.log.close()
 
     async def write_last(self) -> None:
-        """Write the final checkpoint, if needed. Raises OSError, StorageFailure."""
+        """Write the final checkpoint, if needed. Raises OSError, StorageError."""
         writer = self.checkpointer
         if writer is None or self._central.layout is None:
             return
@@ -177,7 +177,7 @@ class Persistence:
             on_failure=self._on_failure,
         )
 
-    def _take(self, data_dir: Path) -> None:
+    def _lock_data_dir(self, data_dir: Path) -> None:
         try:
             missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
             data_dir.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class Persistence:
             raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
 
     def _describe(self) -> dict[str, Any]:
-        return run_record.describe(self._run, self._workers, self._ledger, self._settings.seed)
+        return run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed)
 
     def _says_all(self, place: Path) -> bool:
         """Whether this checkpoint of the current version is complete, without a log after it."""
@@ -207,9 +207,9 @@ class Persistence:
             raise StartupError(
                 f"there is no room in {data_dir} to begin with ({error.strerror}): free some; nothing is lost"
             ) from error
-        except StorageFailure as error:
+        except StorageError as error:
             raise StartupError(f"{error}: check the disk") from error
 
-    async def _all_is_synced(self) -> None:
+    async def _wait_durable(self) -> None:
         if self.log is not None:
             await self.log.until(self._central.clock)

@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 
-from gem_server.durability.files import Files, StorageFailure
+from gem_server.durability.files import Files, StorageError
 from gem_server.errors import StartupError
 from gem_server.lifecycle import freeze_garbage
 from gem_server.process_memory import keep_what_messages_used
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT_START = 0, 1, 2
 
 
-def serve(settings: ServerSettings) -> int:
+def run_server(settings: ServerSettings) -> int:
     """Run a server until its end; return the exit code: 0 clean, 1 failure, 2 cannot start.
 
     SIGTERM and SIGINT drain it: complete commits are applied, a checkpoint is written.
     """
     keep_what_messages_used()
-    _take_descriptors()
+    _raise_descriptor_limit()
     try:
         return asyncio.run(run(settings))
     except StartupError as error:
@@ -32,7 +32,7 @@ def serve(settings: ServerSettings) -> int:
         return EXIT_CANNOT_START
 
 
-def _take_descriptors() -> None:
+def _raise_descriptor_limit() -> None:
     """A worker uses two descriptors; with shared memory, up to nine."""
     try:
         import resource
@@ -71,7 +71,7 @@ async def run(settings: ServerSettings, files: Files | None = None) -> int:
     stopping.cancel()
     try:
         await server.stop()
-    except (OSError, StorageFailure) as error:
+    except (OSError, StorageError) as error:
         logger.critical("the last checkpoint could not be written: %s", error)
         code = EXIT_FAILED
     return code

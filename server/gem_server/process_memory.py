@@ -9,8 +9,8 @@ import psutil
 
 DEFAULT_SHARE = 0.8
 # mallopt parameters (glibc's malloc.h). MAPPED_FROM is larger than gRPC messages, smaller than large models' vectors,
-# which are unmapped when freed. KEPT covers messages in flight.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# which are unmapped when freed. KEPT covers messages in flight; each arena would keep as much for its threads.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 MAPPED_FROM, KEPT = 8 << 20, 16 << 20
 
 
@@ -34,6 +34,8 @@ def keep_what_messages_used() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM)
         mallopt(_M_TRIM_THRESHOLD, KEPT)
+        if "MALLOC_ARENA_MAX" not in os.environ:
+            mallopt(_M_ARENA_MAX, 1)
 
 
 def default_limit() -> int:

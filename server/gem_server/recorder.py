@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gem_core import Statistics, UpdateRule
 from gem_server.errors import StartupError
-from gem_server.flow.observer import Observer
+from gem_server.flow.observer import CommitObserver
 from gem_server.flow.requests import CommitRequest
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
@@ -34,7 +34,7 @@ RECORDED_SETTINGS = frozenset(
 logger = logging.getLogger(__name__)
 
 
-class Recorder(Observer):
+class Recorder(CommitObserver):
     """The trace of one process. Event loop thread only."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
@@ -95,7 +95,7 @@ class Recorder(Observer):
 
     def joined(self, session: Session) -> None:
         """Record the start of a session."""
-        worker, joining = session.worker, session.joining
+        worker, join_info = session.worker, session.join_info
         self._append(
             {
                 "event": "joined",
@@ -103,11 +103,11 @@ class Recorder(Observer):
                 "worker": worker.name,
                 "rank": worker.rank,
                 "host_rank": worker.host_rank,
-                "agent": joining.agent,
-                "device": joining.device,
-                "delta_wire_type": joining.delta_wire_type.name,
-                "parameter_wire_type": joining.parameter_wire_type.name,
-                "overlap": joining.overlap,
+                "agent": join_info.agent,
+                "device": join_info.device,
+                "delta_wire_type": join_info.delta_wire_type.name,
+                "parameter_wire_type": join_info.parameter_wire_type.name,
+                "overlap": join_info.overlap,
             }
         )
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gem_core import RuleError, ThreadingError, UpdateRule, checked_copy, create_rule, wire_kernels
 from gem_core.threads import configure_threads
-from gem_server.durability.files import Files, StorageFailure
-from gem_server.errors import Reason, Refusal, StartupError
-from gem_server.flow.applying import Applier
-from gem_server.flow.committing import Committing
-from gem_server.flow.initializing import Initializing
-from gem_server.flow.observer import NoObserver
-from gem_server.flow.pulling import Pulling
+from gem_server.durability.files import Files, StorageError
+from gem_server.errors import Reason, RefusedError, StartupError
+from gem_server.flow.applier import Applier
+from gem_server.flow.commit_service import CommitService
+from gem_server.flow.initialize_service import InitializeService
+from gem_server.flow.observer import NoCommitObserver
+from gem_server.flow.pull_service import PullService
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
-from gem_server.flow.staging import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
+from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns, TraceTurns, Turns
 from gem_server.lifecycle import DelayedCollection, FatalError, IdleWarning, RunTimes, reason_to_exit
 from gem_server.persistence import Persistence
@@ -27,16 +27,16 @@ from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
 from gem_server.security import protection
 from gem_server.service import handlers, messages
-from gem_server.service.answering import Answering, Gate
-from gem_server.service.commit_stream import CommitStream
-from gem_server.service.history import History
-from gem_server.service.initialize_stream import InitializeStream
+from gem_server.service.call_context import CallContexts, ReadinessGate
+from gem_server.service.commit_handler import CommitHandler
+from gem_server.service.history_handler import HistoryHandler
+from gem_server.service.initialize_handler import InitializeHandler
 from gem_server.service.lane_port import LanePort
 from gem_server.service.layouts import Layouts
 from gem_server.service.listener import Listener
-from gem_server.service.membership import Membership, Ports
+from gem_server.service.membership_handler import MembershipHandler, Ports
 from gem_server.service.operations import Operations
-from gem_server.service.pull_stream import PullStream
+from gem_server.service.pull_handler import PullHandler
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
@@ -122,7 +122,7 @@ class Server:
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
         self._kernel_thread = ThreadPoolExecutor(1, "gem-kernel")
         # The kernels need the other half.
-        copies = min(self.staging.capacity, max(1, len(os.sched_getaffinity(0)) // 2))
+        copies = min(self.staging.capacity, max(1, _usable_cores() // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
         self.telemetry = Telemetry(
             self.rule, monotonic, self.times.run_seconds, self._measure, is_wanted=settings.telemetry
@@ -139,10 +139,10 @@ class Server:
             stall_timeout=settings.stall_timeout,
             telemetry=self.telemetry,
             journal=self.persistence.journal,
-            observer=self._recorder or NoObserver(),
+            observer=self._recorder or NoCommitObserver(),
         )
         self.persistence.attach(self.applier)
-        self.gate = Gate()
+        self.gate = ReadinessGate()
         guard = protection.protect(settings)
         self._listener = Listener(guard)
         path = settings.shared_memory_socket
@@ -152,7 +152,7 @@ class Server:
             if path
             else None
         )
-        self._answering = Answering(self.gate, self.sessions, monotonic, self.persistence.all_is_synced, guard.access)
+        self._contexts = CallContexts(self.gate, self.sessions, monotonic, self.persistence.wait_durable, guard.access)
         self._ports = Ports()
         self._decoding_thread = ThreadPoolExecutor(1, "gem-decode")
         self._layouts = Layouts(self._decoding_thread)
@@ -160,7 +160,9 @@ class Server:
         self._lane_port = LanePort(self._commits.serve_lane, self.central.incarnation, guard.certificates)
         self._run_settings = messages.run_settings_to(settings, self.rule)
         self._status = self._make_status()
-        self._history = History(self._answering, self.telemetry, self.evaluations, lambda: self.central.incarnation)
+        self._history = HistoryHandler(
+            self._contexts, self.telemetry, self.evaluations, lambda: self.central.incarnation
+        )
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._web: WebServer | None = None
         self._fatal = FatalError()
@@ -174,6 +176,21 @@ class Server:
         return self._ports.ordinary
 
     @property
+    def ports(self) -> Ports:
+        """Ports announced to workers."""
+        return self._ports
+
+    @property
+    def lane(self) -> LanePort:
+        """The lane's port, open or not."""
+        return self._lane_port
+
+    @property
+    def status_watchers(self) -> int:
+        """Number of WatchStatus calls."""
+        return self._status.watchers
+
+    @property
     def web_urls(self) -> dict[str, str]:
         """URLs of the web pages, by flag."""
         return {} if self._web is None else dict(self._web.urls)
@@ -185,7 +202,7 @@ class Server:
             self._ready_file.prepare()
         try:
             self._ports.ordinary = await self._listener.open(
-                settings.bind, self._answering.first_messages, self._service(), settings.reflection
+                settings.bind, self._contexts.first_messages, self.service(), settings.reflection
             )
             if settings.lane_port != -1:
                 self._ports.lane = self._open_lane()
@@ -218,7 +235,7 @@ class Server:
         self._tasks.append(asyncio.create_task(self.persistence.write_whenever_due()))
         self._listen_to_changes()
         self.gate.ready = True
-        self._listener.tell_health(serving=True)
+        self._listener.set_health(serving=True)
         if self._ready_file is not None:
             self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
         if (warning := protection.warning(settings)) is not None:
@@ -257,8 +274,10 @@ class Server:
         self.gate.draining = True
         if self._ready_file is not None:
             self._ready_file.withdraw()
-        self._listener.tell_health(serving=False)
-        refusal = Refusal(Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0)
+        self._listener.set_health(serving=False)
+        refusal = RefusedError(
+            Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0
+        )
         self.staging.refuse_waiting(refusal, tuple(Purpose))
         self.staging.end_uploads(refusal)
         for task in self._tasks:
@@ -277,7 +296,7 @@ class Server:
         if self._memory_socket is not None:
             await self._memory_socket.close()
         self._collection.cancel()
-        self._answering.end_idle(refusal)
+        self._contexts.end_idle(refusal)
         grace = None if broken else STOP_GRACE_SECONDS
         await asyncio.gather(self._lane_port.close(grace), self._listener.close(grace))
         try:
@@ -305,7 +324,7 @@ class Server:
         if settings.lane_port is not None or settings.bind.endswith(":0") or port > MAX_PORT:
             return self._lane_port.open(settings.host, settings.lane_port or 0)
         try:
-            return self._lane_port.open(settings.host, port)
+            return self._lane_port.open(settings.host, port, only_if_free=True)
         except StartupError:
             free = self._lane_port.open(settings.host, 0)
             logger.warning("port %d is taken, so the lane is at %d: choose one with --lane-port", port, free)
@@ -313,7 +332,7 @@ class Server:
 
     async def _open_web(self) -> None:
         if self.settings.dashboard or self.settings.metrics:
-            from gem_server.web.opening import open_web  # imports aiohttp
+            from gem_server.web.listeners import open_web  # imports aiohttp
 
             has_factors = self.rule.has_factors
             self._web = await open_web(self.settings, self._status, self._history, has_factors=has_factors)
@@ -348,10 +367,10 @@ class Server:
             self.times.run_seconds,
             self.times.uptime,
         )
-        return Status(self._answering, observed, monotonic)
+        return Status(self._contexts, observed, monotonic)
 
-    def _make_commit_stream(self) -> CommitStream:
-        committing = Committing(
+    def _make_commit_stream(self) -> CommitHandler:
+        commit_service = CommitService(
             central=self.central,
             run=self.run,
             sessions=self.sessions,
@@ -361,24 +380,25 @@ class Server:
             copy_threads=self._copy_threads,
             journal=self.persistence.journal,
         )
-        return CommitStream(self._answering, committing, self.settings.chunk_bytes)
+        return CommitHandler(self._contexts, commit_service, self.settings.chunk_bytes)
 
-    def _service(self) -> handlers.Service:
-        answering, persistence, chunk_bytes = self._answering, self.persistence, self.settings.chunk_bytes
-        initializing = Initializing(
+    def service(self) -> handlers.Service:
+        """Return handlers of all calls."""
+        contexts, persistence, chunk_bytes = self._contexts, self.persistence, self.settings.chunk_bytes
+        initialize_service = InitializeService(
             central=self.central,
             sessions=self.sessions,
             staging=self.staging,
             applier=self.applier,
             stored=persistence.first_is_written,
         )
-        pulling = Pulling(
+        pull_service = PullService(
             central=self.central, sessions=self.sessions, applier=self.applier, journal=persistence.journal
         )
         return handlers.handlers(
-            answering.first_messages,
-            Membership(
-                answering,
+            contexts.first_messages,
+            MembershipHandler(
+                contexts,
                 self.sessions,
                 self.run,
                 self.central,
@@ -390,13 +410,13 @@ class Server:
                 self.rule,
                 self._layouts,
             ),
-            InitializeStream(answering, initializing, self.central),
-            PullStream(answering, pulling, self.central, self.run, chunk_bytes),
+            InitializeHandler(contexts, initialize_service, self.central),
+            PullHandler(contexts, pull_service, self.central, self.run, chunk_bytes),
             self._commits,
             self._status,
             self._history,
             Operations(
-                answering,
+                contexts,
                 self.run,
                 self.central,
                 self.evaluations,
@@ -408,17 +428,17 @@ class Server:
     def _listen_to_changes(self) -> None:
         """Subscribe to changes."""
 
-        def look_again(_: object = None) -> None:
+        def wake_waiters(_: object = None) -> None:
             self.queue.sessions_changed()
             self.staging.dispatch()
 
         def session_joined(session: Session) -> None:
             self.times.last_join = session.joined_at
-            look_again()
+            wake_waiters()
 
         def session_ended(session: Session) -> None:
             self.sessions.consider_finish()
-            look_again()
+            wake_waiters()
             self._collection.schedule()
 
         def run_changed() -> None:
@@ -428,7 +448,7 @@ class Server:
                 logger.info("training starts, workers joined: %d", count, extra={"event": "training", "workers": count})
             elif self.run.state is RunState.FINISHED:
                 self._run_finished()
-            look_again()
+            wake_waiters()
 
         self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
@@ -457,7 +477,7 @@ class Server:
         about = {"event": "finished", "reason": because, "clock": self.central.clock}
         logger.info("finished: %s%s", because, stays, extra=about)
         self.staging.refuse_waiting(
-            Refusal(Reason.RUN_FINISHED, f"the run is finished ({self.run.finished_because}): leave, and exit 0"),
+            RefusedError(Reason.RUN_FINISHED, f"the run is finished ({self.run.finished_because}): leave, and exit 0"),
             (Purpose.COMMIT,),
         )
 
@@ -497,7 +517,7 @@ class Server:
             grace=self.settings.exit_grace,
         )
 
-    def _on_failed_disk(self, failure: StorageFailure) -> None:
+    def _on_failed_disk(self, failure: StorageError) -> None:
         """Stop; acknowledge nothing more."""
         if not self._fatal:
             logger.critical("%s: the server stops, because it could not keep what it promises; check the disk", failure)
@@ -543,3 +563,7 @@ def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -
             f"begin with as many (--min-workers {order.workers}; gemps train: --workers {order.workers})"
         )
     return TraceTurns(live, order, str(path))
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS, Windows

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Statistics, UpdateRule, WorkerState
+from gem_core import RuleState, Statistics, UpdateRule
 from gem_simulator.events import Event, Kind
 from gem_simulator.exchanges import Exchange
 from gem_simulator.workload import Delta, Hand, Workload
 
 # Read-only observer of theta, worker state and delta.
-BeforeRule = Callable[[NDArray[np.float32], WorkerState, NDArray[np.float32]], None]
+BeforeRule = Callable[[NDArray[np.float32], RuleState, NDArray[np.float32]], None]
 
 
-def look_away(parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
+def ignore_delta(parameters: NDArray[np.float32], state: RuleState, delta: NDArray[np.float32]) -> None:
     """Do nothing."""
 
 
@@ -72,7 +72,7 @@ class Cluster:
         exchange: type[Exchange],
         eta: float,
         on_delta: Callable[[int, Delta], None] = lambda rank, delta: None,
-        before_rule: BeforeRule = look_away,
+        before_rule: BeforeRule = ignore_delta,
     ) -> None:
         self._workload = workload
         self._rule = rule
@@ -85,8 +85,8 @@ class Cluster:
         self._hands: dict[int, Hand] = {}
         self._workers: dict[int, _Worker] = {}
 
-    def take(self, event: Event) -> Commit | None:
-        """Apply an event; return its commit. Raises Diverged."""
+    def apply(self, event: Event) -> Commit | None:
+        """Apply an event; return its commit. Raises DivergedError."""
         if event.kind is Kind.JOINED:
             self._hands[event.rank] = self._workload.hand(event.rank)
         elif event.kind is Kind.PULLED:

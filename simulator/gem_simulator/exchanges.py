@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Statistics, UpdateRule, WorkerState
+from gem_core import RuleState, Statistics, UpdateRule
 from gem_simulator.events import Kind
 
 
@@ -31,7 +31,7 @@ class Exchange(ABC):
 
     def __init__(self, rule: UpdateRule, parameters: NDArray[np.float32]) -> None:
         self._rule = rule
-        self.state: WorkerState = rule.new_worker(parameters)
+        self.state: RuleState = rule.new_worker(parameters)
 
     @abstractmethod
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics | None:

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gem_worker.errors import Diverged
+from gem_worker.errors import DivergedError
 from gem_worker.tasks import Task, create_task
 from gem_worker.wire_names import WIRE_TYPES
 
 from gem_core import UpdateRule, create_rule
-from gem_simulator.cluster import BeforeRule, Cluster, Commit, look_away
+from gem_simulator.cluster import BeforeRule, Cluster, Commit, ignore_delta
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 from gem_simulator.evaluation import Evaluation
 from gem_simulator.events import Event
 from gem_simulator.exchanges import EXCHANGES, ServiceExchange
 from gem_simulator.recorded import Recorded
-from gem_simulator.recording import TraceRecorder
 from gem_simulator.results import History, SimulationResult, peak_memory
 from gem_simulator.settings import SimulationSettings
-from gem_simulator.timeline import Timing, timeline
+from gem_simulator.timeline import TimelineSettings, timeline
+from gem_simulator.trace_recorder import TraceRecorder
 from gem_simulator.workload import Delta, Workload, torch_as_it_was
 from gem_trace.format import digest
 
@@ -36,7 +36,7 @@ def simulate(
     task: Task | None = None,
     record: Path | None = None,
     on_commit: Callable[[Commit], None] = lambda commit: None,
-    before_rule: BeforeRule = look_away,
+    before_rule: BeforeRule = ignore_delta,
 ) -> SimulationResult:
     """Simulate a run.
 
@@ -65,14 +65,16 @@ def simulate(
         )
         recorder = TraceRecorder(record) if record is not None else None
         exchange = EXCHANGES[settings.exchange]
-        cluster = Cluster(workload, rule, exchange, settings.eta, recorder.look if recorder else _ignore, before_rule)
+        cluster = Cluster(
+            workload, rule, exchange, settings.eta, recorder.keep_delta if recorder else _ignore, before_rule
+        )
         try:
             if recorder is not None:
-                recorder.start(rule, _as_a_server_has_them(settings), cluster, workload.layout.describe(), wires)
+                recorder.write_header(rule, _as_a_server_has_them(settings), cluster, workload.layout.describe(), wires)
             run = _Run(task, workload, cluster, settings.evaluate_every, recorder, on_commit)
-            run.follow(timeline(_timing(settings, rule.worker_step.local_steps)))
+            run.apply_events(timeline(_timing(settings, rule.worker_step.local_steps)))
             if recorder is not None:
-                recorder.end(cluster)
+                recorder.write_end(cluster)
         finally:
             if recorder is not None:
                 recorder.close()
@@ -80,7 +82,7 @@ def simulate(
         return run.result(used | {"rule": rule.name, "rule_settings": dict(rule.settings)})
 
 
-def follow(
+def replay_recording(
     recorded: Recorded,
     *,
     task: Task,
@@ -106,14 +108,14 @@ def follow(
         if difference is not None:
             raise SimulationError(f"{recorded.path} is of another model: {difference}; name its --task and --model")
         compare = _Comparison(recorded)
-        cluster = Cluster(workload, rule, ServiceExchange, recorded.eta, compare.look)
+        cluster = Cluster(workload, rule, ServiceExchange, recorded.eta, compare.compare)
         if cluster.parameters.tobytes() != recorded.parameters.tobytes():
             raise SimulationError(
                 f"{recorded.path} begins with other parameters than the model has at seed {recorded.seed}: it was not "
                 "trained by gemps work from the start, or with another version of torch"
             )
         run = _Run(task, workload, cluster, 0, None, on_commit)
-        run.follow(recorded.events())
+        run.apply_events(recorded.events())
         used: dict[str, Any] = {"trace": str(recorded.path), "rule": rule.name, "rule_settings": dict(rule.settings)}
         used |= {"eta": recorded.eta, "seed": recorded.seed, "model": model or task.default_model}
         result = run.result(used | {"task": task.name, "batch_size": recorded.batch_size})
@@ -133,7 +135,7 @@ class _Comparison:
         self._payloads = recorded.payloads()
         self._clock = 1
 
-    def look(self, rank: int, delta: Delta) -> None:
+    def compare(self, rank: int, delta: Delta) -> None:
         """Check the next delta."""
         self._clock += 1
         recorded = next(self._payloads)
@@ -172,16 +174,16 @@ class _Run:
         self._evaluations: list[Evaluation] = []
         self._diverged = False
 
-    def follow(self, events: Iterable[Event]) -> None:
+    def apply_events(self, events: Iterable[Event]) -> None:
         """Apply events until divergence."""
         for event in events:
             try:
-                commit = self._cluster.take(event)
-            except Diverged:
+                commit = self._cluster.apply(event)
+            except DivergedError:
                 self._diverged = True
                 return
             if self._recorder is not None:
-                self._recorder.take(event, commit)
+                self._recorder.record_event(event, commit)
             if commit is not None:
                 self._history.add(commit)
                 self._on_commit(commit)
@@ -219,9 +221,9 @@ def _ignore(rank: int, delta: Delta) -> None:
     """Ignore the delta."""
 
 
-def _timing(settings: SimulationSettings, gradients: int) -> Timing:
+def _timing(settings: SimulationSettings, gradients: int) -> TimelineSettings:
     exchange = EXCHANGES[settings.exchange]
-    return Timing(
+    return TimelineSettings(
         workers=settings.workers,
         compute=Durations(settings.compute_time),
         gradients=gradients,

@@ -13,7 +13,7 @@ from gem_simulator.events import Event, Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TimelineSettings:
     """Input of the virtual clock.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Worker:
     steps: int = 0
 
 
-def timeline(timing: Timing) -> Iterator[Event]:
+def timeline(timing: TimelineSettings) -> Iterator[Event]:
     """Yield a run's events in order."""
     server = _RoundRobin() if timing.round_robin else _Fifo()
     people = _People(timing, server)
@@ -65,7 +65,7 @@ def timeline(timing: Timing) -> Iterator[Event]:
             yield from people.come_and_go(people.next_at)
             continue
         yield from people.come_and_go(max(free_at, server.next_arrival()))
-        worker = server.take()
+        worker = server.pop()
         if worker.arrives > worker.dies:
             continue
         begins = max(free_at, worker.arrives)
@@ -92,7 +92,7 @@ def timeline(timing: Timing) -> Iterator[Event]:
 class _People:
     """Joins and deaths."""
 
-    def __init__(self, timing: Timing, server: "_Fifo | _RoundRobin") -> None:
+    def __init__(self, timing: TimelineSettings, server: "_Fifo | _RoundRobin") -> None:
         self._timing = timing
         self._server = server
         self._here: set[int] = set()
@@ -133,7 +133,7 @@ class _People:
             yield from self.leave(rank, at)
 
 
-def _go_on(worker: _Worker, timing: Timing, served_at: float) -> None:
+def _go_on(worker: _Worker, timing: TimelineSettings, served_at: float) -> None:
     """Schedule the worker's next request."""
     answered = served_at + timing.network
     if worker.next is Kind.FETCHED:  # rescaling takes no time
@@ -161,7 +161,7 @@ class _Fifo:
         heapq.heappush(self._requests, (worker.arrives, self._count, worker))
         self._count += 1
 
-    def take(self) -> _Worker:
+    def pop(self) -> _Worker:
         return heapq.heappop(self._requests)[2]
 
 
@@ -181,7 +181,7 @@ class _RoundRobin:
     def put(self, worker: _Worker) -> None:
         self._ring[worker.rank] = worker
 
-    def take(self) -> _Worker:
+    def pop(self) -> _Worker:
         worker = self._next()
         self._turn = worker.rank + 1
         return self._ring.pop(worker.rank)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, Diverged
+from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError
 from gem_worker.flat_model import FlatModel
 from gem_worker.local_steps import LocalSteps
 from gem_worker.models import create_model
-from gem_worker.scoring import score
+from gem_worker.score import score
 from gem_worker.seeds import dropout_seed
 from gem_worker.tasks import Samples, Task, batch_numbers
 from gem_worker.transfer import Transfer
@@ -102,7 +102,8 @@ class Workload:
     def step(self, hand: Hand, parameters: NDArray[np.float32], buffers: bytes, eta: float) -> tuple[Delta, int]:
         """Run one step; return its commit and the steps skipped before.
 
-        `parameters`: s_w, rounded here to the wire type. Raises Diverged after 100 consecutive non-finite gradients.
+        `parameters`: s_w, rounded here to the wire type. Raises DivergedError after
+        100 consecutive non-finite gradients.
         """
         torch.set_num_threads(1)  # Numba shares OpenMP with torch and resets its thread count
         self._install(parameters, buffers)
@@ -110,7 +111,7 @@ class Workload:
             self.model.train()
         for skipped in range(MAX_SKIPPED_IN_A_ROW):
             samples, loss = self._backward(hand)
-            while not self._local.take(eta):
+            while not self._local.accumulate(eta):
                 more, loss = self._backward(hand)
                 samples += more
             staged = self._transfer.stage(eta, loss)
@@ -118,7 +119,7 @@ class Workload:
             if staged.usable:
                 return Delta(self._received(), self._sent_buffers(), staged.loss, samples), skipped
             self._install(parameters, buffers)
-        raise Diverged(f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
+        raise DivergedError(f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
 
     def _backward(self, hand: Hand) -> tuple[int, torch.Tensor]:
         """Compute a gradient; return batch size and loss."""
@@ -136,7 +137,7 @@ class Workload:
         torch.set_num_threads(1)
         self._flat.write_parameters(torch.from_numpy(parameters))
         if buffers:
-            self._flat.buffer_bytes.copy_(torch.frombuffer(bytearray(buffers), dtype=torch.uint8))
+            self._flat.write_buffers(torch.frombuffer(bytearray(buffers), dtype=torch.uint8))
         return score(self.model, samples, _CPU)
 
     def _install(self, parameters: NDArray[np.float32], buffers: bytes) -> None:

@@ -24,7 +24,9 @@ def status(*, telemetry: bool = True, **fields: Any) -> dict[str, Any]:
         **fields,
     )
     for rank, name in enumerate(("one", EVIL)):
-        worker = seen.workers.add(name=name, rank=rank, device="cpu", commits=60 - 30 * rank, loss=0.5)
+        worker = seen.workers.add(
+            name=name, rank=rank, device="cpu", commits=60 - 30 * rank, loss=0.5, samples=32 * (60 - 30 * rank)
+        )
         worker.state = status_pb2.WORKER_STATE_FINISHED
         worker.condition = status_pb2.WORKER_CONDITION_WELL if rank else status_pb2.WORKER_CONDITION_GONE
     if telemetry:

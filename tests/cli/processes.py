@@ -7,13 +7,14 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.waiting import eventually
 
 PATIENCE = 120.0  # seconds: compiling kernels and importing torch on a busy machine; nothing is measured by it
 
@@ -26,6 +27,12 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "gem_cli", *arguments]
+
+
+def command_without(packages: Iterable[str], *arguments: str) -> list[str]:
+    """The command in an environment whose imports of these packages fail."""
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({[*packages]})); from gem_cli.main import main; main()"
+    return [sys.executable, "-c", blocked, *arguments]
 
 
 def gemps(
@@ -102,12 +109,16 @@ def served(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until it holds; fails when the process ends before, or never gets there."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        text = log.read_text(encoding="utf-8", errors="replace")
-        assert process.poll() is None, f"ended with {process.returncode}:\n{text}"
-        assert time.monotonic() < deadline, f"never happened:\n{text}"
-        time.sleep(0.05)
+
+    def text() -> str:
+        return log.read_text(encoding="utf-8", errors="replace")
+
+    def look() -> bool:
+        holds = condition()
+        assert holds or process.poll() is None, f"ended with {process.returncode}:\n{text()}"
+        return holds
+
+    eventually(look, lambda: f"never happened:\n{text()}", patience=PATIENCE)
 
 
 def children(pid: int) -> list[psutil.Process]:

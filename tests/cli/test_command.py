@@ -9,26 +9,25 @@ import grpc
 import pytest
 from gem_cli.environment import misspelt
 from gem_cli.errors import FAILED, USAGE
-from gem_worker.client import Client, RunFinished
+from gem_worker.client import Client, RunFinishedError
 
-from tests.cli.processes import PATIENCE, gemps, in_terminal, json_lines, served, started, stop, wait_for
+from gem_core.extras import PACKAGES
+from tests.cli.processes import (
+    PATIENCE,
+    command_without,
+    gemps,
+    in_terminal,
+    json_lines,
+    served,
+    started,
+    stop,
+    wait_for,
+)
 from tests.client.models import SMALL, payload
 from tests.client.real_server import begin
 from tests.client.test_connecting import web_server
 
-# `python -c BLOCKED gemps ARGUMENTS`: the command, in an environment whose imports of these packages fail.
-BLOCKED = """
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "torchvision", "sklearn", "matplotlib"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Missing())
-from gem_cli.main import main
-main()
-"""
+PYTORCH = ("torch", "torchvision", "sklearn", "matplotlib")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_version_is_also_an_option() -> None:
 
 def test_the_server_runs_where_torch_is_not_installed(tmp_path: Path) -> None:
     ready, log = tmp_path / "ready.json", tmp_path / "log"
-    serve = [sys.executable, "-c", BLOCKED, "serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready)]
+    serve = command_without(PYTORCH, "serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready))
     with started(serve, log) as process:
         wait_for(ready.exists, process, log)
         process.send_signal(signal.SIGTERM)
@@ -78,9 +77,22 @@ def test_the_server_runs_where_torch_is_not_installed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [["work"], ["evaluate", "model.safetensors"]])
 def test_a_worker_without_torch_says_what_to_install(arguments: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with started([sys.executable, "-c", BLOCKED, *arguments], log) as process:
+    with started(command_without(PYTORCH, *arguments), log) as process:
         assert process.wait(PATIENCE) == FAILED
-    assert log.read_text(encoding="utf-8") == 'gemps: torch is not installed: pip install "gemps[worker]"\n'
+    assert log.read_text(encoding="utf-8") == (
+        f'gemps: {arguments[0]} needs torch, which is not installed: pip install ".[worker]" in a checkout of gemps\n'
+    )
+
+
+def test_a_worker_runs_without_the_packages_of_the_server(tmp_path: Path) -> None:
+    of_the_server = {*PACKAGES["server"], *PACKAGES["train"]} - {*PACKAGES["worker"]}
+    assert {"numba", "aiohttp"} <= of_the_server
+    log = tmp_path / "log"
+    with (
+        served(tmp_path, "--steps", "3") as (address, _),
+        started(command_without(of_the_server, "work", address), log) as process,
+    ):
+        assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")
 
 
 def test_a_port_in_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
@@ -226,7 +238,7 @@ def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> N
             assert written.resolve() == (state / "latest").resolve()
             done = gemps("finish", address, "--reason", "it is good enough")
             assert done.stdout == f"the run at {address} is finished, at version 1\n"
-            with pytest.raises(RunFinished, match="it is good enough"):
+            with pytest.raises(RunFinishedError, match="it is good enough"):
                 client.commit(payload(SMALL, 1.0), into)
         assert process.wait(PATIENCE) == 0
     assert "finished: it is good enough" in (tmp_path / "server.log").read_text(encoding="utf-8")

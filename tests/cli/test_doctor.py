@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from gem_cli.doctor import gpu, machine, packages
-from gem_cli.doctor.finding import Finding, Level
+from gem_cli.doctor.check_result import CheckResult, Level
 from gem_cli.doctor.gpu import Hardware
 from gem_cli.doctor.server import Visit, check_shared_memory
 from gem_cli.errors import FAILED
@@ -33,11 +33,11 @@ __all__ = ["authority", "connect", "serve", "stranger", "tls", "tls_client"]
 OBSERVER, WORKER = "observer" * 4, "worker" * 4
 
 
-def visit(address: str, *, expected: bool = True, **settings: Any) -> dict[str, Finding]:
+def visit(address: str, *, expected: bool = True, **settings: Any) -> dict[str, CheckResult]:
     return {one.check: one for one in Visit(address, ClientSettings(**settings), expected=expected).findings()}
 
 
-def broken(found: dict[str, Finding]) -> str:
+def broken(found: dict[str, CheckResult]) -> str:
     """The text of the only finding, which is a problem."""
     (finding,) = found.values()
     assert finding.level is Level.PROBLEM, finding
@@ -111,10 +111,10 @@ def test_tokens_that_are_missing_unknown_or_for_something_else(serve: Serve, tmp
     assert "cannot be read" in broken(visit(address, token_file=tmp_path / "none"))
 
 
-async def test_a_server_that_is_starting() -> None:
+async def test_a_server_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(ServerSettings(bind="127.0.0.1:0"))
     compiled = threading.Event()
-    server._kernel_thread.submit(compiled.wait)  # as if compiling took long
+    monkeypatch.setattr(server.rule, "warm_up", compiled.wait)
     starting = asyncio.create_task(server.start())
     try:
         async with asyncio.timeout(60):
@@ -193,7 +193,7 @@ NO_CARD = Hardware(cards=0, driver="", devices=0, hidden=False)
 def test_why_torch_sees_no_gpu(
     probe: Mapping[str, Any] | str | None, hardware: Hardware, device: str, level: Level, said: str
 ) -> None:
-    found = gpu.judge(probe, hardware, device)
+    found = gpu.check_device(probe, hardware, device)
     assert found.level is level
     assert said in found.text
 
@@ -201,7 +201,7 @@ def test_why_torch_sees_no_gpu(
 def test_a_torch_that_is_slow_to_import_is_not_a_broken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("import threading\nthreading.Event().wait()\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = gpu.judge(gpu.probe_torch(seconds=0.5), NO_CARD, "auto")
+    found = gpu.check_device(gpu.probe_torch(seconds=0.5), NO_CARD, "auto")
     assert found.level is Level.WARNING
     assert "reinstall" not in found.text
 
@@ -217,7 +217,7 @@ def test_hardware_is_seen_as_linux_shows_it(tmp_path: Path, monkeypatch: pytest.
         card.mkdir(parents=True)
         (card / "vendor").write_text(f"{vendor}\n")
         (card / "class").write_text(f"{kind}\n")
-    assert gpu.look_at_hardware(tmp_path) == Hardware(1, "", 0, False)
+    assert gpu.inspect_hardware(tmp_path) == Hardware(1, "", 0, False)
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n"
@@ -225,7 +225,7 @@ def test_hardware_is_seen_as_linux_shows_it(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (tmp_path / "dev" / name).touch()
-    assert gpu.look_at_hardware(tmp_path) == Hardware(1, "580.95.05", 2, False)
+    assert gpu.inspect_hardware(tmp_path) == Hardware(1, "580.95.05", 2, False)
 
 
 def of(versions: Mapping[str, str]) -> Any:
@@ -235,7 +235,7 @@ def of(versions: Mapping[str, str]) -> Any:
 @pytest.mark.parametrize(
     ("versions", "level", "said"),
     [
-        ({}, Level.WARNING, "gemps[worker]"),
+        ({}, Level.WARNING, 'pip install ".[worker]"'),
         ({"torch": "2.11.0"}, Level.WARNING, "without torchvision"),
         ({"torch": "2.11.0+cpu", "torchvision": "0.26.0+cpu"}, Level.OK, "match"),
         ({"torch": "2.11", "torchvision": "0.26.0"}, Level.OK, "match"),

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from gem_cli.errors import FAILED, USAGE
-from gem_worker.client import Client, RunFinished
+from gem_worker.client import Client, RunFinishedError
 
 from tests.cli.processes import gemps, served, stop
 from tests.client.models import SMALL, payload
@@ -20,7 +20,7 @@ def record(folder: Path, commits: int, *flags: str, delta: float = 0.01) -> int:
     folder.mkdir(exist_ok=True)
     options = ("--record", str(folder / "run.trace"), "--data-dir", str(folder / "state"), *flags)
     with served(folder, "--commits", str(commits), "--eta", "0.1", *options) as (address, process):
-        with Client(address, worker_name="worker", layout=SMALL) as client, contextlib.suppress(RunFinished):
+        with Client(address, worker_name="worker", layout=SMALL) as client, contextlib.suppress(RunFinishedError):
             into = begin(client, SMALL)
             while True:
                 client.commit(payload(SMALL, delta), into)

@@ -16,8 +16,8 @@ from tests.cli.made_up_run import EVIL, SUMMARY, folder_of, history, status
 from tests.cli.processes import gemps
 
 PANELS = {
-    "figures", "loss", "accuracy", "rate", "pi", "blocked", "staleness", "histogram", "fairness", "commits", "tensors",
-    "workers", "settings",
+    "figures", "loss", "samples", "accuracy", "rate", "pi", "blocked", "staleness", "histogram", "fairness", "commits",
+    "tensors", "workers", "settings",
 }  # fmt: skip
 VOID = {"meta"}
 
@@ -67,11 +67,25 @@ def test_every_panel_of_a_whole_run_shows_something(tmp_path: Path) -> None:
     shown = Page(text)
     assert shown.panels.keys() == PANELS
     assert 'class="missing"' not in text
-    assert text.count('class="plot"') == 8
+    assert text.count('class="plot"') == 9
     assert text.count('class="strip"') == 2 + 1  # of the tensors, and of the scale
     for panel, words in {"figures": "60.0 %", "workers": "gone", "settings": "eta", "histogram": "3-4"}.items():
         assert words in shown.panels[panel]
     assert "seed 7" in text
+
+
+def test_loss_is_also_over_the_samples_of_all_workers(tmp_path: Path) -> None:
+    shown = Page(report_on(folder_of(tmp_path, status(), history(), SUMMARY)))
+    assert "2,880" in shown.panels["figures"]  # 90 commits of 32
+    assert "2,500" in shown.panels["samples"]
+
+
+def test_a_script_that_tells_no_samples_is_named_the_fix(tmp_path: Path) -> None:
+    seen = status()
+    for worker in seen["workers"]:
+        worker["samples"] = 0
+    shown = Page(report_on(folder_of(tmp_path, seen, history(), SUMMARY)))
+    assert "samples=len(batch)" in shown.panels["samples"]
 
 
 def test_the_page_needs_nothing_beside_itself(tmp_path: Path) -> None:

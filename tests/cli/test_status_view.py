@@ -135,17 +135,29 @@ def test_workers_that_overlap_are_counted() -> None:
     assert "overlap: 1 of 2 workers" in status_view.plain_report(changed(workers=workers))
 
 
+def over(kind: str) -> dict[str, Any]:
+    return {**WORKER, "transport": f"TRANSPORT_KIND_{kind}"}
+
+
+def test_transports_of_commits_are_shown_and_counted() -> None:
+    workers = [over("LANE"), over("GRPC"), over("LANE"), over("SHARED_MEMORY"), WORKER]
+    report = status_view.plain_report(changed(workers=workers))
+    assert "exchange: 1 over gRPC, 2 over lane, 1 over shared-memory" in report
+    ways = [line.partition("exchange ")[2].partition(",")[0] for line in report.splitlines() if "exchange " in line]
+    assert ways == ["lane", "gRPC", "lane", "shared-memory", "network"]
+    assert "1 over gRPC" in rendered(changed(workers=workers), 80)
+
+
 def test_workers_that_share_memory_are_counted_and_each_says_its_way() -> None:
-    assert "shared memory" not in status_view.plain_report(STATUS)
+    assert "shared-memory" not in status_view.plain_report(STATUS)
     assert "exchange network" in status_view.plain_report(STATUS)
     sharing = {**WORKER, "shares_memory": True}
     gone = [{**WORKER, "state": f"WORKER_STATE_{state}"} for state in ("FINISHED", "LEFT")]
     report = status_view.plain_report(changed(workers=[sharing, WORKER, *gone]))
-    assert "shared memory: 1 of 3 workers" in report
-    ways = [line.partition("exchange ")[2].partition(",")[0] for line in report.splitlines() if "exchange" in line]
+    assert "exchange: 1 over shared-memory" in report
+    ways = [line.partition("exchange ")[2].partition(",")[0] for line in report.splitlines() if "exchange " in line]
     assert ways == ["shared-memory", "network", "-", "-"]
     for width in (120, 80):
         text = rendered(changed(workers=[sharing]), width)
-        assert ("shared-memory" in text) == (width == 120)
-        assert "1 of 1 workers" in text
+        assert text.count("shared-memory") == (2 if width == 120 else 1)
         assert "…" not in text

@@ -5,19 +5,19 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from gem_cli.errors import USAGE
-from gem_worker.client import Client, RunFinished
+from gem_worker.client import Client, RunFinishedError
 
 from tests.cli.processes import children, command, gemps, in_terminal
 from tests.cli.tmux import ENDED, Window
 from tests.client.models import SMALL, payload
 from tests.client.real_server import RealServer, begin
+from tests.waiting import eventually
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: apt-get install tmux")
 PATHS = ":".join(sys.path)
@@ -54,7 +54,7 @@ class Crowd:
                     client.commit(payload(SMALL, 0.1), into, loss=loss)
                     loss *= 0.999
                 client.leave("told to")
-            except RunFinished:
+            except RunFinishedError:
                 client.leave("finished")
 
 
@@ -171,10 +171,7 @@ def test_it_can_be_stopped_continued_and_terminated(server: RealServer, opened: 
 
 def restored(window: Window) -> None:
     assert (window.says("alternate_on"), window.says("cursor_flag"), window.says("wrap_flag")) == ("0", "1", "1")
-    deadline = time.monotonic() + 10
-    while not (window.folder / "after").exists() or not window.modes()[1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: (window.folder / "after").exists() and window.modes()[1], patience=10.0)
     before, after = window.modes()
     assert before == after
     assert not any("TRAINING" in line or "Traceback" in line for line in window.screen())

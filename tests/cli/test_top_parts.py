@@ -6,7 +6,7 @@ import pytest
 from gem_cli.top.charts import bars, progress_bar
 from gem_cli.top.curves import MAX_POINTS, RATE, Curves
 from gem_cli.top.explained import EXPLAINED
-from gem_cli.top.figures import ago, compact, count, duration, two_places
+from gem_cli.top.figures import ago, compact, count, duration, two_decimals
 from gem_cli.top.frame import frame
 from gem_cli.top.glyphs import ASCII, BLOCKS, Glyphs, glyphs_for
 from gem_cli.top.keys import Keys
@@ -34,7 +34,7 @@ def test_times_and_counts_are_short() -> None:
     assert [duration(seconds) for seconds in (45, 725, 3723, 273_905)] == ["45 s", "12:05", "1:02:03", "3 d 04:05"]
     assert [ago(seconds) for seconds in (0.3, 45.6, 725, 7300, 200_000)] == ["now", "45 s", "12 m", "2 h", "2 d"]
     assert [count(number, 7) for number in (0, 12_345, 1_234_567)] == ["0", "12,345", "1.23M"]
-    assert [two_places(value) for value in (None, 0.756, 23.4, 1234)] == ["-", "0.76", "23.40", "1.23k"]
+    assert [two_decimals(value) for value in (None, 0.756, 23.4, 1234)] == ["-", "0.76", "23.40", "1.23k"]
 
 
 def test_a_bar_is_as_high_as_its_value_and_a_gap_is_empty() -> None:

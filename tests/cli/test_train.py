@@ -220,6 +220,14 @@ def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path:
     assert summary["commits"] == 30 + 3
 
 
+def test_a_script_that_never_joins_is_a_failure_that_names_the_server(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('no ParameterServer here')", encoding="utf-8")
+    run = ["--run-dir", str(tmp_path / "run"), "--", "python", str(tmp_path / "script.py")]
+    done = gemps("train", "--workers", "1", "--steps", "5", *run)
+    assert done.returncode == FAILED
+    assert re.search(r"no worker brought parameters to this run's server, 127\.0\.0\.1:\d+", done.stderr), done.stderr
+
+
 def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
     data = ["--task", "cifar10", "--dataset-dir", str(tmp_path / "nowhere")]
     done = gemps("train", "--workers", "1", *data, "--run-dir", str(tmp_path / "run"))

@@ -2,11 +2,11 @@
 
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.cli.processes import PATIENCE
+from tests.waiting import eventually
 
 ENDED = "it ended with"
 
@@ -55,10 +55,13 @@ class Window:
 
     def until(self, condition: Callable[[list[str]], bool]) -> list[str]:
         """The screen, once this holds of it."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition(lines := self.screen()):
-            assert time.monotonic() < deadline, "never happened:\n" + "\n".join(lines)
-            time.sleep(0.1)
+        lines: list[str] = []
+
+        def look() -> bool:
+            lines[:] = self.screen()
+            return condition(lines)
+
+        eventually(look, lambda: "never happened:\n" + "\n".join(lines), patience=PATIENCE, interval=0.1)
         return lines
 
     def until_it_says(self, text: str) -> list[str]:

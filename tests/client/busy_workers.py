@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+TERMINATED_AFTER_SECONDS = (0.02, 0.12)
 # What their scripts begin with. Their SIGTERM handler raises.
 PREAMBLE = """
 import signal, sys
@@ -34,7 +35,7 @@ def leave_whenever_terminated(script: str, address: str, *, times: int, seed: in
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "training\n"
-            time.sleep(moments.uniform(0.02, 0.12))
+            time.sleep(moments.uniform(*TERMINATED_AFTER_SECONDS))
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate(timeout=60)
             assert (said, process.returncode) == ("left\n", 0)

@@ -1,5 +1,6 @@
 """Fixtures: servers, scripted and real, proxies, and clients; everything is closed at the test's end."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,18 +20,17 @@ Script = Callable[[Layout], ScriptedServer]
 class Connected:
     """A client and the events it reported."""
 
-    def __init__(self, address: str, layout: Layout, settings: dict[str, Any], name: str, overlap: bool) -> None:
+    def __init__(self, address: str, layout: Layout, settings: dict[str, Any], **options: Any) -> None:
         # Pauses are short, because nobody has to be spared; patience is long, because machines may be slow.
         values = {"backoff_first": 0.01, "backoff_limit": 0.05, "connect_timeout": 60.0} | settings
         self.events: list[ClientEvent] = []
         self.client = Client(
             address,
-            worker_name=name,
             layout=layout,
             host_id="host",
-            overlap=overlap,
             settings=ClientSettings(**values),
             on_event=self.events.append,
+            **options,
         )
 
     def kinds(self) -> list[EventKind]:
@@ -39,7 +39,7 @@ class Connected:
 
 Connect = Callable[..., Connected]
 Serve = Callable[..., RealServer]
-Proxied = Callable[[RealServer], CuttingProxy]
+Proxied = Callable[[RealServer | ScriptedServer], CuttingProxy]
 
 
 @pytest.fixture
@@ -60,13 +60,20 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Makes clients, which have not joined yet; settings by their names."""
+    """Makes clients, which have not joined yet; settings by their names. `clock` and `sleep` replace a retry's time."""
     made: list[Connected] = []
 
     def make(
-        address: str, layout: Layout, *, name: str = "worker", overlap: bool = False, **settings: Any
+        address: str,
+        layout: Layout,
+        *,
+        name: str = "worker",
+        overlap: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] | None = None,
+        **settings: Any,
     ) -> Connected:
-        connected = Connected(address, layout, settings, name, overlap)
+        connected = Connected(address, layout, settings, worker_name=name, overlap=overlap, clock=clock, sleep=sleep)
         made.append(connected)
         return connected
 
@@ -92,10 +99,10 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def proxied() -> Iterator[Proxied]:
-    """Puts a proxy, whose connections can be cut, before a real server."""
+    """Puts a proxy, whose connections can be cut, before a server."""
     made: list[CuttingProxy] = []
 
-    def make(server: RealServer) -> CuttingProxy:
+    def make(server: RealServer | ScriptedServer) -> CuttingProxy:
         made.append(CuttingProxy(server.port))
         return made[-1]
 

@@ -40,10 +40,13 @@ class CuttingProxy:
         with self._lock:
             self._left = {"to_server": [], "to_client": []}
 
-    def close(self) -> None:
+    def accept_no_more(self) -> None:
         # shutdown wakes the thread in accept; close alone would not.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.accept_no_more()
         self._listener.close()
         for pair in list(self._pairs):
             self._reset(pair)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gem_core.layout import Layout
 from tests.client.models import buffer, payload
+from tests.waiting import PATIENCE, eventually_async
 
 Result = TypeVar("Result")
 
@@ -55,17 +56,11 @@ class RealServer:
         return RealServer(**(self._settings | {"bind": self.address} | settings))
 
     def _await(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * PATIENCE)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until this holds in the server's thread."""
-
-        async def poll() -> None:
-            async with asyncio.timeout(60):
-                while not condition():
-                    await asyncio.sleep(0.01)
-
-        self._await(poll())
+        self._await(eventually_async(condition))
 
     def in_loop(self, function: Callable[[], Result]) -> Result:
         """Call this in the server's thread, where its objects live."""

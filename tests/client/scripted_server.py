@@ -99,6 +99,8 @@ class ScriptedServer:
     damaged_chunks: int = 0
     # The contexts of Commit streams, so that a test can end one while it is idle.
     streams: list[grpc.ServicerContext] = field(default_factory=list)
+    # Sessions in the checkpoint of the last restart.
+    saved: dict[bytes, Session] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._actions: defaultdict[str, deque[Action]] = defaultdict(deque)
@@ -114,8 +116,17 @@ class ScriptedServer:
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def port(self) -> int:
+        return self._port
+
     def at(self, point: str, *actions: Action) -> None:
         self._actions[point].extend(actions)
+
+    def clear(self, point: str) -> None:
+        """Forget the actions that are queued for a point."""
+        with self._lock:
+            self._actions[point].clear()
 
     def hang(self) -> None:
         """An action: stay silent until `released` is set, then tear."""
@@ -154,12 +165,10 @@ class ScriptedServer:
         kept = self.sessions
         self.sessions = {}
         if ledger:
-            self._saved = {key: Session(one.last_applied, one.stored, one.crc32c) for key, one in kept.items()}
+            self.saved = {key: Session(one.last_applied, one.stored, one.crc32c) for key, one in kept.items()}
         if not parameters:
             self.theta = None
             self.clock = 0
-
-    _saved: dict[bytes, Session] = field(default_factory=dict)
 
     # -- the calls -------------------------------------------------------------------------------------------------
 
@@ -179,7 +188,7 @@ class ScriptedServer:
     def _join(self, request: session_pb2.JoinRequest, context: grpc.ServicerContext) -> session_pb2.JoinResponse:
         self.calls.append("Join")
         self._pass("join", context)
-        session = self.sessions.setdefault(request.session_id, self._saved.pop(request.session_id, Session()))
+        session = self.sessions.setdefault(request.session_id, self.saved.pop(request.session_id, Session()))
         return session_pb2.JoinResponse(
             incarnation=self.incarnation,
             settings=run_pb2.RunSettings(rule="downpour", eta=0.1, order=self.order),
@@ -236,7 +245,7 @@ class ScriptedServer:
             self.clock = 1
             outcome = parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED
         self._pass("initialized", context)
-        return parameters_pb2.InitializeResponse(outcome=outcome, version=self._version())
+        return parameters_pb2.InitializeResponse(outcome=outcome, version=self.version())
 
     def _pull(self, request: parameters_pb2.PullRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         self.calls.append("Pull")
@@ -246,7 +255,7 @@ class ScriptedServer:
         if self.theta is None:
             _abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "NOT_INITIALIZED"))
         if not request.HasField("resume_version"):
-            session.snapshot, session.version = self._state(), self._version()
+            session.snapshot, session.version = self.state(), self.version()
         elif request.resume_version != session.version:
             _abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "STALE_BASE"))
         parts = self._parameters(session, request.resume_offset, request.with_constants)
@@ -297,7 +306,7 @@ class ScriptedServer:
         verdict.duplicate = duplicate
         self._pass("committed", context)
         if session.version is None:
-            session.snapshot, session.version = self._state(), self._version()
+            session.snapshot, session.version = self.state(), self.version()
         for index, (parameters, offset, chunk, footer) in enumerate(self._parameters(session, 0, constants=False)):
             self._pass("reply-chunk", context)
             fields = commit_pb2.CommitResponse(footer=footer)
@@ -328,17 +337,17 @@ class ScriptedServer:
         self.clock += 1
         session.last_applied = header.sequence
         session.crc32c = crc32c(received)
-        session.snapshot, session.version = self._state(), self._version()
+        session.snapshot, session.version = self.state(), self.version()
         session.stored = commit_pb2.Verdict(
-            sequence=header.sequence, version=self._version(), run_state=self.run_state, next_eta=0.05
+            sequence=header.sequence, version=self.version(), run_state=self.run_state, next_eta=0.05
         )
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _version(self) -> transfer_pb2.Version:
+    def version(self) -> transfer_pb2.Version:
         return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
 
-    def _state(self) -> bytes:
+    def state(self) -> bytes:
         assert self.theta is not None
         return self.theta.tobytes() + b"\1" * self.layout.buffer_bytes
 

@@ -8,8 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import grpc
 import pytest
-from gem_worker.client import EventKind, Observer, ServerMisbehavedError, ServerUnavailable
-from gem_worker.client.errors import Torn
+from gem_worker.client import EventKind, Observer, ServerMisbehavedError, ServerUnavailableError, channel
+from gem_worker.client.credentials import Credentials
+from gem_worker.client.errors import TornCallError
 from gem_worker.client.rpc_status import failure
 
 from tests.client.conftest import Connect, Proxied, Script, Serve
@@ -86,14 +87,14 @@ def test_any_other_service_in_its_place_is_told_at_once() -> None:
 def test_what_hangs_up_at_once_may_be_a_forwarded_port_whose_server_is_yet_to_come(connect: Connect) -> None:
     with listening(lambda connection: connection.recv(1000)) as address:
         connected = connect(address, SMALL, connect_timeout=0.3)
-        with pytest.raises(ServerUnavailable, match="hangs up at once"):
+        with pytest.raises(ServerUnavailableError, match="hangs up at once"):
             connected.client.join()
     assert connected.kinds() == [EventKind.WAITING_FOR_SERVER]
 
 
 def test_name_that_nobody_knows_is_told_with_what_to_check(connect: Connect) -> None:
     connected = connect("no-such-host.invalid:50051", SMALL, connect_timeout=0.3)
-    with pytest.raises(ServerUnavailable, match=r"no-such-host\.invalid.*check"):
+    with pytest.raises(ServerUnavailableError, match=r"no-such-host\.invalid.*check"):
         connected.client.join()
     assert connected.kinds() == [EventKind.WAITING_FOR_SERVER]
     assert "no-such-host.invalid" in connected.events[0].message
@@ -142,7 +143,7 @@ def test_name_that_nobody_knows_is_told_with_what_to_check(connect: Connect) -> 
 )
 def test_what_grpc_says_is_told_in_words_with_the_fix(details: str, why: str, fix: str) -> None:
     torn = failure(Failed(details))
-    assert isinstance(torn, Torn)
+    assert isinstance(torn, TornCallError)
     assert str(torn).startswith(why)
     assert fix in torn.fix
     assert bool(fix) == bool(torn.fix)
@@ -166,19 +167,31 @@ def test_broken_call_is_repeated_on_a_new_connection(serve: Serve, proxied: Prox
 @pytest.mark.parametrize(
     ("action", "is_new"), [(tear, True), (refuse(Status.UNAVAILABLE, "STARTING", retry_after=1.0), False)]
 )
-def test_only_a_break_costs_the_connection(action: Action, is_new: bool, script: Script, connect: Connect) -> None:
+def test_only_a_break_costs_the_connection(
+    action: Action, is_new: bool, script: Script, proxied: Proxied, connect: Connect
+) -> None:
     server = script(SMALL)
-    client = connect(server.address, SMALL).client
+    proxy = proxied(server)
+    client = connect(proxy.address, SMALL).client
     client.join()
-    before = client._calls._channel
+    assert proxy.connections == 1
     server.at("pull", action)
     client.pull(buffer(SMALL))
-    assert (client._calls._channel is not before) == is_new
+    assert proxy.connections == 1 + is_new
 
 
-def test_client_that_was_closed_makes_no_new_connection(connect: Connect) -> None:
+def test_client_that_was_closed_makes_no_new_connection(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     client = connect("127.0.0.1:9", SMALL).client
+    opened: list[str] = []
+    open_channel = channel.open_channel
+
+    def counting(address: str, credentials: Credentials) -> grpc.Channel:
+        opened.append(address)
+        return open_channel(address, credentials)
+
+    monkeypatch.setattr(channel, "open_channel", counting)
+    client.give_up()  # renews the connection
+    assert len(opened) == 1
     client.close()
-    before = client._calls._channel
-    client._calls.renew()
-    assert client._calls._channel is before
+    client.give_up()
+    assert len(opened) == 1

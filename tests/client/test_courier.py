@@ -5,16 +5,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
-from gem_worker.client import Courier, GivenUp, MisuseError, RunFinished, ServerUnavailable
+from gem_worker.client import CallCancelledError, Courier, MisuseError, RunFinishedError, ServerUnavailableError
 
 from tests.client.busy_workers import PREAMBLE, leave_whenever_terminated
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import LARGE, SMALL, buffer, parameters_in, payload
 from tests.client.real_server import begin
+from tests.waiting import eventually
 
 # With two buffers for what comes back.
 BUSY_WORKER = (
@@ -122,7 +122,7 @@ def test_what_a_commit_raises_is_raised_by_collect(serve: Serve, connect: Connec
         courier.hand(payload(SMALL, 1.0), into, client.version, None, 0)
         try:
             outcome = courier.collect()
-        except RunFinished:
+        except RunFinishedError:
             break
         assert outcome is not None
         assert outcome.run_finished
@@ -163,11 +163,10 @@ def test_giving_up_ends_the_patience_with_a_server_that_is_gone(serve: Serve, co
     server.stop()
     courier = Courier(client)
     courier.hand(payload(SMALL, 1.0), into, base, None, 0)
-    while not connected.events:
-        time.sleep(0.01)
+    eventually(lambda: connected.events)
     courier.give_up()
     assert not courier.is_under_way
-    with pytest.raises((GivenUp, ServerUnavailable, MisuseError)):
+    with pytest.raises((CallCancelledError, ServerUnavailableError, MisuseError)):
         client.commit(payload(SMALL, 1.0), into)
     courier.close()
 
@@ -188,7 +187,7 @@ def test_an_interrupted_wait_loses_nothing(serve: Serve, connect: Connect) -> No
             while courier.is_under_way:
                 courier.collect()
             timer.join()
-            time.sleep(1)  # until the signal is handled, at the latest
+            eventually(lambda: False, patience=1.0)  # interrupted by the signal
         except KeyboardInterrupt:
             counted += 1
         while courier.is_under_way:

@@ -13,11 +13,11 @@ from gem_worker.client import (
     Client,
     EventKind,
     MisuseError,
-    NotInitialized,
+    NotInitializedError,
     RunState,
     ServerMisbehavedError,
-    ServerRefused,
-    ServerUnavailable,
+    ServerRefusedError,
+    ServerUnavailableError,
 )
 from gem_worker.client.channel import check_address
 
@@ -57,15 +57,14 @@ def test_an_order_that_a_newer_server_serves_in_is_shown_by_its_number(script: S
 def test_join_waits_for_a_server_that_is_not_there_yet_and_says_so_once(script: Script, connect: Connect) -> None:
     server = script(SMALL)
     server.stop()
-    connected = connect(server.address, SMALL)
+    attempts: list[float] = []
 
     def start_on_the_third_attempt(seconds: float) -> None:
         attempts.append(seconds)
         if len(attempts) == 3:
             server.start()
 
-    attempts: list[float] = []
-    connected.client._session.patience._sleep = start_on_the_third_attempt
+    connected = connect(server.address, SMALL, sleep=start_on_the_third_attempt)
     connected.client.join()
     assert len(attempts) >= 3
     assert connected.kinds() == [EventKind.WAITING_FOR_SERVER, EventKind.CONNECTION_BACK]
@@ -75,7 +74,7 @@ def test_join_waits_for_a_server_that_is_not_there_yet_and_says_so_once(script: 
 def test_join_gives_up_with_the_address_and_what_to_check(connect: Connect) -> None:
     port = free_port()
     connected = connect(f"127.0.0.1:{port}", SMALL, connect_timeout=0.1)
-    with pytest.raises(ServerUnavailable, match=rf"127\.0\.0\.1:{port}.*gemps serve"):
+    with pytest.raises(ServerUnavailableError, match=rf"127\.0\.0\.1:{port}.*gemps serve"):
         connected.client.join()
 
 
@@ -84,7 +83,7 @@ def test_join_of_something_that_is_no_gemps_server_says_so(connect: Connect) -> 
     port = other.add_insecure_port("127.0.0.1:0")
     other.start()
     try:
-        with pytest.raises(ServerRefused, match="is it a gemps server"):
+        with pytest.raises(ServerRefusedError, match="is it a gemps server"):
             connect(f"127.0.0.1:{port}", SMALL).client.join()
     finally:
         other.stop(0).wait()
@@ -93,7 +92,7 @@ def test_join_of_something_that_is_no_gemps_server_says_so(connect: Connect) -> 
 def test_join_refused_for_another_model_names_the_reason(script: Script, connect: Connect) -> None:
     server = script(SMALL)
     server.at("join", refuse(grpc.StatusCode.FAILED_PRECONDITION, "LAYOUT_MISMATCH"))
-    with pytest.raises(ServerRefused, match="LAYOUT_MISMATCH"):
+    with pytest.raises(ServerRefusedError, match="LAYOUT_MISMATCH"):
         connect(server.address, SMALL).client.join()
 
 
@@ -141,7 +140,7 @@ def test_pull_brings_constants_when_asked(script: Script, connect: Connect) -> N
     into = buffer(LARGE, with_constants=True)
     version = client.pull(into, with_constants=True)
     assert (version.incarnation, version.clock) == (7, 1)
-    assert bytes(into) == bytes(server._state()) + b"\2" * LARGE.constant_bytes
+    assert bytes(into) == bytes(server.state()) + b"\2" * LARGE.constant_bytes
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -152,7 +151,7 @@ def test_torn_pull_is_resumed_at_the_chunk_it_was_torn_at(chunk: int, script: Sc
     server.at("pull-chunk", *[lambda: None] * chunk, tear)
     into = buffer(LARGE)
     client.pull(into)
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert [pull.resume_offset for pull in server.pulls] == [0, chunk * server.chunk_bytes]
     assert server.pulls[1].HasField("resume_version") is (chunk > 0)
 
@@ -160,17 +159,15 @@ def test_torn_pull_is_resumed_at_the_chunk_it_was_torn_at(chunk: int, script: Sc
 def test_pull_that_gets_further_each_time_is_not_given_up(script: Script, connect: Connect) -> None:
     server = script(LARGE)
     server.chunk_bytes = 8 << 10
-    client = connect(server.address, LARGE).client
-    client.join()
     # Every pause takes most of the patience.
     now = [0.0]
-    patience = client._session.patience
-    patience._clock = lambda: now[0]
-    patience._sleep = lambda _: now.append(now.pop() + 40.0)
+    sleep = lambda _: now.append(now.pop() + 40.0)  # noqa: E731
+    client = connect(server.address, LARGE, clock=lambda: now[0], sleep=sleep).client
+    client.join()
     server.at("pull-chunk", *[lambda: None, tear] * 10)
     into = buffer(LARGE)
     client.pull(into)
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
 
 
 def test_pull_without_parameters_names_the_fix(script: Script, connect: Connect) -> None:
@@ -178,7 +175,7 @@ def test_pull_without_parameters_names_the_fix(script: Script, connect: Connect)
     server.theta = None
     client = connect(server.address, SMALL).client
     client.join()
-    with pytest.raises(NotInitialized, match="initialize"):
+    with pytest.raises(NotInitializedError, match="initialize"):
         client.pull(buffer(SMALL))
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gem_server.service.lane_port import LanePort
-from gem_worker.client import Client, EventKind, channel, lane_call
-from gem_worker.client.commit_call import GrpcCall
-from gem_worker.client.lane_call import LaneCall
+from gem_worker.client import Client, ClientSettings, EventKind, channel, lane_call
+from gem_worker.client.credentials import Credentials
 from gemps.v1 import lane_pb2
 
 from gem_core.layout import Layout
@@ -23,29 +21,19 @@ from tests.client.real_server import RealServer, begin
 from tests.security.authority import Authority, replace
 
 
-def lane_of(server: RealServer) -> LanePort:
-    return server.server._lane_port
+def authorizations(server: RealServer) -> list[str]:
+    """Of the lane's connections."""
+    return [value for one in server.server.lane.connections for _, value in one.invocation_metadata()]
 
 
 def calls(server: RealServer) -> int:
     """Those that run on the lane."""
-    return server.in_loop(lambda: sum(one.task is not None for one in lane_of(server)._connections))
+    return server.in_loop(lambda: sum(one.task is not None for one in server.server.lane.connections))
 
 
 def tell(server: RealServer, port: int) -> None:
     """From now on the server names this one as its lane's."""
-    server.in_loop(lambda: setattr(server.server._ports, "lane", port))
-
-
-def call_of(client: Client) -> LaneCall | GrpcCall:
-    stream = client._committer._stream
-    assert stream is not None
-    assert isinstance(stream._call, LaneCall | GrpcCall)
-    return stream._call
-
-
-def is_on_lane(client: Client) -> bool:
-    return isinstance(call_of(client), LaneCall)
+    server.in_loop(lambda: setattr(server.server.ports, "lane", port))
 
 
 def trains(client: Client, into: memoryview, layout: Layout = SMALL, *, from_: float = 0.0, steps: int = 3) -> None:
@@ -65,9 +53,9 @@ def test_commits_go_over_the_lane_that_the_server_tells(serve: Serve, connect: C
     assert calls(server) == 0
     trains(client, into, LARGE)
     assert calls(server) == 1
-    assert is_on_lane(client)
+    assert client.transport == "lane"
     client.close()
-    server.until(lambda: not lane_of(server)._connections)
+    server.until(lambda: not server.server.lane.connections)
 
 
 def test_over_tls_too(serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -75,7 +63,7 @@ def test_over_tls_too(serve: Serve, connect: Connect, tls: tuple[dict[str, Any],
     server = serve(**of_server)
     client = connect(server.address, LARGE, **of_client).client
     trains(client, begin(client, LARGE), LARGE)
-    assert is_on_lane(client)
+    assert client.transport == "lane"
 
 
 @pytest.fixture
@@ -96,18 +84,13 @@ def test_with_a_token_too_that_is_read_again_for_each_connection(
     client = connect(server.address, SMALL, token_file=str(own)).client
     into = begin(client, SMALL)
     trains(client, into)
-    assert is_on_lane(client)
-    (before,) = authorizations(server)
-    assert before == f"Bearer {first}"
+    assert client.transport == "lane"
+    assert server.in_loop(lambda: authorizations(server)) == [f"Bearer {first}"]
     replace(own, second)
-    call_of(client).cancel()  # the connection breaks
+    server.in_loop(lambda: [one.close() for one in server.server.lane.connections])
     trains(client, into, from_=1.5)
-    assert is_on_lane(client)
-    server.until(lambda: [one._authorization for one in lane_of(server)._connections] == [f"Bearer {second}"])
-
-
-def authorizations(server: RealServer) -> list[str]:
-    return server.in_loop(lambda: [one._authorization for one in lane_of(server)._connections])
+    assert client.transport == "lane"
+    server.until(lambda: authorizations(server) == [f"Bearer {second}"])
 
 
 def test_both_ways_give_the_same(serve: Serve, connect: Connect) -> None:
@@ -121,7 +104,7 @@ def test_both_ways_give_the_same(serve: Serve, connect: Connect) -> None:
         assert client.commit(payload(LARGE, 0.5), into).applied
         assert (parameters_in(LARGE, into) == 0.5 * (step + 1)).all()
     assert calls(server) == 1
-    assert (is_on_lane(one), is_on_lane(other)) == (True, False)
+    assert (one.transport, other.transport) == ("lane", "grpc")
 
 
 # -- where it leads nowhere --------------------------------------------------------------------------------------------
@@ -184,7 +167,7 @@ def falls_back(connected: Connected, server: RealServer) -> None:
     client = connected.client
     into = begin(client, SMALL)
     trains(client, into)
-    assert not is_on_lane(client)
+    assert client.transport == "grpc"
     assert calls(server) == 0
     assert connected.kinds() == []
     assert server.clock() == 4
@@ -215,7 +198,7 @@ def test_a_closed_port_is_done_without(serve: Serve, connect: Connect) -> None:
 @pytest.mark.parametrize("which", ["lane", "ordinary port"])
 def test_another_servers_port_is_done_without(which: str, serve: Serve, connect: Connect) -> None:
     server, other = serve(), serve()
-    tell(server, lane_of(other).port if which == "lane" else other.port)
+    tell(server, other.server.lane.port if which == "lane" else other.port)
     falls_back(connect(server.address, SMALL), server)
     assert other.clock() == 0
 
@@ -229,7 +212,7 @@ def test_behind_a_forwarded_port_it_is_not_tried(serve: Serve, connect: Connect,
         client = connect(proxied(server).address, SMALL).client
         trains(client, begin(client, SMALL))
     assert not reached.is_set()
-    assert not is_on_lane(client)
+    assert client.transport == "grpc"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +227,7 @@ def test_where_it_is_not_wanted_it_is_not_used(
     connected = connect(server.address, LARGE, **of_client)
     trains(connected.client, begin(connected.client, LARGE), LARGE)
     assert calls(server) == 0
-    assert bool(lane_of(server).port) == (not of_server)
+    assert bool(server.server.lane.port) == (not of_server)
     assert connected.kinds() == []
 
 
@@ -253,7 +236,7 @@ def test_the_environment_can_forbid_it(serve: Serve, connect: Connect, monkeypat
     server = serve()
     client = connect(server.address, SMALL).client
     trains(client, begin(client, SMALL))
-    assert not is_on_lane(client)
+    assert client.transport == "grpc"
 
 
 def test_a_proxy_for_http_is_no_way_for_it(
@@ -264,13 +247,14 @@ def test_a_proxy_for_http_is_no_way_for_it(
     server = serve()
     client = connect(server.address, SMALL).client
     trains(client, begin(client, SMALL))
-    assert is_on_lane(client)
-    assert not channel._may_use_lane("parameters.example:50051", client._session._calls._credentials)
+    assert client.transport == "lane"
+    credentials = Credentials(ClientSettings())
+    assert not channel.may_use_lane("parameters.example:50051", credentials)
     monkeypatch.delenv("https_proxy")
-    for name in channel._PROXY_VARIABLES:
+    for name in channel.PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert channel._may_use_lane("parameters.example:50051", client._session._calls._credentials)
-    assert not channel._may_use_lane("unix:/run/gemps", client._session._calls._credentials)
+    assert channel.may_use_lane("parameters.example:50051", credentials)
+    assert not channel.may_use_lane("unix:/run/gemps", credentials)
 
 
 # -- where it comes and goes -------------------------------------------------------------------------------------------
@@ -298,14 +282,28 @@ def test_the_next_servers_lane_is_found(missed: bool, serve: Serve, connect: Con
         following.stop()
 
 
-class Torn:
+class WorkerBehindProxy:
     """A worker whose commits go through a proxy to the lane, and all else straight to the server."""
 
-    def __init__(self, server: RealServer, connected: Connected, proxy: CuttingProxy, layout: Layout) -> None:
-        self.server, self.connected, self.proxy, self.layout = server, connected, proxy, layout
+    def __init__(
+        self, server: RealServer, connect: Callable[[], Connected], proxy: CuttingProxy, layout: Layout
+    ) -> None:
+        self.server, self.connect, self.proxy, self.layout = server, connect, proxy, layout
         tell(server, port_of(proxy.address))
-        self.into = begin(connected.client, layout)
         self.number = 0
+        self.told: list[EventKind] = []
+        self.connected = connect()
+        self.into = begin(self.connected.client, layout)
+
+    def begins(self) -> None:
+        """Anew, with another client, whose first commit opens the lane."""
+        self.told += self.connected.kinds()
+        self.connected.client.close()
+        self.connected = self.connect()
+        self.into = begin(self.connected.client, self.layout)
+
+    def kinds(self) -> list[EventKind]:
+        return self.told + self.connected.kinds()
 
     def commits(self) -> None:
         """The next commit counts once."""
@@ -316,26 +314,24 @@ class Torn:
         assert (parameters_in(self.layout, self.into) == 0.5 * self.number).all()
 
     def opens_lane(self) -> None:
-        """The lane is found again, with the next Join; else a stream over gRPC would stay."""
-        client = self.connected.client
-        if not self.number or not client._committer.has_open_stream() or not is_on_lane(client):
-            client._committer.drop_stream()
-            client.join()
+        """By another client if need be: a stream over gRPC would stay."""
+        if self.connected.client.transport != "lane":
+            self.begins()
             self.commits()
-        assert is_on_lane(client)
+        assert self.connected.client.transport == "lane"
 
 
 @pytest.fixture(params=["plain", "TLS"])
 def torn(
     request: pytest.FixtureRequest, serve: Serve, connect: Connect, tls: tuple[dict[str, Any], dict[str, Any]]
-) -> Iterator[Callable[[Layout], Torn]]:
+) -> Iterator[Callable[[Layout], WorkerBehindProxy]]:
     proxies: list[CuttingProxy] = []
     of_server, of_client = tls if request.param == "TLS" else ({}, {})
 
-    def make(layout: Layout) -> Torn:
+    def make(layout: Layout) -> WorkerBehindProxy:
         server = serve(**of_server)
-        proxies.append(CuttingProxy(lane_of(server).port))
-        return Torn(server, connect(server.address, layout, **of_client), proxies[-1], layout)
+        proxies.append(CuttingProxy(server.server.lane.port))
+        return WorkerBehindProxy(server, lambda: connect(server.address, layout, **of_client), proxies[-1], layout)
 
     yield make
     for proxy in proxies:
@@ -353,7 +349,7 @@ def torn(
     ],
 )
 def test_a_lane_that_is_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
-    layout: Layout, direction: Direction, cuts: range, torn: Callable[[Layout], Torn]
+    layout: Layout, direction: Direction, cuts: range, torn: Callable[[Layout], WorkerBehindProxy]
 ) -> None:
     one = torn(layout)
     for cut in cuts:
@@ -363,36 +359,35 @@ def test_a_lane_that_is_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(
         one.proxy.disarm()
     assert one.proxy.cuts >= 10
     assert one.proxy.connections >= 10
-    assert EventKind.DELTA_DROPPED not in one.connected.kinds()
+    assert EventKind.DELTA_DROPPED not in one.kinds()
 
 
 @pytest.mark.parametrize("direction", ["to_server", "to_client"])
 def test_a_lane_that_is_cut_while_it_is_opened_is_done_without(
-    direction: Direction, torn: Callable[[Layout], Torn]
+    direction: Direction, torn: Callable[[Layout], WorkerBehindProxy]
 ) -> None:
     """In the TLS handshake, in HELLO, in WELCOME."""
     one = torn(SMALL)
     one.commits()
     for cut in (0, 1, 4, 5, 6, 12):
-        one.connected.client._committer.drop_stream()
-        one.connected.client.join()
+        one.begins()
         one.proxy.cut_after(direction, cut)
         one.commits()
         one.proxy.disarm()
-        assert not is_on_lane(one.connected.client)
+        assert one.connected.client.transport == "grpc"
     assert one.proxy.cuts == 6
     one.opens_lane()
-    assert one.connected.kinds() == []
+    assert one.kinds() == []
 
 
-def test_a_lane_that_goes_for_good_is_done_without(torn: Callable[[Layout], Torn]) -> None:
+def test_a_lane_that_goes_for_good_is_done_without(torn: Callable[[Layout], WorkerBehindProxy]) -> None:
     one = torn(LARGE)
     one.commits()
     assert calls(one.server) == 1
     one.proxy.cut_after("to_server", 50_000)
-    one.proxy._listener.shutdown(socket.SHUT_RDWR)
+    one.proxy.accept_no_more()
     one.commits()
     one.commits()
     assert one.proxy.cuts == 1
     assert calls(one.server) == 0
-    assert not is_on_lane(one.connected.client)
+    assert one.connected.client.transport == "grpc"

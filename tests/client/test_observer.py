@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from gem_worker.client import (
     AddressError,
-    NotInitialized,
+    NotInitializedError,
     Observer,
     RunState,
-    ServerRefused,
-    ServerUnavailable,
+    ServerRefusedError,
+    ServerUnavailableError,
     Version,
 )
 from gemps.plain_values import to_dict
@@ -149,7 +149,7 @@ def test_pull_torn_on_the_way_starts_over(serve: Serve, connect: Connect) -> Non
 
 
 def test_pull_before_there_are_parameters_is_refused(serve: Serve) -> None:
-    with Observer(serve().address) as observer, pytest.raises(NotInitialized):
+    with Observer(serve().address) as observer, pytest.raises(NotInitializedError):
         observer.pull()
 
 
@@ -176,12 +176,12 @@ def test_operator_writes_a_checkpoint_and_finishes_the_run(serve: Serve, connect
 
 
 def test_order_that_cannot_be_carried_out_is_refused(serve: Serve) -> None:
-    with Observer(serve().address) as observer, pytest.raises(ServerRefused):
+    with Observer(serve().address) as observer, pytest.raises(ServerRefusedError):
         observer.control("checkpoint", "there is nothing to write, and nowhere")
 
 
 def test_server_that_is_not_there_is_one_error_with_the_fix() -> None:
-    with Observer("127.0.0.1:1") as observer, pytest.raises(ServerUnavailable, match="gemps serve"):
+    with Observer("127.0.0.1:1") as observer, pytest.raises(ServerUnavailableError, match="gemps serve"):
         observer.get_status()
 
 

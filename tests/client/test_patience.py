@@ -6,10 +6,10 @@ from gem_worker.client import (
     ClientSettings,
     EventKind,
     ServerMisbehavedError,
-    ServerRefused,
-    ServerUnavailable,
+    ServerRefusedError,
+    ServerUnavailableError,
 )
-from gem_worker.client.errors import Torn
+from gem_worker.client.errors import TornCallError
 from gem_worker.client.retry import Patience
 
 
@@ -53,7 +53,7 @@ class World:
 
     def refuse_for_ever(self, reason: str, message: str, *, bounded: bool) -> None:
         for _ in range(1000):
-            self.patience.wait_as_asked(ServerRefused(reason, message, retry_after=8.0), bounded=bounded)
+            self.patience.wait_as_asked(ServerRefusedError(reason, message, retry_after=8.0), bounded=bounded)
 
     def kinds(self) -> list[EventKind]:
         return [event.kind for event in self.events]
@@ -69,7 +69,7 @@ def test_pauses_double_up_to_the_limit_and_are_jittered() -> None:
 
 def test_patience_ends_after_connect_timeout_with_a_last_attempt_at_its_end() -> None:
     world = World()
-    with pytest.raises(ServerUnavailable, match=r"server:1 for 10 s \(no\)"):
+    with pytest.raises(ServerUnavailableError, match=r"server:1 for 10 s \(no\)"):
         world.fail_for_ever()
     assert sum(world.pauses) == pytest.approx(10)
 
@@ -93,7 +93,7 @@ def test_progress_renews_patience_but_not_pauses() -> None:
 
 def test_no_patience_fails_at_once_without_an_event() -> None:
     world = World(limit=0)
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailableError):
         world.patience.failed("no")
     assert world.pauses == []
     assert world.events == []
@@ -142,31 +142,31 @@ def test_server_that_answers_between_two_losses_is_not_waited_for_anew() -> None
     world = World()
     for _ in range(4):
         world.patience.failed("refused")
-        world.patience.wait_as_asked(ServerRefused("WAITING_ROOM", "full", retry_after=1.0))
+        world.patience.wait_as_asked(ServerRefusedError("WAITING_ROOM", "full", retry_after=1.0))
     assert world.kinds() == [EventKind.WAITING_FOR_SERVER, EventKind.SERVER_BUSY]
 
 
 def test_broken_call_is_repeated_on_a_new_connection_unless_the_server_itself_broke_it() -> None:
     world = World()
-    world.patience.torn(Torn("reset"))
+    world.patience.torn(TornCallError("reset"))
     assert (world.renewed, world.pauses) == (1, [0.1])
-    world.patience.torn(Torn("STARTING", by_server=True))
+    world.patience.torn(TornCallError("STARTING", by_server=True))
     assert (world.renewed, world.pauses) == (1, [0.1, 0.2])
 
 
 def test_server_that_starts_or_drains_is_not_asked_again_before_the_time_that_it_names() -> None:
     world = World()
-    world.patience.torn(Torn("DRAINING", by_server=True, retry_after=1.0))
-    world.patience.torn(Torn("STARTING", by_server=True, retry_after=0.05))
+    world.patience.torn(TornCallError("DRAINING", by_server=True, retry_after=1.0))
+    world.patience.torn(TornCallError("STARTING", by_server=True, retry_after=0.05))
     assert world.pauses == [1.0, 0.2]
 
 
 def test_known_cause_is_told_with_its_fix_at_the_start_and_at_the_end() -> None:
     world = World()
-    world.patience.torn(Torn("unknown name", fix="check the spelling"))
+    world.patience.torn(TornCallError("unknown name", fix="check the spelling"))
     world.sleep(10)
-    with pytest.raises(ServerUnavailable, match=r"for 10 s \(unknown name\): check the spelling$"):
-        world.patience.torn(Torn("unknown name", fix="check the spelling"))
+    with pytest.raises(ServerUnavailableError, match=r"for 10 s \(unknown name\): check the spelling$"):
+        world.patience.torn(TornCallError("unknown name", fix="check the spelling"))
     assert [event.message for event in world.events] == [
         "waiting for a gemps server at server:1 for up to 10 s (unknown name: check the spelling)"
     ]
@@ -174,7 +174,7 @@ def test_known_cause_is_told_with_its_fix_at_the_start_and_at_the_end() -> None:
 
 def test_stranger_is_not_waited_for_but_a_server_that_was_there_is() -> None:
     """What answers in its place for a while may be a proxy whose server is being restarted."""
-    stranger = Torn("it speaks HTTP", fix="try another port", by_stranger=True)
+    stranger = TornCallError("it speaks HTTP", fix="try another port", by_stranger=True)
     world = World()
     with pytest.raises(ServerMisbehavedError, match="server:1: it speaks HTTP; try another port"):
         world.patience.torn(stranger)
@@ -187,7 +187,7 @@ def test_stranger_is_not_waited_for_but_a_server_that_was_there_is() -> None:
 def test_server_that_asks_to_wait_is_given_its_time_and_a_little_more() -> None:
     world = World(jitter=1.25)
     for _ in range(3):
-        world.patience.wait_as_asked(ServerRefused("WAITING_ROOM", "full", retry_after=8.0))
+        world.patience.wait_as_asked(ServerRefusedError("WAITING_ROOM", "full", retry_after=8.0))
     assert world.pauses == [10.0] * 3
     assert world.ranges == {(1.0, 1.25)}
     assert world.kinds() == [EventKind.SERVER_BUSY]
@@ -195,7 +195,7 @@ def test_server_that_asks_to_wait_is_given_its_time_and_a_little_more() -> None:
 
 def test_waiting_as_asked_is_bounded_where_wanted() -> None:
     world = World()
-    with pytest.raises(ServerUnavailable, match="full"):
+    with pytest.raises(ServerUnavailableError, match="full"):
         world.refuse_for_ever("TOO_MANY", "full", bounded=True)
     assert len(world.pauses) == 2
 
@@ -205,19 +205,19 @@ def test_answering_server_ends_a_loss_of_connection() -> None:
     for _ in range(5):
         for _ in range(6):
             world.patience.failed("no")
-        world.patience.wait_as_asked(ServerRefused("WAITING_ROOM", "full", retry_after=1.0))
+        world.patience.wait_as_asked(ServerRefusedError("WAITING_ROOM", "full", retry_after=1.0))
     assert world.now > 1020
 
 
 def test_payload_that_is_damaged_every_time_is_given_up() -> None:
     world = World()
-    with pytest.raises(ServerUnavailable, match="CHECKSUM"):
+    with pytest.raises(ServerUnavailableError, match="CHECKSUM"):
         world.refuse_for_ever("CHECKSUM", "damaged", bounded=False)
 
 
 def test_refusal_without_a_hint_is_raised() -> None:
-    with pytest.raises(ServerRefused, match="BAD_VALUE"):
-        World().patience.wait_as_asked(ServerRefused("BAD_VALUE", "no"))
+    with pytest.raises(ServerRefusedError, match="BAD_VALUE"):
+        World().patience.wait_as_asked(ServerRefusedError("BAD_VALUE", "no"))
 
 
 def test_time_in_which_the_process_did_not_run_is_no_time_in_which_the_server_was_away() -> None:
@@ -233,7 +233,7 @@ def test_a_server_that_stays_away_is_given_up_although_the_process_was_stopped_o
     world = World(limit=300.0)
     world.patience.failed("gone")
     world.now += 600.0
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailableError):
         world.fail_for_ever()
     assert world.now < 1000.0 + 600.0 + 300.0 + 10.0
 
@@ -245,14 +245,14 @@ def test_worker_of_little_patience_that_was_stopped_tries_once_more_and_only_onc
     world.now += 600.0
     world.patience.failed("restarted meanwhile")
     world.now += 600.0
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailableError):
         world.patience.failed("still gone")
 
 
 def test_pauses_that_are_longer_than_an_attempt_use_up_patience() -> None:
     """They are no time in which the process was stopped."""
     world = World(limit=300.0, progress_timeout=0.1, backoff_first=60.0, backoff_limit=60.0)
-    with pytest.raises(ServerUnavailable, match="for 300 s"):
+    with pytest.raises(ServerUnavailableError, match="for 300 s"):
         world.fail_for_ever()
     assert world.now == 1300.0
 
@@ -263,7 +263,7 @@ def test_attempts_that_the_watchdog_ended_use_up_patience_however_short_a_silenc
 ) -> None:
     """Each takes the silence, and the 20 s of a heartbeat that nobody answers."""
     world = World(limit=300.0, progress_timeout=progress_timeout)
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailableError):
         world.fail_for_ever(attempt=progress_timeout + 20.0)
     assert world.now < 1000.0 + 300.0 + 3 * (progress_timeout + 20.0)
 

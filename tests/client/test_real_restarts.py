@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gem_worker.client import NotInitialized
+from gem_worker.client import NotInitializedError
 
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import SMALL, parameters_in, payload
@@ -36,9 +36,6 @@ def test_commit_applied_by_a_server_that_is_replaced_before_its_verdict_counts_o
 ) -> None:
     server = serve(data_dir=tmp_path)
     proxy = proxied(server)
-    client = connect(proxy.address, SMALL).client
-    into = begin(client, SMALL)
-    client.commit(payload(SMALL, 1.0), into)
     replaced: list[RealServer] = []
 
     def replace(seconds: float) -> None:
@@ -47,7 +44,9 @@ def test_commit_applied_by_a_server_that_is_replaced_before_its_verdict_counts_o
             assert server.clock() == 3
             replaced.append(server.again(resume=True))
 
-    client._session.patience._sleep = replace
+    client = connect(proxy.address, SMALL, sleep=replace).client
+    into = begin(client, SMALL)
+    client.commit(payload(SMALL, 1.0), into)
     proxy.cut_after("to_client", 30)
     try:
         outcome = client.commit(payload(SMALL, 1.0), into)
@@ -70,7 +69,7 @@ def test_restart_without_resume_wants_the_parameters_again(serve: Serve, connect
     client.commit(payload(SMALL, 1.0), into)
     fresh = server.again()
     try:
-        with pytest.raises(NotInitialized):
+        with pytest.raises(NotInitializedError):
             client.commit(payload(SMALL, 1.0), into)
         assert client.initialize(payload(SMALL, 5.0, with_constants=True))
         client.pull(into)

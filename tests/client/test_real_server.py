@@ -5,17 +5,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import grpc
 import numpy as np
 import pytest
 from gem_worker.client import (
+    Client,
     EventKind,
-    RunFinished,
+    RunFinishedError,
     RunState,
-    ServerRefused,
-    Superseded,
+    ServerRefusedError,
+    SupersededError,
 )
 from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, transfer_pb2
 
@@ -24,7 +26,7 @@ from gem_core.layout import Layout
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.cutting_proxy import Direction
 from tests.client.models import LARGE, SMALL, buffer, parameters_in, payload
-from tests.client.real_server import begin
+from tests.client.real_server import RealServer, begin
 
 
 def test_deltas_are_applied_and_come_back(serve: Serve, connect: Connect) -> None:
@@ -168,6 +170,13 @@ def run_all(work: Callable[[int], None], count: int) -> None:
     assert errors == []
 
 
+def until_it_has_called_again(server: RealServer, client: Client) -> None:
+    """A further call of this session has ended: while it commits, a probe."""
+    session = server.in_loop(lambda: server.server.sessions.get(client.session_id, time.monotonic()))
+    before = session.last_call
+    server.until(lambda: session.last_call > before)
+
+
 def test_round_robin_makes_a_worker_wait_as_long_as_the_others_need(serve: Serve, connect: Connect) -> None:
     server = serve(order="round-robin", min_workers=2)
     first = connect(server.address, LARGE, name="first", progress_timeout=0.2)
@@ -180,14 +189,6 @@ def test_round_robin_makes_a_worker_wait_as_long_as_the_others_need(serve: Serve
     pulling.start()
     second.client.pull(into[1])
     pulling.join()
-    examined = threading.Semaphore(0)
-    probe = first.client._watchdog._probe
-
-    def counted() -> int | str:
-        examined.release()
-        return probe()
-
-    first.client._watchdog._probe = counted
     outcomes: list[bool] = []
 
     def commit_twice() -> None:
@@ -197,7 +198,7 @@ def test_round_robin_makes_a_worker_wait_as_long_as_the_others_need(serve: Serve
     committing.start()
     # The first worker's second commit has to wait for the second worker's first one, over several examinations.
     for _ in range(3):
-        assert examined.acquire(timeout=60)
+        until_it_has_called_again(server, first.client)
     assert len(outcomes) <= 1
     for _ in range(2):
         second.client.commit(payload(LARGE, 1.0), into[1])
@@ -214,7 +215,7 @@ def test_finished_run_refuses_the_next_commit(serve: Serve, connect: Connect) ->
     assert not client.commit(payload(SMALL, 1.0), into).run_finished
     assert client.commit(payload(SMALL, 1.0), into).run_finished
     assert client.run_state is RunState.FINISHED
-    with pytest.raises(RunFinished):
+    with pytest.raises(RunFinishedError):
         client.commit(payload(SMALL, 1.0), into)
     client.pull(into)
     assert (parameters_in(SMALL, into) == 2.0).all()
@@ -228,7 +229,7 @@ def test_bad_values_are_refused_by_name_and_the_next_commit_works(value: float, 
     into = begin(client, LARGE)
     delta = np.zeros(25_002, np.float32)
     delta[12_345] = value
-    with pytest.raises(ServerRefused, match=r"'weight'.*12345") as caught:
+    with pytest.raises(ServerRefusedError, match=r"'weight'.*12345") as caught:
         client.commit(delta.data, into)
     assert caught.value.reason == "BAD_VALUE"
     assert client.commit(payload(LARGE, 1.0), into).applied
@@ -238,7 +239,7 @@ def test_bad_values_are_refused_by_name_and_the_next_commit_works(value: float, 
 def test_other_model_is_refused_by_the_tensors_name(serve: Serve, connect: Connect) -> None:
     server = serve()
     begin(connect(server.address, SMALL).client, SMALL)
-    with pytest.raises(ServerRefused, match="LAYOUT_MISMATCH") as caught:
+    with pytest.raises(ServerRefusedError, match="LAYOUT_MISMATCH") as caught:
         connect(server.address, LARGE, name="other").client.join()
     assert "weight" in caught.value.message
 
@@ -250,7 +251,7 @@ def test_second_process_of_a_name_ends_the_first_which_does_not_fight(serve: Ser
     newer = connect(server.address, SMALL).client
     newer_into = begin(newer, SMALL)
     assert newer.membership.rank == older.membership.rank
-    with pytest.raises(Superseded, match="a name of its own"):
+    with pytest.raises(SupersededError, match="a name of its own"):
         older.commit(payload(SMALL, 1.0), into)
     assert newer.commit(payload(SMALL, 1.0), newer_into).applied
 
@@ -285,13 +286,16 @@ def test_process_that_forgets_to_close_is_closed_before_the_interpreter_ends(ser
     server = serve()
     code = (
         "import atexit; from tests.client.models import *; from gem_worker.client import *\n"
-        "atexit.register(lambda: print(client._closed, client._committer.has_open_stream()))\n"
+        "def tell():\n"
+        "    try: client.join()\n"
+        "    except MisuseError as error: print(error, client.transport)\n"
+        "atexit.register(tell)\n"
         f"client = Client({server.address!r}, worker_name='worker', layout=LARGE)\n"
         "client.join(); client.initialize(payload(LARGE, 0.0, with_constants=True)); client.pull(buffer(LARGE))\n"
-        "client.commit(payload(LARGE, 1.0), buffer(LARGE)); print(client._committer.has_open_stream())\n"
+        "client.commit(payload(LARGE, 1.0), buffer(LARGE)); print(client.transport)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (result.returncode, result.stdout) == (0, "True\nTrue False\n")
+    assert (result.returncode, result.stdout) == (0, "lane\nthis client is closed: make a new one None\n")
 
 
 def test_interrupted_commit_that_waits_for_its_turn_until_the_next_pull_is_counted(
@@ -307,7 +311,7 @@ def test_interrupted_commit_that_waits_for_its_turn_until_the_next_pull_is_count
     joining.join()
     version, data = first.version, bytes(payload(SMALL, 0.0))
     assert version is not None
-    header = commit_pb2.CommitHeader(session_id=first._session.session_id, wire_type=1, byte_count=len(data))
+    header = commit_pb2.CommitHeader(session_id=first.session_id, wire_type=1, byte_count=len(data))
     header.base_version.CopyFrom(version.to_wire())
     chunk = transfer_pb2.Chunk(data=data)
     footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data))

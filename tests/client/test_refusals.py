@@ -3,7 +3,7 @@
 import grpc
 import numpy as np
 import pytest
-from gem_worker.client import EventKind, RunFinished, RunState, ServerRefused, ServerUnavailable
+from gem_worker.client import EventKind, RunFinishedError, RunState, ServerRefusedError, ServerUnavailableError
 from gem_worker.client.errors import ServerMisbehavedError
 from gemps.v1 import run_pb2
 
@@ -55,7 +55,7 @@ def test_join_of_a_full_server_is_repeated_until_the_patience_is_over(script: Sc
     server = script(SMALL)
     connected = connect(server.address, SMALL, connect_timeout=0.05)
     server.at("join", *[refuse(Status.RESOURCE_EXHAUSTED, "TOO_MANY", retry_after=0.02)] * 1000)
-    with pytest.raises(ServerUnavailable, match="TOO_MANY"):
+    with pytest.raises(ServerUnavailableError, match="TOO_MANY"):
         connected.client.join()
 
 
@@ -63,7 +63,7 @@ def test_commit_refused_at_the_end_of_the_run_raises_run_finished(script: Script
     server = script(SMALL)
     connected = joined(connect, server)
     server.at("commit", refuse(Status.FAILED_PRECONDITION, "RUN_FINISHED"))
-    with pytest.raises(RunFinished):
+    with pytest.raises(RunFinishedError):
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert connected.client.run_state is RunState.FINISHED
     connected.client.leave("finished")
@@ -99,7 +99,7 @@ def test_refused_commit_without_a_hint_is_raised_once_and_the_session_goes_on(
     connected = joined(connect, server)
     version = connected.client.version
     server.at("commit", refuse(code, reason))
-    with pytest.raises(ServerRefused, match=reason) as caught:
+    with pytest.raises(ServerRefusedError, match=reason) as caught:
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert caught.value.reason == reason
     assert caught.value.retry_after is None
@@ -112,7 +112,7 @@ def test_error_info_of_somebody_else_is_not_taken_for_the_servers(script: Script
     server = script(SMALL)
     connected = joined(connect, server)
     server.at("commit", refuse(Status.FAILED_PRECONDITION, "RUN_FINISHED", domain="proxy.example"))
-    with pytest.raises(ServerRefused, match="FAILED_PRECONDITION"):
+    with pytest.raises(ServerRefusedError, match="FAILED_PRECONDITION"):
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
 
 

@@ -1,8 +1,10 @@
 """A server that was restarted, or has lost the session: join again, pull, and never apply an old gradient."""
 
+from typing import Any
+
 import grpc
 import pytest
-from gem_worker.client import EventKind, MisuseError, NotInitialized, ServerUnavailable, Superseded
+from gem_worker.client import EventKind, MisuseError, NotInitializedError, ServerUnavailableError, SupersededError
 
 from tests.client.conftest import Connect, Connected, Script
 from tests.client.models import LARGE, SMALL, buffer, payload
@@ -11,9 +13,9 @@ from tests.client.scripted_server import Action, ScriptedServer, refuse, tear
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 
 
-def trained(connect: Connect, server: ScriptedServer) -> Connected:
+def trained(connect: Connect, server: ScriptedServer, **settings: Any) -> Connected:
     """A worker that has committed once."""
-    connected = connect(server.address, server.layout)
+    connected = connect(server.address, server.layout, **settings)
     connected.client.join()
     connected.client.pull(buffer(server.layout))
     connected.client.commit(payload(server.layout, 1.0), buffer(server.layout))
@@ -39,7 +41,7 @@ def test_delta_is_dropped_when_the_server_was_restarted(script: Script, connect:
     assert outcome.verdict is None
     assert outcome.version.incarnation == server.incarnation == connected.client.membership.incarnation
     assert len(server.applied) == 1
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert connected.kinds() == [
         EventKind.JOINED_AGAIN,
         EventKind.CONNECTION_BACK,
@@ -71,7 +73,7 @@ def test_commit_applied_just_before_a_restart_counts_once(script: Script, connec
     assert outcome.verdict is not None
     assert (outcome.verdict.sequence, outcome.verdict.duplicate) == (2, True)
     assert len(server.applied) == 2
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert outcome.version.incarnation == server.incarnation
     assert EventKind.DELTA_DROPPED not in connected.kinds()
 
@@ -88,7 +90,7 @@ def test_commit_whose_verdict_the_restart_lost_is_reported_as_applied_without_on
     assert outcome.applied
     assert outcome.verdict is None
     assert outcome.version.incarnation == server.incarnation
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
 
 
 def test_commit_lost_with_the_old_server_is_dropped_and_the_resumed_count_goes_on(
@@ -125,7 +127,7 @@ def test_server_resumed_from_an_older_checkpoint_is_followed_back(script: Script
     for _ in range(3):
         connected.client.commit(payload(SMALL, 1.0), buffer(SMALL))
     server.restart(ledger=True)
-    (saved,) = server._saved.values()
+    (saved,) = server.saved.values()
     saved.last_applied = 2  # of 4
     assert not connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
     following = connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
@@ -142,7 +144,7 @@ def test_reply_torn_by_a_restart_ends_with_the_new_servers_parameters(script: Sc
     assert outcome.applied
     assert outcome.verdict is not None
     assert outcome.version.incarnation == server.incarnation
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     following = connected.client.commit(payload(LARGE, 0.5), into)
     assert following.verdict is not None
     assert following.verdict.sequence == 1
@@ -157,7 +159,7 @@ def test_refusal_of_an_old_gradient_drops_it_and_pulls(reason: str, script: Scri
     outcome = connected.client.commit(payload(SMALL, 0.5), into)
     assert not outcome.applied
     assert len(server.applied) == 1
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert connected.events[-1].kind is EventKind.DELTA_DROPPED
     assert reason in connected.events[-1].message
     assert connected.client.commit(payload(SMALL, 0.5), into).applied
@@ -167,7 +169,7 @@ def test_server_restarted_without_parameters_asks_for_new_ones(script: Script, c
     server = script(SMALL)
     connected = trained(connect, server)
     server.restart(ledger=False, parameters=False)
-    with pytest.raises(NotInitialized, match="--resume"):
+    with pytest.raises(NotInitializedError, match="--resume"):
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert not connected.client.membership.has_parameters
     assert connected.client.initialize(payload(SMALL, 3.0, with_constants=True))
@@ -191,12 +193,12 @@ def test_server_that_stays_away_is_given_up_and_pull_goes_on_when_it_is_back(scr
     client.pull(buffer(SMALL))
     server.at("committed", tear)
     server.at("heartbeat", *[tear] * 1000)
-    with pytest.raises(ServerUnavailable, match=r"gemps serve"):
+    with pytest.raises(ServerUnavailableError, match=r"gemps serve"):
         client.commit(payload(SMALL, 0.5), buffer(SMALL))
     # Whether that commit counts is unknown to the caller; nothing may be committed on top of it unseen.
     with pytest.raises(MisuseError, match=r"pull\(\) first"):
         client.commit(payload(SMALL, 0.25), buffer(SMALL))
-    server._actions["heartbeat"].clear()
+    server.clear("heartbeat")
     client.pull(buffer(SMALL))
     following = client.commit(payload(SMALL, 0.25), buffer(SMALL))
     assert following.verdict is not None
@@ -206,20 +208,20 @@ def test_server_that_stays_away_is_given_up_and_pull_goes_on_when_it_is_back(scr
 
 def test_interrupted_commit_leaves_a_client_that_can_go_on(script: Script, connect: Connect) -> None:
     server = script(SMALL)
-    connected = connect(server.address, SMALL)
-    client = connected.client
+
+    def interrupt_once(_: float) -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    client = connect(server.address, SMALL, sleep=interrupt_once).client
     client.join()
     client.pull(buffer(SMALL))
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     server.at("committed", tear)
-    client._session.patience._sleep = interrupt
     with pytest.raises(KeyboardInterrupt):
         client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert client.version is None
-    client._session.patience._sleep = lambda _: None
     client.pull(buffer(SMALL))
     following = client.commit(payload(SMALL, 0.25), buffer(SMALL))
     assert following.verdict is not None
@@ -229,13 +231,12 @@ def test_interrupted_commit_leaves_a_client_that_can_go_on(script: Script, conne
 
 def test_interrupted_pull_leaves_no_version_to_commit_on(script: Script, connect: Connect) -> None:
     server = script(SMALL)
-    connected = trained(connect, server)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
+    connected = trained(connect, server, sleep=interrupt)
     server.at("pull", tear)
-    connected.client._session.patience._sleep = interrupt
     with pytest.raises(KeyboardInterrupt):
         connected.client.pull(buffer(SMALL))
     with pytest.raises(MisuseError, match=r"pull\(\) first"):
@@ -248,7 +249,7 @@ def test_worker_whose_name_was_taken_over_says_so_and_does_not_fight(script: Scr
     superseded = refuse(grpc.StatusCode.ABORTED, "SUPERSEDED")
     server.at("commit", superseded)
     server.at("heartbeat", superseded)
-    with pytest.raises(Superseded, match="a name of its own"):
+    with pytest.raises(SupersededError, match="a name of its own"):
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert server.calls.count("Join") == 1
     connected.client.leave("superseded")

@@ -39,7 +39,7 @@ def test_silent_stream_of_a_silent_server_is_ended_and_repeated(point: str, scri
     outcome = connected.client.commit(payload(LARGE, 0.5), into)
     assert outcome.applied
     connected.client.pull(into)
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert len(server.applied) == 1
     assert server.hung.is_set()
     assert connected.kinds()[:2] == [EventKind.CONNECTION_LOST, EventKind.CONNECTION_BACK]

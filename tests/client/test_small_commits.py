@@ -12,7 +12,7 @@ import pytest
 from gem_worker.client import Client, EventKind
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version
-from gem_worker.client.outgoing import ChunkedCommit, Delta
+from gem_worker.client.outgoing_commit import ChunkedCommit, Delta
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.watchdog import Watched
 from gemps.v1 import commit_pb2, transfer_pb2
@@ -25,7 +25,7 @@ from gem_core.wire_types import WireType
 from tests.client.conftest import Connect, Script, Serve
 from tests.client.models import SMALL, buffer, parameters_in, payload
 from tests.client.real_server import begin
-from tests.client.scripted_server import tear
+from tests.client.scripted_server import end_quietly, tear
 
 # A tensor behind the parameters, which is not scaled.
 WITH_BUFFER = Layout(
@@ -165,7 +165,7 @@ def receiver_into(into: memoryview) -> ParametersReceiver:
 def test_a_reply_that_is_right_is_taken() -> None:
     data, into = bytes(range(32)), buffer(SMALL)
     receiver = receiver_into(into)
-    take_apart(receiver, reply_of(data))
+    split_message(receiver, reply_of(data))
     assert bytes(into) == data
     assert receiver.version == Version(7, 42)
     assert receiver.received == len(data)
@@ -214,10 +214,10 @@ def test_a_reply_that_is_wrong_is_refused(wrong: str) -> None:
     receiver, reply = receiver_into(buffer(SMALL)), reply_of(bytes(range(32)))
     change(reply)
     with pytest.raises(error):
-        take_apart(receiver, reply)
+        split_message(receiver, reply)
 
 
-def take_apart(receiver: ParametersReceiver, reply: commit_pb2.CommitResponse) -> None:
+def split_message(receiver: ParametersReceiver, reply: commit_pb2.CommitResponse) -> None:
     receiver.announce(reply.parameters)
     receiver.add(reply.chunk.offset, memoryview(reply.chunk.data))
     receiver.finish(reply.footer)
@@ -226,7 +226,7 @@ def take_apart(receiver: ParametersReceiver, reply: commit_pb2.CommitResponse) -
 # --- what breaks, and what comes between
 
 
-def test_a_stream_that_breaks_as_soon_as_the_server_has_spoken_is_repeated_as_any_other(
+def test_a_stream_that_is_cancelled_when_the_next_commit_arrives_is_repeated_as_any_other(
     script: Script, connect: Connect
 ) -> None:
     server = script(SMALL)
@@ -235,7 +235,12 @@ def test_a_stream_that_breaks_as_soon_as_the_server_has_spoken_is_repeated_as_an
     client.join()
     client.pull(buffer(SMALL))
     client.commit(payload(SMALL, 0.5), buffer(SMALL))
-    server.streams[0].cancel()
+
+    def cancel() -> None:
+        server.streams[0].cancel()
+        end_quietly()
+
+    server.at("commit", cancel)
     into = buffer(SMALL)
     outcome = client.commit(payload(SMALL, 0.25), into)
     assert outcome.verdict is not None
@@ -259,7 +264,7 @@ def test_a_commit_may_be_interrupted_wherever_a_handler_can_raise(
         applied = server.clock() - 1
         if not is_interrupted(client, moment):
             break
-        assert client._watchdog.watched is None
+        assert not client.is_calling
         client.pull(into)
         assert parameters_in(SMALL, into)[0] - applied in (0, 1)
         if has_stream:

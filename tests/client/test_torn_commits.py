@@ -30,7 +30,7 @@ def commit_once(client: Client, server: ScriptedServer) -> None:
     assert outcome.verdict is not None
     assert outcome.verdict.sequence == 1
     assert len(server.applied) == 1
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert outcome.version.clock == server.clock == 2
     assert client.version == outcome.version
     assert client.next_eta == 0.05
@@ -130,7 +130,7 @@ def test_torn_reply_is_pulled_from_the_start_when_the_snapshot_moved_on(script: 
         assert server.theta is not None
         server.theta += np.float32(1)
         server.clock += 1
-        session.snapshot, session.version = server._state(), server._version()
+        session.snapshot, session.version = server.state(), server.version()
 
     server.at("reply-chunk", go_on, tear)
     server.at("pull", snapshot_moves_on)
@@ -139,7 +139,7 @@ def test_torn_reply_is_pulled_from_the_start_when_the_snapshot_moved_on(script: 
     assert outcome.applied
     assert outcome.version.clock == 3
     assert [pull.HasField("resume_version") for pull in server.pulls] == [False, True, False]
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
 
 
 @pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["whole", "chunked"])
@@ -157,7 +157,7 @@ def test_pull_that_arrives_damaged_is_repeated_from_the_start(script: Script, co
     server.damaged_chunks = 2
     into = buffer(LARGE)
     client.pull(into)
-    assert bytes(into) == bytes(server._state())
+    assert bytes(into) == bytes(server.state())
     assert not any(pull.HasField("resume_version") for pull in server.pulls)
 
 

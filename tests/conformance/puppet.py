@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from gem_conformance import Fault, Limits, Outcome, Scenario
+from gem_conformance import FaultError, Limits, Outcome, Scenario
 from gem_conformance.layouts import layout_to
 from gem_conformance.play import Play
 from gem_conformance.talk import NotSpokenError
@@ -159,11 +159,11 @@ class Puppet:
         try:
             answer: commit_pb2.CommitResponse = next(self._call)
         except grpc.RpcError:
-            self.hang_up()
+            self.disconnect()
             raise
         return answer
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close the stream, as gently as can be."""
         self._said.put(None)
         self._calls.append(self._call)  # one that nobody holds is cancelled
@@ -228,7 +228,7 @@ def until_finished(puppet: Puppet) -> None:
     puppet.leave()
 
 
-def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> Fault | str | None:
+def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> FaultError | str | None:
     """What the kit says of a puppet that takes these steps: a fault, None (passed) or "not spoken"."""
     wire = Wire()
     wire.start()
@@ -246,13 +246,13 @@ def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> Fau
     thread.start()
     try:
         play.perform(scenario.play)
-    except Fault as fault:
+    except FaultError as fault:
         return fault
     except NotSpokenError:
         return "not spoken"
     finally:
         wire.stop()
-        puppet.hang_up()
+        puppet.disconnect()
         thread.join()
     return None
 

@@ -58,6 +58,8 @@ LARGEST_VALUE = np.float32(1e30)
 PATIENCE = 60.0
 CALL_SECONDS = 20.0
 LONGEST_PAUSE = 2.0
+# Factors of a pause.
+BACK_OFF_JITTER, RETRY_JITTER = (0.5, 1.0), (1.0, 1.2)
 # Damaged in both directions again and again: a fault of ours, or of the memory.
 MOST_CHECKSUM_REFUSALS = 5
 # What the session, and with it the snapshot, is lost by: join with the same id, then pull.
@@ -83,7 +85,7 @@ class Fault(Enum):
     TRUNCATING_BFLOAT16 = auto()  # takes the upper half of a float32 without rounding
 
 
-class Torn(Exception):  # noqa: N818 - an event of the network, which is handled
+class TornCallError(Exception):
     """The call broke, or what it brought is damaged: it may be made again."""
 
 
@@ -100,7 +102,7 @@ class Hopeless(Exception):  # noqa: N818 - the worker ends by it
     """What must not be retried, or was retried for too long."""
 
 
-def judged(error: grpc.RpcError) -> Torn | Refused:
+def judged(error: grpc.RpcError) -> TornCallError | Refused:
     """What a failed call means, by ErrorInfo and RetryInfo in its trailer (docs/protocol.md, "Refusals")."""
     info, retry_after = None, None
     for entry in error.trailing_metadata() or ():
@@ -112,10 +114,10 @@ def judged(error: grpc.RpcError) -> Torn | Refused:
                 retry_after = delay.seconds + delay.nanos / 1e9
     if info is not None and info.domain == "gemps":
         if info.reason in ("STARTING", "DRAINING") and retry_after is None:
-            return Torn(f"{info.reason}: {error.details()}")
+            return TornCallError(f"{info.reason}: {error.details()}")
         return Refused(info.reason, error.details() or "", retry_after)
     if error.code() in TRANSPORT_CODES:
-        return Torn(f"{error.code().name}: {error.details()}")
+        return TornCallError(f"{error.code().name}: {error.details()}")
     return Refused(error.code().name, error.details() or "")
 
 
@@ -212,7 +214,7 @@ def decode(wire_type: int, data: bytes, count: int) -> Floats:
     """The `count` PARAMETERs that these bytes are.
 
     Raises:
-        Torn: a value is not finite, beyond 1e30, or illegal in its wire type.
+        TornCallError: a value is not finite, beyond 1e30, or illegal in its wire type.
     """
     if wire_type == FLOAT32:
         values = np.frombuffer(data, "<f4").astype(np.float32)
@@ -227,11 +229,11 @@ def decode(wire_type: int, data: bytes, count: int) -> Floats:
             scale = np.frombuffer(data, "<f4", 1, at)[0]
             quotients = np.frombuffer(data, np.int8, size, at + 4)
             if not 0 <= scale <= LARGEST_VALUE or (quotients == -128).any():
-                raise Torn(f"the block at byte {at} is illegal")
+                raise TornCallError(f"the block at byte {at} is illegal")
             values[start : start + size] = quotients * scale
             at += 4 + size
     if not (np.abs(values) <= LARGEST_VALUE).all():
-        raise Torn("a value is not finite, or beyond 1e30")
+        raise TornCallError("a value is not finite, or beyond 1e30")
     return values
 
 
@@ -283,7 +285,7 @@ class Incoming:
 
         Raises:
             Hopeless: the parameters are another model's.
-            Torn: they do not go on where they were torn.
+            TornCallError: they do not go on where they were torn.
         """
         if header.layout_digest != self._digest:
             raise Hopeless("the digest of the server's layout is not that of this worker's: it is another model")
@@ -294,22 +296,22 @@ class Incoming:
         if header.offset == 0:
             self.data.clear()
         elif header.offset != len(self.data) or header.version != self.version:
-            raise Torn("the server goes on elsewhere than where the transfer was torn")
+            raise TornCallError("the server goes on elsewhere than where the transfer was torn")
         self.version = header.version
         self._chunks = 0
 
     def add(self, chunk: transfer_pb2.Chunk) -> None:
-        """One more chunk. Raises Torn when it does not follow the one before."""
+        """One more chunk. Raises TornCallError when it does not follow the one before."""
         if self.version is None or chunk.offset != len(self.data) or not chunk.data:
-            raise Torn(f"a chunk of offset {chunk.offset} came where {len(self.data)} bytes had come")
+            raise TornCallError(f"a chunk of offset {chunk.offset} came where {len(self.data)} bytes had come")
         self.data += chunk.data
         self._chunks += 1
 
     def finish(self, footer: transfer_pb2.Footer) -> tuple[Floats, bytes, bytes]:
-        """PARAMETERs as float32; the bytes of the BUFFERs; those of the CONSTANTs. Raises Torn when one is wrong."""
+        """PARAMETERs as float32; the bytes of the BUFFERs; those of the CONSTANTs. Raises TornCallError."""
         expected = (len(self.data), self._chunks, google_crc32c.value(bytes(self.data)))
         if (footer.byte_count, footer.chunk_count, footer.crc32c) != expected or expected[0] != self.format.byte_count:
-            raise Torn("the footer does not match what came")
+            raise TornCallError("the footer does not match what came")
         parameters = bytes(self.data[: self.format.parameter_bytes])
         rest = bytes(self.data[self.format.parameter_bytes :])
         values = decode(self.format.wire_type, parameters, self.format.count)
@@ -339,11 +341,11 @@ class CommitCall:
         self._batches.put(None)
 
     def receive(self) -> commit_pb2.CommitResponse:
-        """The next message. Raises Torn, also where the stream ends normally; Refused."""
+        """The next message. Raises TornCallError, also where the stream ends normally; Refused."""
         try:
             return next(self._call)
         except StopIteration:
-            raise Torn("the stream ended in the midst of a commit") from None
+            raise TornCallError("the stream ended in the midst of a commit") from None
         except grpc.RpcError as error:
             raise judged(error) from None
 
@@ -424,7 +426,7 @@ class Worker:
         self._failing_since = self._failing_since or now
         if now - self._failing_since > PATIENCE:
             raise Hopeless(f"gave up after {PATIENCE:g} s: {why}")
-        time.sleep(self._pause * random.uniform(0.5, 1.0))
+        time.sleep(self._pause * random.uniform(*BACK_OFF_JITTER))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def succeeded(self) -> None:
@@ -439,7 +441,7 @@ class Worker:
             if self._checksum_refusals > MOST_CHECKSUM_REFUSALS:
                 raise refusal
         if self.fault is not Fault.IGNORED_RETRY_INFO:
-            time.sleep(refusal.retry_after * random.uniform(1.0, 1.2))
+            time.sleep(refusal.retry_after * random.uniform(*RETRY_JITTER))
 
     def answered(self, call: Callable[[], Answer]) -> Answer:
         """Make a small call until it is answered; raises Refused for what another call is the answer to."""
@@ -566,7 +568,7 @@ class Worker:
             try:
                 self.receive_pull(request, transfer)
                 return
-            except Torn as reason:
+            except TornCallError as reason:
                 self.back_off(reason)
             except Refused as refusal:
                 if self.recovered(refusal, resumed=transfer.version is not None):
@@ -604,12 +606,12 @@ class Worker:
             raise judged(error) from None
         finally:
             call.cancel()
-        raise Torn("the pull ended without a footer")
+        raise TornCallError("the pull ended without a footer")
 
     def took(self, transfer: Incoming, message: Any, header: str) -> bool:
         """Take what a message has of a transfer, in this order; whether that completed, and installed, it.
 
-        Raises Torn; the transfer then begins anew if what came of it is damaged.
+        Raises TornCallError; the transfer then begins anew if what came of it is damaged.
         """
         try:
             if message.HasField(header):
@@ -619,7 +621,7 @@ class Worker:
             if not message.HasField("footer"):
                 return False
             theta, buffers, constants = transfer.finish(message.footer)
-        except Torn:
+        except TornCallError:
             transfer.version = None
             transfer.data.clear()
             raise
@@ -663,7 +665,7 @@ class Worker:
             try:
                 self.exchange(header, payload, transfer, header_alone=applied)
                 return
-            except Torn as torn:
+            except TornCallError as torn:
                 self.drop_stream()
                 self.back_off(torn)
                 if self.last_applied == header.sequence and self.version is None:

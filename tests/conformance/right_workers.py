@@ -49,7 +49,7 @@ def header_alone_for_a_small_payload(puppet: Puppet) -> None:
 def a_stream_for_each_commit(puppet: Puppet) -> None:
     begin(puppet)
     while puppet.commit().run_state != 3:
-        puppet.hang_up()
+        puppet.disconnect()
     puppet.leave()
 
 

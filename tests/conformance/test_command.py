@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from gem_conformance import SCENARIOS
+from gem_conformance.faults import FaultName
+
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = [sys.executable, str(ROOT / "tests/conformance/reference_worker.py")]
@@ -34,6 +35,13 @@ def test_list_has_a_line_a_scenario() -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
     starts = {line.index(SCENARIOS[line.split()[0]].about) for line in done.stdout.splitlines()}
     assert len(starts) == 1
+
+
+def test_list_of_faults_has_a_line_a_fault_with_its_meaning() -> None:
+    found = dict(line.split(maxsplit=1) for line in gemps("list", "--faults").stdout.splitlines())
+    assert found == {fault.name: fault.value for fault in FaultName}
+    lines = [json.loads(line) for line in gemps("list", "--faults", "--json").stdout.splitlines()]
+    assert {one["fault"]: one["about"] for one in lines} == found
 
 
 def test_list_for_programs_marks_the_basic_ones() -> None:
@@ -127,18 +135,11 @@ def test_no_candidate_stays_behind_when_the_kit_is_ended(tmp_path: Path, number:
         script,
     ]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kit:
-        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        eventually(lambda: len(list(tmp_path.iterdir())) == 2)
         kit.send_signal(number)
         output, errors = kit.communicate(timeout=60)
     assert (kit.returncode, output, errors) == (status, "", "")
-    wait_until(lambda: not any(psutil.pid_exists(int(one.name)) for one in tmp_path.iterdir()))
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    eventually(lambda: not any(psutil.pid_exists(int(one.name)) for one in tmp_path.iterdir()))
 
 
 def test_without_a_command_it_waits_for_workers_that_somebody_starts() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gem_conformance import SCENARIOS, Fault, FaultName, Place
+from gem_conformance import SCENARIOS, FaultError, FaultName, Place
 
 from tests.conformance.puppet import Puppet, Steps, begin, verdict_on
 from tests.conformance.right_workers import RIGHT
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("worker", WRONG, ids=[f"{one.name.name}-{one.scenario}-{one.steps.__name__}" for one in WRONG])
 def test_fault_is_named_and_explained(worker: Wrong) -> None:
     fault = verdict_on(SCENARIOS[worker.scenario], worker.steps, by_hand=False)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, FaultError)
     assert fault.name is worker.name, str(fault)
     assert worker.expected in fault.expected
     assert worker.came in fault.came
@@ -30,7 +30,7 @@ def test_a_worker_that_met_nothing_unusual_is_told_of_nothing_such() -> None:
         puppet.exits(1)
 
     fault = verdict_on(SCENARIOS["stale-base"], steps, by_hand=False)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, FaultError)
     assert (fault.after, fault.expected) == ("", "a commit's header")
 
 

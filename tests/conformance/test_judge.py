@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from gem_conformance import Fault, FaultName, Place
+from gem_conformance import FaultError, FaultName, Place
 from gem_conformance.judge import Expected, Mistake, Upload, judge_values
 from gem_conformance.task import Task, buffer_bytes, delta, first_parameters, tensor
 from gemps.v1 import transfer_pb2
@@ -47,14 +47,14 @@ def pieces(payload: PayloadFormat, data: bytes, chunk_bytes: int) -> Iterator[tr
 
 def take_all(upload: Upload, chunks: list[transfer_pb2.Chunk], footer: transfer_pb2.Footer) -> None:
     for chunk in chunks:
-        upload.take(chunk, None)
-    upload.take(None, footer)
+        upload.receive(chunk, None)
+    upload.receive(None, footer)
 
 
 def blamed(payload: PayloadFormat, data: bytes, expected: Expected) -> FaultName | None:
     try:
         judge_values(payload, data, expected, "commit 1")
-    except Fault as fault:
+    except FaultError as fault:
         return fault.name
     return None
 
@@ -66,9 +66,9 @@ def test_a_payload_cut_anywhere_at_borders_is_taken_with_its_footer(wire_type: W
     chunks = list(pieces(payload, data, chunk_bytes))
     for chunk in chunks:
         assert not upload.is_complete
-        upload.take(chunk, None)
+        upload.receive(chunk, None)
     assert upload.has_all_bytes
-    upload.take(None, transfer_pb2.Footer(byte_count=len(data), chunk_count=len(chunks), crc32c=crc32c(data)))
+    upload.receive(None, transfer_pb2.Footer(byte_count=len(data), chunk_count=len(chunks), crc32c=crc32c(data)))
     assert upload.is_complete
     assert blamed(payload, bytes(upload.received), expected) is None
 
@@ -80,7 +80,7 @@ def test_a_chunk_left_out_or_sent_twice_is_blamed(wire_type: WireType, chunk_byt
     index = draw.draw(st.integers(0, len(chunks) - 1))
     wrong = chunks[:index] + (chunks[index + 1 :] if draw.draw(st.booleans()) else [chunks[index], *chunks[index:]])
     footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=len(wrong), crc32c=crc32c(data))
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(FaultError) as caught:
         take_all(Upload(payload, 2000, "commit 1"), wrong, footer)
     assert caught.value.name in (FaultName.WRONG_CHUNK, FaultName.WRONG_SIZE)
 
@@ -107,7 +107,7 @@ def test_a_wrong_value_is_told_with_its_tensor_and_both_numbers(wire_type: WireT
     payload, _, expected = right(wire_type)
     values = expected.parameters.copy()
     values[20] /= 2  # not larger: that would be another scale
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(FaultError) as caught:
         judge_values(payload, bytes(encode(wire_type, values)) + REST, expected, "commit 1")
     assert "commit 1: element 20 of 'weight'" in caught.value.expected
     assert caught.value.came.strip("-").replace(".", "").replace("e", "").replace("-", "").isdigit()
@@ -125,7 +125,7 @@ def test_a_known_mistake_has_its_own_name() -> None:
     payload, data, expected = right(WireType.FLOAT16)
     old = Mistake(FaultName.STALE_DELTA, "the new", "the old", Place.RETRIES, expected.parameters)
     other = Expected(expected.parameters * np.float32(3), REST, Place.CONFORMANCE, [old])
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(FaultError) as caught:
         judge_values(payload, data, other, "commit 1")
     fault = caught.value
     assert (fault.name, fault.place) == (FaultName.STALE_DELTA, Place.RETRIES)

@@ -14,6 +14,14 @@ from gem_core.checksum import crc32c
 from gem_core.wire_types import WireType, encode
 from tests.conformance.puppet import Puppet, Steps, begin, refused
 
+# Longer than a refusal asks for, by a margin; and shorter.
+MARGIN_SECONDS, TOO_SOON_SECONDS = 0.1, 0.5
+
+
+def wait_as_asked(seconds: float) -> None:
+    """As a right worker does that is refused with a RetryInfo."""
+    time.sleep(seconds + MARGIN_SECONDS)
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -378,7 +386,7 @@ def ends_the_stream_instead_of_a_footer(puppet: Puppet) -> None:
     puppet.say(commit_pb2.CommitRequest(header=puppet.header()))
     puppet.hear()
     puppet.say(*puppet.chunks()[:-1])
-    puppet.hang_up()
+    puppet.disconnect()
 
 
 @wrong(FaultName.NO_FOOTER, "commit-large")
@@ -637,13 +645,13 @@ def repeats_with_another_checksum(puppet: Puppet) -> None:
 )
 def sends_another_delta_after_retry_info(puppet: Puppet) -> None:
     refused(puppet.join)
-    time.sleep(1.1)
+    wait_as_asked(1.0)
     begin(puppet)
     puppet.commit()
     refused(puppet.commit)
-    time.sleep(1.6)
+    wait_as_asked(1.5)
     refused(puppet.commit)
-    time.sleep(2.1)
+    wait_as_asked(2.0)
     puppet.theta = puppet.theta * 2
     puppet.commit()
 
@@ -667,7 +675,7 @@ def commits_again_at_once(puppet: Puppet) -> None:
     begin(puppet)
     puppet.commit()
     refused(puppet.commit)
-    time.sleep(0.5)
+    time.sleep(TOO_SOON_SECONDS)
     puppet.commit()
 
 

@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0  # seconds; nothing is measured by it
@@ -133,8 +134,9 @@ def gemps_process(container: str) -> psutil.Process:
 
 def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen[str] | None = None) -> None:
     """Ask again and again; fails when it never comes true, or `process` ends before."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
+
+    def look() -> bool:
         assert process is None or process.poll() is None, f"compose ended with {process.returncode} before {what}"
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.5)
+        return condition()
+
+    eventually(look, lambda: f"never happened: {what}", patience=PATIENCE, interval=0.5)

@@ -50,7 +50,7 @@ def test_all_workers_train_to_the_budget_and_everybody_exits_with_0(
     kit = project.compose("run", "--rm", "--no-deps", "-T", "server", "gemps", "conformance", "list")
     assert "commit-small" in kit
 
-    task = create_task("digits", TaskOptions.of(WorkerSettings()))
+    task = create_task("digits", TaskOptions.from_settings(WorkerSettings()))
     model = create_model("mlp", task.input_shape, task.classes, seed=1)
     model.load_state_dict(load_file(model_file), strict=True)
     found = evaluate_checkpoint(model_file, WorkerSettings(device="cpu"))

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gem_core import Statistics, UpdateRule, WorkerState, create_rule
+from gem_core import RuleState, Statistics, UpdateRule, create_rule
 
 
 def vector(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def commit(rule: UpdateRule, theta: np.ndarray, state: WorkerState, *delta: float) -> tuple[np.ndarray, Statistics]:
+def commit(rule: UpdateRule, theta: np.ndarray, state: RuleState, *delta: float) -> tuple[np.ndarray, Statistics]:
     """The update that was applied, and the statistics."""
     before = theta.copy()
     statistics = rule.commit(theta, state, vector(*delta), 1)
     return theta - before, statistics
 
 
-def new_worker(rule: UpdateRule, theta: np.ndarray) -> WorkerState:
+def new_worker(rule: UpdateRule, theta: np.ndarray) -> RuleState:
     return rule.new_worker(theta)
 
 

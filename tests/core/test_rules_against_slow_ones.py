@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gem_core import Statistics, WorkerState, create_rule
+from gem_core import RuleState, Statistics, create_rule
 from gem_core.rules import interface
 from tests.core import slow
 from tests.core.samples import KINDS, LENGTHS, Sample, make_sample
@@ -66,7 +66,7 @@ def check_statistics(
 def test_gem_equals_numpy_bit_for_bit_and_float64_within_its_error(sample: Sample, chosen: slow.GemSettings) -> None:
     rule = create_rule("gem", **vars(chosen))
     theta = sample.theta.copy()
-    state = WorkerState(sample.snapshot.copy(), (sample.moment.copy(),))
+    state = RuleState(sample.snapshot.copy(), (sample.moment.copy(),))
     statistics = rule.commit(theta, state, sample.delta, 1)
 
     single = slow.gem(*sample, chosen, np.float32)
@@ -120,7 +120,7 @@ def test_a_delta_that_may_not_be_written_to_is_taken(length: int) -> None:
     found = []
     for delta in (sample.delta, read_only):
         theta = sample.theta.copy()
-        rule.commit(theta, WorkerState(sample.snapshot.copy(), (sample.moment.copy(),)), delta, 0)
+        rule.commit(theta, RuleState(sample.snapshot.copy(), (sample.moment.copy(),)), delta, 0)
         found.append(theta.tobytes())
     assert found[0] == found[1]
     assert read_only.tobytes() == sample.delta.tobytes()

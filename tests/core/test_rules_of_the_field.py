@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gem_core import RuleError, SizeMismatchError, Statistics, UpdateRule, WorkerState, create_rule, rule_names
+from gem_core import RuleError, RuleState, SizeMismatchError, Statistics, UpdateRule, create_rule, rule_names
 from gem_core.rules import WorkerStep, interface
 from tests.core.slow import norm
 from tests.core.slow_rules import TWINS, Effect
@@ -43,7 +43,7 @@ class Run:
     theta: np.ndarray
 
     def __post_init__(self) -> None:
-        self.states: dict[int, WorkerState] = {}
+        self.states: dict[int, RuleState] = {}
         self.clock_of: dict[int, int] = {}
         self.clock = 0
 

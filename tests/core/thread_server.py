@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 
-from gem_core import WorkerState, create_rule
+from gem_core import RuleState, create_rule
 from gem_core.rules import interface
 from gem_core.threads import configure_threads
 from tests.core.samples import make_sample
@@ -23,11 +23,11 @@ def digest(rule_name: str, kind: str, length: int, seed: int) -> str:
     """Of everything that two commits of one worker leave behind."""
     sample = make_sample(kind, length, seed)
     theta = sample.theta.copy()
-    state: WorkerState
+    state: RuleState
     if rule_name == "gem":
-        state = WorkerState(sample.snapshot.copy(), (sample.moment.copy(),))
+        state = RuleState(sample.snapshot.copy(), (sample.moment.copy(),))
     else:
-        state = WorkerState(sample.snapshot.copy())
+        state = RuleState(sample.snapshot.copy())
     statistics = [RULES[rule_name].commit(theta, state, delta, 2) for delta in (sample.delta, sample.moment)]
     digested = hashlib.sha256(theta.tobytes() + state.snapshot.tobytes() + repr(statistics).encode())
     for vector in state.vectors:

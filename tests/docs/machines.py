@@ -1,8 +1,8 @@
 """Clean machines for a reader: containers of the base image, each with an address of its own and a checkout.
 
 `here` is a newcomer's machine: it has Python and make, and reaches a Docker engine. `server` and the workers have
-gemps installed as README says: with `pip install .` and `pip install ".[worker]"`. All run systemd. What pip would
-fetch from an index lies in a folder of wheels that every pip here is set up for: these machines need no way out.
+gemps installed as README says: with `pip install ".[server]"` and `pip install ".[worker]"`. All run systemd. What pip
+would fetch from an index lies in a folder of wheels that every pip here is set up for: these machines need no way out.
 """
 
 import fcntl
@@ -11,11 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_IMAGE = os.environ.get("BASE_IMAGE", "python:3.11-slim")
@@ -119,7 +120,7 @@ class Place:
         if not folder.exists():
             source = FOLDER / "installed" / f"{kind}-{CHECKOUT}"
             checkout(source)
-            what = "." if kind == "server" else ".[worker]"
+            what = ".[server]" if kind == "server" else ".[worker]"
             install = f"python3 -m venv '{folder}' && '{folder}/bin/pip' install --quiet '{what}'"
             in_checkout = ("--workdir", str(source), IMAGE, "bash", "-c", install)
             run("docker", "run", "--rm", "--label", NAME, *volumes(), *in_checkout)
@@ -127,13 +128,15 @@ class Place:
 
 
 def wait_for_systemd(container: str) -> None:
-    state = ""
-    deadline = time.monotonic() + 120
-    while state not in ("running", "degraded"):
-        assert time.monotonic() < deadline, f"systemd is {state!r} in the machine {container}"
-        time.sleep(0.5)
-        asked = ["docker", "exec", container, "systemctl", "is-system-running"]
-        state = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    asked = ["docker", "exec", container, "systemctl", "is-system-running"]
+
+    def state() -> str:
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+
+    def explain() -> str:
+        return f"systemd is {state()!r} in the machine {container}"
+
+    eventually(lambda: state() in ("running", "degraded"), explain, patience=120.0, interval=0.5)
 
 
 @contextmanager
@@ -227,8 +230,8 @@ def image_wheels() -> Path:
 def fetch(folder: Path, *torch: str, unconstrained: Sequence[str] = ()) -> None:
     """Fill a folder with the wheels of constraints.txt, for the base image's Python; again only when these change."""
     python = in_base_image("python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    lines = run(sys.executable, "docker/requirements.py", "worker", cwd=ROOT).splitlines()
-    needed = [line for line in lines if not line.startswith("torch")]
+    extras = ("train", "lab", "certs", "--without", "torch", "torchvision")
+    needed = run(sys.executable, "docker/requirements.py", *extras, cwd=ROOT).splitlines()
     constraints = ROOT / "constraints.txt"
     wanted = "\n".join([python, *needed, *torch, *unconstrained, constraints.read_text(encoding="utf-8")])
     done = folder / "fetched"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.docs.blocks import Block, Command
+from tests.waiting import happens
 
 TERMINAL = Path(__file__).with_name("terminal.sh")
 WORKERS = "workers"
@@ -134,9 +135,7 @@ class Reader:
     def _end(self, running: Iterable["_Typed"]) -> None:
         """End what runs in the background: the newest first, since servers begin before those who use them."""
         left = list(running)
-        deadline = time.monotonic() + self._grace
-        while any(one.running for one in left) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        happens(lambda: not any(one.running for one in left), patience=self._grace, interval=0.2)
         for one in reversed(left):
             if one.running:
                 one.terminate()
@@ -201,13 +200,16 @@ class _Typed:
 
     def settle(self, quiet: float) -> None:
         """Wait as a reader does before typing on in another terminal: until it has said something and is quiet."""
-        size = 0
-        since = began = time.monotonic()
-        while self.running and time.monotonic() < began + 120 and (size == 0 or time.monotonic() < since + quiet):
-            time.sleep(0.1)
+        size, since = 0, time.monotonic()
+
+        def is_quiet() -> bool:
+            nonlocal size, since
             now = self.file("log").stat().st_size
             if now != size:
                 size, since = now, time.monotonic()
+            return not self.running or (size > 0 and time.monotonic() >= since + quiet)
+
+        happens(is_quiet, patience=120.0, interval=0.1)
 
     def wait(self, patience: float) -> None:
         assert self._process is not None

@@ -19,7 +19,7 @@ from tests.docs.shell import SimpleCommand, simple_commands
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docker").rglob("*.md")])
 
-LANGUAGES = frozenset({"sh", "python", "toml", "yaml", "ini", "json", "proto", "bibtex", "text", "mermaid"})
+LANGUAGES = frozenset({"sh", "python", "toml", "yaml", "ini", "json", "proto", "bibtex", "text", "diff"})
 LANGUAGES |= {"go", "rust", "java", "cpp", "typescript"}
 COMPOSE = frozenset({"build", "config", "cp", "down", "exec", "logs", "ps", "restart", "run", "start", "stop", "up"})
 # Flags that pages name in their text and that are other programs'.

@@ -25,6 +25,7 @@ from tests.wire.worker import RawWorker
 # A payload of 48 KB, in one chunk.
 MODEL = Model((Tensor("weight", (12_000,)),))
 IN_THE_ROOM = 120.0  # seconds: a guard; how long a client waits for its turn is judged by the commits of others
+RETRY_JITTER = (1.0, 1.25)  # factors of the time that a refusal names
 
 
 @dataclass
@@ -100,7 +101,7 @@ class Client:
             refusals += 1
             self._seen.refusals[refusal.reason] += 1
             self._seen.most_refusals_in_a_row = max(self._seen.most_refusals_in_a_row, refusals)
-            await asyncio.sleep(refusal.retry_after * self._draw.uniform(1.0, 1.25))
+            await asyncio.sleep(refusal.retry_after * self._draw.uniform(*RETRY_JITTER))
 
 
 async def main(address: str, commits: int, upload_seconds: float, names: list[str]) -> Seen:

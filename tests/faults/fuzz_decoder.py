@@ -94,7 +94,7 @@ class Target:
     def __init__(self, server: Server, own: RawWorker) -> None:
         self.own = own
         self._server = server
-        self._service = server._service()
+        self._service = server.service()
         self._before = self._state()
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually_async
 from tests.wire import serve_process
 from tests.wire.calls import Trust
 from tests.wire.model import LARGE, SMALL
@@ -69,10 +70,8 @@ async def start(
         process = await asyncio.create_subprocess_exec(
             sys.executable, program.__file__, json.dumps(told), stderr=log, env={**os.environ, **(environment or {})}
         )
-    async with asyncio.timeout(START_PATIENCE):
-        while not ready.exists():
-            assert process.returncode is None, log_of(directory).read_text()
-            await asyncio.sleep(0.02)
+    await eventually_async(lambda: ready.exists() or process.returncode is not None, patience=START_PATIENCE)
+    assert ready.exists(), log_of(directory).read_text()
     return ServerProcess(json.loads(ready.read_text())["address"], process)
 
 

@@ -24,6 +24,8 @@ Words = NDArray[np.float32]
 SECOND = 2.0**-18
 FIRST = 4096 * SECOND
 ILLEGAL = (np.nan, np.inf, 1e31)
+# How long an illegal word lies there, and how long a delta.
+ILLEGAL_SECONDS, DELTA_SECONDS = 0.001, 0.003
 STAMP_BYTES = 64
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 
@@ -43,7 +45,7 @@ def words(region: Words) -> None:
         if number % 20 == 0:
             place = random.integers(region.size)
             region[place] = ILLEGAL[number % 3]
-            time.sleep(0.001)
+            time.sleep(ILLEGAL_SECONDS)
             region[place] = FIRST
 
 
@@ -51,7 +53,7 @@ def deltas(region: Words) -> None:
     both = delta(0, region.size), delta(1, region.size)
     for number in count():
         region[:] = both[number % 2]
-        time.sleep(0.003)
+        time.sleep(DELTA_SECONDS)
 
 
 def holes(descriptor: int, size: int) -> None:

@@ -14,6 +14,7 @@ from gem_worker.client import Observer
 from gem_worker.settings import WorkerSettings
 
 from tests.cli.processes import CLEAN, command, wait_for
+from tests.waiting import eventually
 
 RESTART_SECONDS = 1.0
 # Importing torch eight times on a busy machine; nothing is measured by it.
@@ -81,7 +82,7 @@ class Sample:
     anonymous_bytes: int
 
 
-class Training:
+class TrainingRun:
     """A server and its workers, in a folder of their own. Half of the workers have names of their own."""
 
     def __init__(self, folder: Path, workers: int, *options: str) -> None:
@@ -168,18 +169,21 @@ class Training:
         return evaluate_checkpoint(self.folder / "state/latest/model.safetensors", WorkerSettings()).accuracy
 
 
-def look_until(condition: Callable[[], bool], *trainings: Training, patience: float = START_PATIENCE) -> None:
+def look_until(condition: Callable[[], bool], *trainings: TrainingRun, patience: float = START_PATIENCE) -> None:
     """Supervise until it holds; fails when it never does."""
-    deadline = time.monotonic() + patience
-    while not condition():
+
+    def look() -> bool:
         for training in trainings:
             training.look()
-        if time.monotonic() > deadline:
-            raise AssertionError("\n".join(one.said[-2000:] for t in trainings for one in (t, *t.workers)))
-        time.sleep(0.1)
+        return condition()
+
+    def explain() -> str:
+        return "\n".join(one.said[-2000:] for t in trainings for one in (t, *t.workers))
+
+    eventually(look, explain, patience=patience, interval=0.1)
 
 
-def look_for(seconds: float, *trainings: Training) -> None:
+def look_for(seconds: float, *trainings: TrainingRun) -> None:
     """Supervise for so long."""
     ends_at = time.monotonic() + seconds
     look_until(lambda: time.monotonic() >= ends_at, *trainings, patience=seconds + START_PATIENCE)

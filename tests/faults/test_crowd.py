@@ -25,6 +25,7 @@ STAGING_BUFFERS = 4
 CLIENT_BYTES = 96 * 1024
 LONGEST_PAUSE = 1.25  # seconds between two attempts of a client that was told to come back in one
 HEALTH_PATIENCE = 20.0
+LOOK_SECONDS = 0.1  # between two looks of a supervisor
 
 
 class Watch:
@@ -44,7 +45,7 @@ class Watch:
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
             self.health_seconds.append(time.monotonic() - asked)
             self._seen.append((time.monotonic(), (await self._server.status()).commits))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_SECONDS)
 
     def most_commits_in(self, seconds: float) -> int:
         """The most that came within so much time, or within what passed between two looks."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from gem_server.durability import recovery
-from gem_server.durability.files import Files, StorageFailure
+from gem_server.durability.files import Files, StorageError
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
 from gemps.v1 import operations_pb2, run_pb2
@@ -27,6 +27,8 @@ from tests.wire.serving import Serving
 from tests.wire.worker import all_of
 
 CHECKPOINT = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT)
+# Between two losses of power.
+POWER_SECONDS = (0.02, 0.15)
 
 
 @asynccontextmanager
@@ -40,7 +42,7 @@ async def serving_on(data_dir: Path, files: Files, **settings: Any) -> AsyncIter
         await serving.close()
         try:
             await serving.stop()
-        except StorageFailure:
+        except StorageError:
             assert isinstance(files, FailingDisk)
 
 
@@ -71,7 +73,7 @@ async def test_power_lost_at_any_moment_costs_no_more_than_the_level_says(
         await all_of(*(worker.connect(serving.address) for worker in workers[1:]))
         training = [asyncio.create_task(worker.train()) for worker in workers]
         for number in range(losses):
-            await asyncio.sleep(draw.uniform(0.02, 0.15))
+            await asyncio.sleep(draw.uniform(*POWER_SECONDS))
             acknowledged = max((commit.clock for commit in history.commits), default=1)
             kept = acknowledged if level == "commit" else (await serving.status()).checkpoint.version.clock
             seen.append((kept, acknowledged, disk.after_power_loss(tmp_path / f"lost-{number}")))
@@ -183,7 +185,7 @@ async def test_failing_disk_ends_the_server_and_nothing_is_acknowledged_after_it
         disk.failing = {what}
         told = await asyncio.gather(*(commit_until_refused(worker) for worker in workers))
         assert {code for code, _ in told} <= {"UNAVAILABLE", "CANCELLED"}
-        with pytest.raises(StorageFailure, match="Input/output error"):
+        with pytest.raises(StorageError, match="Input/output error"):
             await asyncio.wait_for(serving.server.wait_until_done(), 10)
         disk.failing = set()
         recovered = recovery.recover(tmp_path)
@@ -213,5 +215,5 @@ async def test_checkpoint_that_fails_for_another_reason_than_room_ends_the_serve
         await worker.commit(worker.delta(1))
         disk.failing = {"sync"}
         await refused(serving.stub.Control(CHECKPOINT), "DRAINING")
-        with pytest.raises(StorageFailure, match="Input/output error"):
+        with pytest.raises(StorageError, match="Input/output error"):
             await asyncio.wait_for(serving.server.wait_until_done(), 10)

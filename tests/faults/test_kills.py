@@ -16,6 +16,8 @@ from tests.wire.model import SMALL, Model, Values
 from tests.wire.processes import ServerProcess
 from tests.wire.serving import Endpoint
 
+LOOK_SECONDS = 0.05  # between two looks at the status
+
 
 async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWorker], seconds: float) -> None:
     training = [asyncio.create_task(worker.train_until_gone()) for worker in workers]
@@ -150,7 +152,7 @@ async def last_checkpoint_told(address: str) -> int:
     try:
         while True:
             clock = (await endpoint.status()).checkpoint.version.clock or clock
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_SECONDS)
     except grpc.aio.AioRpcError:
         return clock
     finally:

@@ -19,12 +19,14 @@ from tests.faults.library_worker import LibraryWorker
 from tests.faults.load import LoggedWorker
 from tests.faults.processes import EACH_OVER_TRANSPORTS, MODELS_AND_TRANSPORTS, count, kill, over, start
 from tests.figures import Figures
+from tests.waiting import eventually_async, happens_async
 from tests.wire.model import SMALL, Model
 from tests.wire.processes import ServerProcess
 from tests.wire.transfer import Commit
 from tests.wire.worker import CommitStream, RawWorker
 
 WORKERS = 3
+KILL_SECONDS = (0.1, 0.5)  # after a restart
 MOST_RETRIES = 10
 # What a connection brings beside the reply: settings, headers, the answer to a heartbeat.
 OVERHEAD_BYTES = 400
@@ -220,11 +222,7 @@ def lasting_port() -> int:
 
 async def hears_of_a_duplicate(workers: list[LibraryWorker]) -> bool:
     """Whether any of them does, or has already, in the time that they take to find a server that has come back."""
-    for _ in range(40):
-        if any(worker.duplicates for worker in workers):
-            return True
-        await asyncio.sleep(0.1)
-    return False
+    return await happens_async(lambda: any(worker.duplicates for worker in workers), patience=4.0)
 
 
 @pytest.mark.timeout(7200)
@@ -252,14 +250,16 @@ async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, s
             try:
                 # A cut may also fall into a pull, after which no commit is told as a duplicate: then there are more.
                 while kills < least or (kills < 10 * least and not await hears_of_a_duplicate(workers)):
-                    await asyncio.sleep(draw.uniform(0.1, 0.5))
+                    await asyncio.sleep(draw.uniform(*KILL_SECONDS))
                     proxy = workers[kills % WORKERS].proxy
                     proxy.cut_after("to_client", draw.randrange(reply))
                     await asyncio.wait_for(server.process.wait(), 60)
                     await server.close()
                     server = await start(tmp_path / "data", **settings)
                     kills += 1
-                await asyncio.sleep(0.5)
+                before = len(history.commits)
+                names = {worker.name for worker in workers}
+                await eventually_async(lambda: names <= {commit.worker for commit in history.commits[before:]})
             finally:
                 done.set()
                 await asyncio.wait_for(asyncio.gather(*working), 60)

@@ -26,6 +26,8 @@ from tests.wire.worker import RawWorker, all_of
 
 # Between the time at which a line was written and the one at which it was read: the machine may be busy.
 BUSY_SECONDS = 600.0
+# Between two moves: longer than between two ticks of the server.
+MOVED_SECONDS = (0.6, 1.0)
 
 
 class MovedServer:
@@ -86,7 +88,7 @@ async def test_servers_clock_moves_by_a_day_and_back_under_load(tmp_path: Path, 
             for _ in range(count(4, 50)):
                 clock.move(draw.choice([seconds for seconds in (-DAY, 0, DAY) if seconds != clock.seconds]))
                 moves += 1
-                await asyncio.sleep(draw.uniform(0.6, 1.0))  # longer than from one look of the server to the next
+                await asyncio.sleep(draw.uniform(*MOVED_SECONDS))
                 await visit(address, f"visitor-{moves}")
                 assert is_about(server.date_of(f"worker visitor-{moves} joined"), clock), "nothing was moved"
             for worker in workers if last else ():

@@ -14,6 +14,7 @@ from tests.cli.processes import CLEAN, command
 from tests.faults import light_worker
 from tests.faults.processes import FULL, count, kill, start
 from tests.figures import Figures
+from tests.waiting import eventually_async
 from tests.wire.processes import ServerProcess
 
 ON_TWO_CORES = 600.0  # seconds: 32 workers that import PyTorch; nothing is measured by it
@@ -48,15 +49,17 @@ async def all_train(
     server: ServerProcess, workers: dict[str, asyncio.subprocess.Process], before: dict[str, int]
 ) -> status_pb2.RunStatus:
     """The first status in which each worker has committed more than before."""
-    async with asyncio.timeout(ON_TWO_CORES):
-        while True:
-            ended = [name for name, process in workers.items() if process.returncode is not None]
-            assert not ended, f"ended by themselves: {ended}"
-            status = await server.status()
-            commits = commits_of(status)
-            if all(commits.get(name, 0) > before.get(name, 0) for name in workers):
-                return status
-            await asyncio.sleep(0.02)
+
+    async def look() -> status_pb2.RunStatus | None:
+        ended = [name for name, process in workers.items() if process.returncode is not None]
+        assert not ended, f"ended by themselves: {ended}"
+        status = await server.status()
+        commits = commits_of(status)
+        return status if all(commits.get(name, 0) > before.get(name, 0) for name in workers) else None
+
+    found = await eventually_async(look, patience=ON_TWO_CORES)
+    assert found is not None
+    return found
 
 
 def commits_of(status: status_pb2.RunStatus) -> dict[str, int]:

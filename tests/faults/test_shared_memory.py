@@ -33,9 +33,10 @@ from tests.core.slow import word_sum
 from tests.faults import half_written, scribbler
 from tests.faults.processes import count, kill, start
 from tests.figures import Figures
+from tests.waiting import eventually_async
 from tests.wire.model import SHARED_MEMORY, Model, Tensor, Values
 from tests.wire.processes import ServerProcess, killed_script
-from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused, refused
+from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.sharing import Sharing, answer_to, connect, needs_shared_memory
 from tests.wire.worker import RawWorker
 
@@ -45,6 +46,8 @@ pytestmark = needs_shared_memory
 WIDE = Model((Tensor("weight", (1 << 19,)),))
 MADV_REMOVE = 9
 MIB = 1 << 20
+# Until a call is given up while the server copies, or a worker is killed among its commits: at most.
+COPYING_SECONDS, COMMITTING_SECONDS = 0.004, 0.05
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -272,7 +275,7 @@ async def test_calls_given_up_while_the_server_copies_count_once_and_free_their_
             header = shared.prepare(Values(large)).header
             stream = worker.commit_stream()
             await stream.send(commit_pb2.CommitRequest(header=header))
-            await asyncio.sleep(draw.uniform(0, 0.004))
+            await asyncio.sleep(draw.uniform(0, COPYING_SECONDS))
             stream.cancel()
             await others.commit(Values(small))
             worker.sequence = (await worker.heartbeat()).last_applied_sequence
@@ -308,9 +311,7 @@ def regions_of(server: ServerProcess) -> int:
 
 async def until_regions(server: ServerProcess, number: int) -> None:
     """Until the server has so many regions and no more; it lets go of them when it hears of an end."""
-    async with asyncio.timeout(PATIENCE):
-        while regions_of(server) != number:
-            await asyncio.sleep(0.02)
+    await eventually_async(lambda: regions_of(server) == number)
 
 
 @asynccontextmanager
@@ -360,7 +361,7 @@ async def test_worker_killed_at_any_moment_of_its_commits_leaves_whole_ones(
             process = await asyncio.create_subprocess_exec(sys.executable, half_written.__file__, *told)
             try:
                 await server.until(lambda status, before=before: status.commits > before + 3)
-                await asyncio.sleep(draw.uniform(0, 0.05))
+                await asyncio.sleep(draw.uniform(0, COMMITTING_SECONDS))
             finally:
                 process.kill()
                 await process.wait()
@@ -405,9 +406,9 @@ async def test_memory_comes_back_when_connections_and_sessions_end(
             shared.connection.close()
         await until_regions(server, number)
         await all_leave(members)
-        async with asyncio.timeout(PATIENCE):
-            while (after := server.anonymous_bytes()) > before + 2 * WIDE.byte_count():
-                await asyncio.sleep(0.1)
+        limit = before + 2 * WIDE.byte_count()
+        await eventually_async(lambda: server.anonymous_bytes() <= limit, interval=0.1)
+        after = server.anonymous_bytes()
     figures(
         f"memory of {number} workers that share {WIDE.byte_count() >> 20} MiB each way, and go",
         f"anonymous MiB before {before / MIB:.1f}, with them {during / MIB:.1f}, afterwards {after / MIB:.1f}; regions "
@@ -465,12 +466,15 @@ async def test_superseded_session_loses_its_regions_and_no_commit(tmp_path: Path
 
 async def patiently(path: Path) -> socket.socket:
     """A connection, made as soon as there is room among those that the server has not taken yet."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                return connect(path)
-            except BlockingIOError:
-                await asyncio.sleep(0.01)
+
+    def look() -> socket.socket | None:
+        with contextlib.suppress(BlockingIOError):
+            return connect(path)
+        return None
+
+    found = await eventually_async(look)
+    assert found is not None
+    return found
 
 
 def descriptors_of(server: ServerProcess) -> int:
@@ -508,9 +512,7 @@ async def test_crowd_that_connects_and_says_nothing_or_garbage_is_bounded(
         assert (np.frombuffer(payload, np.float32) == commits + 1 + late).all()
         for connection in crowd:
             connection.close()
-        async with asyncio.timeout(PATIENCE):
-            while descriptors_of(server) > before + 2:
-                await asyncio.sleep(0.02)
+        await eventually_async(lambda: descriptors_of(server) <= before + 2)
         _, again = await sharing(server, WIDE)
         await again.commit(ones())
     figures(
@@ -659,7 +661,7 @@ async def test_whoever_takes_a_session_over_at_the_socket_costs_its_worker_share
             assert client.shared_delta is None
 
         await asyncio.to_thread(begin)
-        session_id = client._session.session_id
+        session_id = client.session_id
         request = shared_memory_pb2.SharedMemoryRequest(session_id=session_id).SerializeToString()
         answer, descriptors, connection = answer_to(path, request)
         assert not answer.refused

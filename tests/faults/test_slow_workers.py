@@ -17,6 +17,7 @@ from tests.faults import steady_workers
 from tests.faults.processes import FULL, count
 from tests.faults.steady_workers import CHUNK_BYTES, MODEL
 from tests.figures import Figures
+from tests.waiting import eventually_async
 from tests.wire.processes import ServerProcess, server_process
 from tests.wire.refusals import read_refusal
 from tests.wire.transfer import Commit
@@ -26,6 +27,8 @@ WORKERS, MISBEHAVING = 32, 8
 STAGING_BUFFERS = 4
 SLOW_PLACES = 1  # one more buffer, for those who are slow
 KEPT = 0.8  # of the others' commits a second
+# For each message of a slow reader, and between the chunks of a slow sender.
+READING_SECONDS, CHUNK_SECONDS = 2.0, 1.0
 
 Habit = Callable[[CommitStream], Awaitable[None]]
 
@@ -34,7 +37,7 @@ async def reads_slowly(stream: CommitStream) -> None:
     """Half a minute for a reply."""
     await stream.send_commit(next_commit(stream))
     while not (await stream.receive()).HasField("footer"):
-        await asyncio.sleep(2)
+        await asyncio.sleep(READING_SECONDS)
 
 
 async def reads_nothing(stream: CommitStream) -> None:
@@ -49,7 +52,7 @@ async def sends_a_chunk_a_second(stream: CommitStream) -> None:
         if stream.call.done():
             break
         await stream.send(message)
-        await asyncio.sleep(1)
+        await asyncio.sleep(CHUNK_SECONDS)
     await stream.send(commit.closing())
     while not (await stream.receive()).HasField("footer"):
         pass
@@ -138,9 +141,10 @@ class Others:
         return sum(worker.commits for worker in (await self._server.status()).workers if worker.name in self._names)
 
     async def all_train(self) -> None:
-        async with asyncio.timeout(60):
-            while sum(worker.commits > 0 for worker in (await self._server.status()).workers) < len(self._names):
-                await asyncio.sleep(0.05)
+        async def look() -> bool:
+            return sum(worker.commits > 0 for worker in (await self._server.status()).workers) >= len(self._names)
+
+        await eventually_async(look)
 
     async def rate(self, seconds: float) -> float:
         """Their commits a second for so long."""
@@ -190,9 +194,7 @@ async def alternate(server: ServerProcess, others: Others, case: str, habits: li
 
 async def seconds_until(condition: Callable[[], bool]) -> float:
     start = time.monotonic()
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.05)
+    await eventually_async(condition)
     return time.monotonic() - start
 
 

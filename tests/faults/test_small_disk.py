@@ -10,11 +10,13 @@ import pytest
 from tests.faults.processes import kill, start
 from tests.figures import Figures
 from tests.small_disk import small_disk_at
+from tests.waiting import eventually_async
 from tests.wire.model import LARGE
 from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused
 from tests.wire.worker import RawWorker
 
 MIB = 1024 * 1024
+REFUSED_SECONDS = 0.2  # from a refusal to the next attempt
 
 
 @pytest.fixture
@@ -33,12 +35,14 @@ async def try_commit(worker: RawWorker, seed: int) -> bool:
 
 async def commit_in_time(worker: RawWorker, seed: int) -> int:
     """Commits as a worker does that is told to retry; how often it was."""
-    refusals = 0
-    async with asyncio.timeout(PATIENCE):
-        while not await try_commit(worker, seed):
-            refusals += 1
-            await asyncio.sleep(0.1)
-    return refusals
+    applied: list[bool] = []
+
+    async def again() -> bool:
+        applied.append(await try_commit(worker, seed))
+        return applied[-1]
+
+    await eventually_async(again, interval=0.1)
+    return applied.count(False)
 
 
 def fill(path: Path) -> None:
@@ -83,7 +87,7 @@ async def test_disk_filled_by_others_refuses_commits_serves_pulls_and_recovers(
                 done = await try_commit(worker, applied)
                 applied += done
                 refused_in_a_row = 0 if done else refused_in_a_row + 1
-                await asyncio.sleep(0 if done else 0.2)
+                await asyncio.sleep(0 if done else REFUSED_SECONDS)
         await worker.pull()
         assert (await server.status()).commits == applied
         filler.unlink()

@@ -15,10 +15,13 @@ from tests.faults.history import Deltas
 from tests.faults.load import crew, everybody_connects
 from tests.faults.processes import count, kill, log_of, start
 from tests.figures import Figures
+from tests.waiting import eventually_async
 from tests.wire import serve_process
 from tests.wire.model import SMALL
 from tests.wire.processes import START_PATIENCE
 from tests.wire.worker import all_of
+
+LOAD_SECONDS = (0.1, 0.8)  # until SIGTERM
 
 
 @pytest.mark.timeout(1800)
@@ -38,7 +41,7 @@ async def test_sigterm_under_load_finishes_the_queue_loses_nothing_and_exits_0(
             await kill(server)
             break
         training = [asyncio.create_task(worker.train_until_gone()) for worker in workers]
-        await asyncio.sleep(draw.uniform(0.1, 0.8))
+        await asyncio.sleep(draw.uniform(*LOAD_SECONDS))
         server.process.terminate()
         assert await asyncio.wait_for(server.process.wait(), 30) == 0
         await all_of(*training)
@@ -102,9 +105,11 @@ async def one_of(servers: int, directory: Path) -> int:
         for file in ready
     ]
     try:
-        async with asyncio.timeout(START_PATIENCE):
-            while sum(file.exists() for file in ready) + sum(one.returncode == 2 for one in processes) < servers:
-                await asyncio.sleep(0.05)
+
+        def all_have_decided() -> bool:
+            return sum(file.exists() for file in ready) + sum(one.returncode == 2 for one in processes) >= servers
+
+        await eventually_async(all_have_decided, patience=START_PATIENCE)
         return sum(one.returncode is None for one in processes)
     finally:
         for process in processes:

@@ -1,7 +1,6 @@
 """Callers without the right certificate or token: the right status for every call, and nothing of it is read."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.faults.test_giant_requests import NO_SPARE_MEMORY
 from tests.figures import Figures
 from tests.security.authority import Authority, Pair, replace
 from tests.security.test_tokens import MAY, METHODS, OBSERVER, OPERATOR, TOKENS, WORKER, bearer
+from tests.waiting import eventually_async, happens_async
 from tests.wire.processes import PeakMeter, ServerProcess
 from tests.wire.refusals import PATIENCE, read_refusal
 
@@ -64,12 +64,14 @@ async def at_rest(server: ServerProcess, at_most: float = 0.0) -> int:
 
     What a closed connection held goes when the server comes to it, and it may be busy with others.
     """
-    least = server.anonymous_bytes()
-    deadline = time.monotonic() + (5.0 if at_most else 0.2)
-    while time.monotonic() < deadline and least > at_most:
-        await asyncio.sleep(0.03)
-        least = min(least, server.anonymous_bytes())
-    return least
+    seen: list[int] = []
+
+    def look() -> bool:
+        seen.append(server.anonymous_bytes())
+        return seen[-1] <= at_most
+
+    await happens_async(look, patience=5.0 if at_most else 0.2, interval=0.03)
+    return min(seen)
 
 
 @pytest.mark.timeout(1200)
@@ -110,9 +112,11 @@ async def test_no_call_of_a_stranger_is_read(tmp_path: Path, figures: Figures) -
     try:
         assert await status_of(good, "GetStatus", TAKEN_AWAY) is role  # a worker's; known until now
         replace(tokens, TOKENS)
-        async with asyncio.timeout(PATIENCE):
-            while await status_of(good, "GetStatus", TAKEN_AWAY) is not token:
-                await asyncio.sleep(0.1)
+
+        async def is_taken_away() -> bool:
+            return await status_of(good, "GetStatus", TAKEN_AWAY) is token
+
+        await eventually_async(is_taken_away, interval=0.1)
         for connect in [with_tls(address, authority, None)] * WARM_UP + [good] * WARM_UP:
             await status_of(connect, "Join", None)
         calls, kept, highest = 0, {}, 0

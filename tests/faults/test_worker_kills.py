@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.supervised import SAMPLE_SECONDS, Sample, Training, look_for, look_until
+from tests.faults.supervised import SAMPLE_SECONDS, Sample, TrainingRun, look_for, look_until
 from tests.figures import Figures
 
 MINUTES = float(os.environ.get("GEMPS_TEST_KILLS", "0"))
@@ -32,7 +32,7 @@ MEMORY_MORE = 5 * MIB
 class Killer:
     """Kills one of a training's workers at random moments, one in `seconds` on average."""
 
-    def __init__(self, training: Training, seed: int, seconds: float) -> None:
+    def __init__(self, training: TrainingRun, seed: int, seconds: float) -> None:
         self._training = training
         self._draw = random.Random(seed)
         self._seconds = seconds
@@ -86,7 +86,7 @@ def train(folder: Path, seed: int) -> Found:
     with ExitStack() as stack:
         names = ("killed", "undisturbed") if MINUTES else ("killed",)
         trainings = [
-            stack.enter_context(Training(folder / f"{name}-{seed}", WORKERS, f"--seed={seed}")) for name in names
+            stack.enter_context(TrainingRun(folder / f"{name}-{seed}", WORKERS, f"--seed={seed}")) for name in names
         ]
         killed = trainings[0]
         all_train(trainings)
@@ -109,7 +109,7 @@ def train(folder: Path, seed: int) -> Found:
     return Found(killer.kills, commits, killed.accuracy(), undisturbed, before, after)
 
 
-def all_train(trainings: Sequence[Training]) -> None:
+def all_train(trainings: Sequence[TrainingRun]) -> None:
     """Returns when every worker, as it runs now, has commits that it had not before."""
     before = [training.commits_of_each() for training in trainings]
 
@@ -122,7 +122,7 @@ def all_train(trainings: Sequence[Training]) -> None:
     look_until(moved, *trainings)
 
 
-def settled(training: Training, trainings: Sequence[Training]) -> Sample:
+def settled(training: TrainingRun, trainings: Sequence[TrainingRun]) -> Sample:
     """The least that the server has while all its workers train: without a checkpoint that is just being written."""
     training.samples.clear()
     look_for(4 * SAMPLE_SECONDS, *trainings)

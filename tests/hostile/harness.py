@@ -25,6 +25,7 @@ from tests.hostile import attacks, health_probe, honest_worker
 from tests.hostile.attacks import Attack, Target
 from tests.hostile.recorder import Record, Window
 from tests.security.authority import Authority
+from tests.waiting import eventually, happens
 from tests.wire.model import Model, Tensor
 from tests.wire.processes import START_PATIENCE
 
@@ -40,6 +41,7 @@ SMALL_PARAMETERS, SHARED_PARAMETERS = 2_048, 64 * 1024
 
 QUIET_SECONDS = 3.0
 PEACE_SECONDS = 5.0
+BURNERS_START_SECONDS = 0.3
 # From this part of a processor on, the attackers' own time is made up for in the baseline.
 NOTICEABLE = 0.15
 
@@ -235,11 +237,8 @@ class Arena:
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
         self.log = self.folder / "server.log"
         self.server = self._process("-c", "from gem_cli.main import main; main()", "serve", *flags)
-        deadline = time.monotonic() + START_PATIENCE
-        while not ready.exists():
-            assert self.server.runs, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        eventually(lambda: ready.exists() or not self.server.runs, self.log.read_text, patience=START_PATIENCE)
+        assert ready.exists(), self.log.read_text()
         told = json.loads(ready.read_text())
         self.address, self.dashboard = told["address"], told.get("dashboard", "")
 
@@ -298,10 +297,7 @@ class Arena:
         self.commits = Record(record)
         record = self.folder / "probes"
         self._process(health_probe.__file__, self.address, str(record), self.ca_file)
-        deadline = time.monotonic() + START_PATIENCE
-        while not record.exists() or record.stat().st_size == 0 or not Record(record).count:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(lambda: record.exists() and record.stat().st_size and Record(record).count, patience=START_PATIENCE)
         self.probes = Record(record)
         self.target = self._look(parameters, told["session"])
 
@@ -354,10 +350,13 @@ class Arena:
             began = time.monotonic()
             for one in attackers:
                 one.say("go")
-            peak = before
-            while time.monotonic() < began + seconds and self.alive() and any(one.runs for one in attackers):
-                peak = max(peak, self.memory())
-                time.sleep(0.05)
+            seen = [before]
+
+            def is_over() -> bool:
+                seen.append(self.memory())
+                return not (self.alive() and any(one.runs for one in attackers))
+
+            happens(is_over, patience=seconds, interval=0.05)
             ended = time.monotonic()
             during = self.commits.window(began, ended)
             said = [json.loads(one.line()) for one in attackers]
@@ -383,7 +382,7 @@ class Arena:
             busy=busy,
             during=during,
             health=health,
-            peak_mib=peak - before,
+            peak_mib=max(seen) - before,
             after_mib=after - before,
             lines=len(new),
             traceback=any("Traceback" in line for line in new),
@@ -410,20 +409,20 @@ class Arena:
     def _recovers(self) -> bool:
         """Whether the honest worker commits and the probe is answered, now that the attack is over."""
         commits, probes = self.commits.count, self.probes.count
-        deadline = time.monotonic() + 20
-        while self.commits.count < commits + 3 or self.probes.count < probes + 2:
-            if time.monotonic() > deadline or not (self.alive() and self.honest.runs):
-                return False
-            time.sleep(0.02)
-        return True
+
+        def is_back() -> bool:
+            return self.commits.count >= commits + 3 and self.probes.count >= probes + 2
+
+        happens(lambda: is_back() or not (self.alive() and self.honest.runs), patience=20.0)
+        return is_back()
 
     def _rest(self, before: float) -> float:
         """Memory after the seconds of peace; in the quick form as soon as it is what it should be."""
-        deadline = time.monotonic() + PEACE_SECONDS
-        while time.monotonic() < deadline and self.alive():
-            if not FULL and self.memory() <= before + LIMITS.memory_mib:
-                break
-            time.sleep(0.1)
+
+        def is_over() -> bool:
+            return not self.alive() or (not FULL and self.memory() <= before + LIMITS.memory_mib)
+
+        happens(is_over, patience=PEACE_SECONDS, interval=0.1)
         return self.memory() if self.alive() else 0.0
 
     def _baseline(self, quiet: Window, busy: float, processes: int) -> tuple[Window, float]:
@@ -433,7 +432,7 @@ class Arena:
         share = min(busy / processes, 1.0)
         burners = [self._process("-c", BURNER, str(share)) for _ in range(processes)]
         try:
-            time.sleep(0.3)
+            time.sleep(BURNERS_START_SECONDS)
             return self._interval(QUIET_SECONDS), busy
         finally:
             for one in burners:

@@ -29,7 +29,7 @@ def main(address: str, name: str, parameters: str, record: str) -> None:
             client.initialize(held)
         client.pull(held)
         client.commit(delta, held)
-        said = {"transport": transport(client, address), "session": client._session.session_id.hex()}
+        said = {"transport": transport(client, address), "session": client.session_id.hex()}
         print(json.dumps(said), flush=True)
         while not done.is_set():
             with recorder.timing():

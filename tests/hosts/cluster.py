@@ -11,11 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import eventually
 
 VARIABLE = "GEMPS_NETLAB"
 SERVER_ADDRESS = "10.77.0.1:50051"
@@ -71,13 +72,14 @@ class Program:
 
     def wait_until(self, condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
         """Return when the condition holds; fails when the program ends before, or it never does."""
-        deadline = time.monotonic() + patience
-        while not condition():
+
+        def look() -> bool:
             ended = self._process.poll()
-            if ended is not None and not condition():
-                raise AssertionError(f"{self.host} ended with {ended} before: {what}\n{self.text}")
-            assert time.monotonic() < deadline, f"{self.host} never came to: {what}\n{self.text}"
-            time.sleep(0.1)
+            holds = condition()
+            assert holds or ended is None, f"{self.host} ended with {ended} before: {what}\n{self.text}"
+            return holds
+
+        eventually(look, lambda: f"{self.host} never came to: {what}\n{self.text}", patience=patience, interval=0.1)
 
     def terminate(self) -> int:
         """SIGTERM to it and its children; returns the exit code."""
@@ -127,14 +129,14 @@ class Cluster:
         if host in self._far:
             self.run("hub", "ip", "link", "set", f"t{host}", "nomaster")
         else:
-            self._hosts("cut", host)
+            self.hosts("cut", host)
 
     def join(self, host: str) -> None:
         """Plug it in again."""
         if host in self._far:
             self.run("hub", "ip", "link", "set", f"t{host}", "master", "br0")
         else:
-            self._hosts("join", host)
+            self.hosts("join", host)
 
     def delay(self, host: str, address: str, seconds: float, loss: float = 0.0) -> None:
         """Give the host this address, and only a link that delays by so much, and loses this part, each way."""
@@ -145,7 +147,7 @@ class Cluster:
 
     def lose(self, host: str, address: str, fraction: float) -> None:
         """Drop this part of the packets that reach the host, and of those from it that reach the server."""
-        self._hosts("loss", host, str(fraction))
+        self.hosts("loss", host, str(fraction))
         drop = ["-m", "statistic", "--mode", "random", "--probability", str(fraction), "-j", "DROP"]
         self.run("s", "iptables", "-A", "INPUT", "-s", address, *drop)
 
@@ -165,7 +167,7 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
 
-    def _hosts(self, *arguments: str) -> None:
+    def hosts(self, *arguments: str) -> None:
         done = self._start("hub", "hosts.sh", *arguments)
         assert done.wait() == 0, done.text
 
@@ -196,7 +198,7 @@ def cluster(root: Path, workers: int) -> Iterator[Cluster]:
         assert holder.stdout.readline() == "made\n"
         made = Cluster(root, holder.pid)
         try:
-            made._hosts("up", str(workers))
+            made.hosts("up", str(workers))
             yield made
         finally:
             made.kill_programs()

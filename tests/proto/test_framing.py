@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from gemps.framing import (
     COMMIT_REQUEST_CHUNK,
-    MAX_FIELDS_BYTES,
     FramingError,
     before_chunk,
     count_fields,
@@ -13,8 +12,9 @@ from gemps.framing import (
     parse_fields,
     payload_messages,
     split_chunk,
-    take_apart,
+    split_message,
 )
+from gemps.limits import FIELDS_BYTES
 from gemps.v1 import commit_pb2, layout_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
@@ -101,7 +101,7 @@ def test_a_message_is_taken_apart_alike_whatever_its_size(size: int, fields: str
     if fields == "footer":
         message.footer.chunk_count = 9
     unknown = b"\x9a\x06\x03abc" if fields == "unknown" else b""
-    parsed, offset, found = take_apart(commit_pb2.CommitRequest, message.SerializeToString() + unknown, 2)
+    parsed, offset, found = split_message(commit_pb2.CommitRequest, message.SerializeToString() + unknown, 2)
     assert (offset, found) == (8, data)
     assert parsed.footer.chunk_count == message.footer.chunk_count
     assert not parsed.HasField("header")
@@ -109,7 +109,7 @@ def test_a_message_is_taken_apart_alike_whatever_its_size(size: int, fields: str
 
 def test_a_message_without_a_chunk_is_taken_apart() -> None:
     raw = commit_pb2.CommitRequest(header=commit_pb2.CommitHeader(sequence=5)).SerializeToString()
-    parsed, offset, data = take_apart(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
+    parsed, offset, data = split_message(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
     assert (parsed.header.sequence, offset, data) == (5, 0, None)
 
 
@@ -117,7 +117,7 @@ def test_a_message_without_a_chunk_is_taken_apart() -> None:
 @given(st.binary(max_size=60))
 def test_taking_arbitrary_bytes_apart_never_does_worse_than_a_framing_error(raw: bytes) -> None:
     try:
-        parsed, offset, data = take_apart(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
+        parsed, offset, data = split_message(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
     except FramingError:
         return
     expected = commit_pb2.CommitRequest.FromString(raw)
@@ -130,12 +130,12 @@ def test_taking_arbitrary_bytes_apart_never_does_worse_than_a_framing_error(raw:
 @pytest.mark.parametrize("over", [0, 1])
 def test_fields_beside_the_chunk_have_a_limit(data: bytes, over: int) -> None:
     message = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=data) if data else None)
-    message.header.session_id = b"x" * (MAX_FIELDS_BYTES - 6 + over)  # and two tags, and two lengths of two bytes
+    message.header.session_id = b"x" * (FIELDS_BYTES - 6 + over)  # and two tags, and two lengths of two bytes
     if over:
         with pytest.raises(FramingError, match="besides its chunk, more than"):
-            take_apart(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
+            split_message(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
     else:
-        parsed, _, _ = take_apart(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
+        parsed, _, _ = split_message(commit_pb2.CommitRequest, message.SerializeToString(), COMMIT_REQUEST_CHUNK)
         assert parsed.header == message.header
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 
 import pytest
-from gemps.lane import FIRST_MESSAGE_BYTES, MESSAGE_BYTES, Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.limits import FIRST_MESSAGE_BYTES, MESSAGE_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -85,6 +85,15 @@ def test_sweeps_runs_gems_defaults_once() -> None:
     assert sorted(run.settings.workers for run in runs) == [4, 16, 32]
 
 
+def test_samples_wants_a_higher_loss_with_each_number_of_workers_at_equal_samples() -> None:
+    good = {f"GEM, {n} workers": outcome(n / 100) for n in (4, 16, 32)}
+    assert met("samples", good, outcome(0.01)) == [True]
+    assert met("samples", good | {"GEM, 16 workers": outcome(0.04)}, outcome(0.01)) == [False]
+    assert met("samples", good, outcome(0.05)) == [False]
+    for scope in (QUICK, Scope(seeds=1)):
+        assert len({run.commits for run in runs_of(choose(["samples"]), scope)}) == 1
+
+
 def test_wire_types_wants_deltas_for_a_tenth_and_both_for_a_quarter() -> None:
     int8, both = "deltas int8, parameters float32", "deltas int8, parameters bfloat16"
     assert met("wire-types", {int8: outcome(0.1099), both: outcome(0.1249)}, outcome(0.1)) == [True, True]

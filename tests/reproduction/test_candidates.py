@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from gem_reproduction.candidates import CANDIDATES, YellowFinMomentum, momentum_of
-from gem_reproduction.performing import perform
+from gem_reproduction.perform import perform
 from gem_reproduction.runs import Run, Scope
 from numpy.typing import NDArray
 
-from gem_core import WorkerState, create_rule
+from gem_core import RuleState, create_rule
 
 SCOPE = Scope(steps=6, seeds=1, model="mlp")
 
@@ -62,7 +62,7 @@ def test_tuned_momentum_is_gem_with_the_momentum_that_yellowfin_measures() -> No
     for _ in range(30):
         delta = random.normal(size=50).astype(np.float32)
         theta += 0.3 * random.normal(size=50).astype(np.float32)  # of others
-        gem, copied = theta.copy(), WorkerState(state.snapshot.copy(), (state.vectors[0].copy(),))
+        gem, copied = theta.copy(), RuleState(state.snapshot.copy(), (state.vectors[0].copy(),))
         seen.append(measured.measure(delta))
         create_rule("gem", momentum=seen[-1]).commit(gem, copied, delta, 1)
         rule.commit(theta, state, delta, 1)

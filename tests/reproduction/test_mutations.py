@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from gem_reproduction.figures import Group, choose
-from gem_reproduction.performing import perform
+from gem_reproduction.perform import perform
 from gem_reproduction.runs import Scope
 
 FIVE = "GEM, 5 workers"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from gem_reproduction.median_pi import MedianOfPi
 from gem_reproduction.momentum_sgd import train
-from gem_reproduction.observing import MedianOfPi
 from gem_reproduction.patterns import load_patterns
-from gem_reproduction.performing import perform
+from gem_reproduction.perform import perform
 from gem_reproduction.runs import Scope
 from gem_simulator import simulate
 from gem_worker.flat_model import FlatModel
@@ -15,7 +15,7 @@ from gem_worker.tasks import batch_numbers, create_task
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from gem_core import WorkerState, create_rule
+from gem_core import RuleState, create_rule
 
 SCOPE = Scope(steps=6, seeds=1, model="mlp")
 
@@ -56,7 +56,7 @@ def test_pi_that_is_looked_at_is_the_rules() -> None:
     rule = create_rule("gem", kappa=2.0)
     seen: list[tuple[float, float, float]] = []
 
-    def look(parameters: NDArray[np.float32], state: WorkerState, delta: NDArray[np.float32]) -> None:
+    def look(parameters: NDArray[np.float32], state: RuleState, delta: NDArray[np.float32]) -> None:
         factors = rule.factors(parameters, state, delta, slice(None))
         assert factors is not None
         factors = factors[delta != 0]

@@ -1,18 +1,18 @@
 """Encryption and identities: who may connect at all, and what those are told who may not."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gem_server.errors import StartupError
-from gem_worker.client import CredentialsError, ServerUnavailable, UntrustedServer
+from gem_worker.client import CredentialsError, ServerUnavailableError, UntrustedServerError
 
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import LARGE, SMALL, payload
 from tests.client.real_server import RealServer, begin
 from tests.security.authority import Authority, replace
 from tests.security.conftest import Observe
+from tests.waiting import eventually
 
 Settings = dict[str, Any]
 
@@ -32,7 +32,7 @@ def test_a_server_that_another_authority_vouches_for_is_refused_at_once(
     serve: Serve, connect: Connect, tls: Settings, stranger: Authority
 ) -> None:
     client = connect(serve(**tls).address, SMALL, tls_ca=str(stranger.file)).client
-    with pytest.raises(UntrustedServer, match=r"not accepted \(.*issuer.*GEMPS_CLIENT_TLS_CA"):
+    with pytest.raises(UntrustedServerError, match=r"not accepted \(.*issuer.*GEMPS_CLIENT_TLS_CA"):
         client.join()
 
 
@@ -41,7 +41,7 @@ def test_an_expired_certificate_of_the_server_is_refused(
 ) -> None:
     certificate, key = authority.pair("server", days=-1).write(tmp_path, "expired")
     client = connect(serve(tls_cert=certificate, tls_key=key).address, SMALL, **tls_client).client
-    with pytest.raises(UntrustedServer, match="expired"):
+    with pytest.raises(UntrustedServerError, match="expired"):
         client.join()
 
 
@@ -50,7 +50,7 @@ def test_a_server_of_another_name_is_refused_unless_the_name_is_said(
 ) -> None:
     certificate, key = authority.pair("server", ["parameters.example"]).write(tmp_path, "other")
     server = serve(tls_cert=certificate, tls_key=key)
-    with pytest.raises(UntrustedServer, match="GEMPS_CLIENT_TLS_SERVER_NAME"):
+    with pytest.raises(UntrustedServerError, match="GEMPS_CLIENT_TLS_SERVER_NAME"):
         connect(server.address, SMALL, **tls_client).client.join()
     assert observe(server.address, tls_server_name="parameters.example", **tls_client).get_status()
 
@@ -58,12 +58,12 @@ def test_a_server_of_another_name_is_refused_unless_the_name_is_said(
 def test_a_client_with_tls_is_told_that_the_server_has_none(
     serve: Serve, connect: Connect, tls_client: Settings
 ) -> None:
-    with pytest.raises(UntrustedServer, match="speaks no TLS"):
+    with pytest.raises(UntrustedServerError, match="speaks no TLS"):
         connect(serve().address, SMALL, **tls_client).client.join()
 
 
 def test_a_client_without_tls_gets_no_answer_and_a_hint(serve: Serve, observe: Observe, tls: Settings) -> None:
-    with pytest.raises(ServerUnavailable, match="GEMPS_CLIENT_TLS_CA"):
+    with pytest.raises(ServerUnavailableError, match="GEMPS_CLIENT_TLS_CA"):
         observe(serve(**tls).address).get_status()
 
 
@@ -87,7 +87,7 @@ def test_with_mutual_tls_only_certificates_of_its_authority_come_in(
         own[name] = {"tls_cert": certificate, "tls_key": key}
     assert observe(server.address, **tls_client, **own["good"]).get_status()
     for bad in ({}, own["foreign"], own["expired"]):
-        with pytest.raises(ServerUnavailable, match="GEMPS_CLIENT_TLS_CERT"):
+        with pytest.raises(ServerUnavailableError, match="GEMPS_CLIENT_TLS_CERT"):
             observe(server.address, **tls_client, **bad).get_status()
 
 
@@ -100,16 +100,18 @@ def test_a_renewed_certificate_is_used_while_a_worker_trains(
     new = stranger.pair("server")
     replace(tls["tls_key"], new.key)
     replace(tls["tls_cert"], new.certificate)
-    deadline = time.monotonic() + 20
-    while True:  # as soon as somebody new is shown the new certificate
+
+    def is_shown() -> bool:
+        """Whether somebody new is shown the new certificate."""
         assert client.commit(payload(SMALL, 1.0), into).applied
         try:
             observe(server.address, tls_ca=str(stranger.file)).get_status()
-            break
-        except UntrustedServer:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    with pytest.raises(UntrustedServer):
+        except UntrustedServerError:
+            return False
+        return True
+
+    eventually(is_shown)
+    with pytest.raises(UntrustedServerError):
         observe(server.address, **tls_client).get_status()
     assert client.commit(payload(SMALL, 1.0), into).applied
 
@@ -146,9 +148,6 @@ def test_a_verdict_that_was_cut_off_is_told_again_by_a_server_that_came_back_wit
     believed = replace(tmp_path / "believed.crt", authority.pem)
     server = serve(**tls, tls_client_ca=authority.file, data_dir=tmp_path / "state", durability="commit")
     proxy = proxied(server)
-    client = connect(proxy.address, SMALL, tls_ca=str(believed), tls_cert=own, tls_key=own_key).client
-    into = begin(client, SMALL)
-    assert client.commit(payload(SMALL, 1.0), into).applied
     replaced: list[RealServer] = []
 
     def replace_all(seconds: float) -> None:
@@ -159,7 +158,10 @@ def test_a_verdict_that_was_cut_off_is_told_again_by_a_server_that_came_back_wit
             replace(believed, stranger.pem)
             replaced.append(server.again(tls_client_ca=stranger.file, resume=True))
 
-    client._session.patience._sleep = replace_all
+    told = {"tls_ca": str(believed), "tls_cert": own, "tls_key": own_key}
+    client = connect(proxy.address, SMALL, sleep=replace_all, **told).client
+    into = begin(client, SMALL)
+    assert client.commit(payload(SMALL, 1.0), into).applied
     proxy.cut_after("to_client", 60)
     try:
         outcome = client.commit(payload(SMALL, 1.0), into)
@@ -178,11 +180,7 @@ def test_a_broken_new_certificate_leaves_the_old_one_in_force_and_is_told_once(
 ) -> None:
     server = serve(**tls)
     replace(tls["tls_cert"], "no certificate\n")
-    deadline = time.monotonic() + 20
-    while "belong together" not in caplog.text:
-        assert observe(server.address, **tls_client).get_status()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: observe(server.address, **tls_client).get_status() and "belong together" in caplog.text)
     for _ in range(3):
         assert observe(server.address, **tls_client).get_status()
     assert caplog.text.count("belong together") == 1

@@ -9,7 +9,7 @@ import pytest
 from gem_server.errors import StartupError
 from gem_server.security.access import PULL_WITH_SESSION, Access
 from gem_server.security.tokens import Role, Tokens
-from gem_worker.client import Client, ClientSettings, CredentialsError, ServerRefused
+from gem_worker.client import Client, ClientSettings, CredentialsError, ServerRefusedError
 from gemps.v1 import operations_pb2, parameter_server_pb2, parameters_pb2, session_pb2, status_pb2
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +20,7 @@ from tests.client.models import SMALL, payload
 from tests.client.real_server import RealServer, begin
 from tests.security.authority import replace
 from tests.security.conftest import Observe
+from tests.waiting import eventually
 from tests.wire.refusals import read_refusal
 
 WORKER, OBSERVER, OPERATOR = (role * 4 for role in ("worker", "observer", "operator"))
@@ -106,7 +107,7 @@ def test_an_observer_may_not_pull_as_somebodys_session(server: RealServer, conne
 
 def test_an_order_to_end_the_run_needs_an_operator(server: RealServer, observe: Observe) -> None:
     for token in (WORKER, OBSERVER):
-        with pytest.raises(ServerRefused, match="operator") as caught:
+        with pytest.raises(ServerRefusedError, match="operator") as caught:
             observe(server.address, token=token).control("finish", "because")
         assert caught.value.reason == "ROLE"
     assert observe(server.address, token=OPERATOR).control("finish", "because").run_state.value == "finished"
@@ -151,11 +152,13 @@ def _memory_high_water() -> int:
 
 def test_a_worker_with_a_refused_token_ends_at_once_and_is_told_the_fix(server: RealServer, connect: Connect) -> None:
     started = time.monotonic()
-    with pytest.raises(ServerRefused, match="GEMPS_CLIENT_TOKEN_FILE") as none:
+    with pytest.raises(ServerRefusedError, match="GEMPS_CLIENT_TOKEN_FILE") as none:
         connect(server.address, SMALL).client.join()
-    with pytest.raises(ServerRefused, match="--tokens") as unknown:
+    with pytest.raises(ServerRefusedError, match="--tokens") as unknown:
         connect(server.address, SMALL, token="x" * 24).client.join()
-    with pytest.raises(ServerRefused, match="role observer does not allow Join: use one of the role worker") as other:
+    with pytest.raises(
+        ServerRefusedError, match="role observer does not allow Join: use one of the role worker"
+    ) as other:
         connect(server.address, SMALL, token=OBSERVER).client.join()
     assert [error.value.reason for error in (none, unknown, other)] == ["CREDENTIALS", "CREDENTIALS", "ROLE"]
     assert time.monotonic() - started < 30  # far below connect_timeout, 60 s here
@@ -187,12 +190,9 @@ def test_a_worker_whose_token_is_taken_away_stops(server: RealServer, connect: C
     client = connect(server.address, SMALL, token=WORKER).client
     into = begin(client, SMALL)
     replace(tokens, f"operator {OPERATOR}\n")
-    deadline = time.monotonic() + 20
-    while call(server, "GetStatus", bearer(OBSERVER)) != "CREDENTIALS":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: call(server, "GetStatus", bearer(OBSERVER)) == "CREDENTIALS")
     clock = server.clock()
-    with pytest.raises(ServerRefused, match="token") as caught:
+    with pytest.raises(ServerRefusedError, match="token") as caught:
         client.commit(payload(SMALL, 1.0), into)
     assert caught.value.reason == "CREDENTIALS"
     assert server.clock() == clock
@@ -209,11 +209,7 @@ def test_a_broken_token_file_leaves_the_old_tokens_in_force_and_is_told_once(
     server: RealServer, observe: Observe, tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     replace(tokens, f"worker {WORKER}\nadmin very-secret-token-of-the-admin\n")
-    deadline = time.monotonic() + 20
-    while "line 2" not in caplog.text:
-        assert observe(server.address, token=OBSERVER).get_status()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: observe(server.address, token=OBSERVER).get_status() and "line 2" in caplog.text)
     assert observe(server.address, token=OBSERVER).get_status()
     assert caplog.text.count("line 2") == 1
     assert "very-secret" not in caplog.text

@@ -6,7 +6,7 @@ from gem_server.state.ledger import Ledger
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Budget, Run
 from gem_server.state.schedule import EtaSchedule
-from gem_server.state.sessions import Joining, Session, Sessions
+from gem_server.state.sessions import JoinInfo, Session, Sessions
 from gem_server.state.workers import Workers
 
 from gem_core import ElementType, Layout, TensorKind, TensorSpec, WireType
@@ -20,8 +20,8 @@ def session_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def joining(number: int, name: str | None = None, model: Layout | None = None, **more: object) -> Joining:
-    return Joining(
+def joining(number: int, name: str | None = None, model: Layout | None = None, **more: object) -> JoinInfo:
+    return JoinInfo(
         session_id(number),
         name if name is not None else f"worker-{number}",
         str(more.pop("host_id", "host")),

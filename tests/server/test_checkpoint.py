@@ -1,6 +1,5 @@
 """Checkpoints: whole or not there, exact, and loadable by name."""
 
-import asyncio
 import json
 import os
 import stat
@@ -9,19 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors
 from gem_server.durability import checkpoint, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
-from gem_server.state.central_variable import Version
+from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Content, Ledger, Verdict, record
 from gem_server.state.run import Budget, RunState
 from gem_server.state.workers import Workers
+from gem_server.version import Version
 from safetensors import safe_open
 
 from gem_core import ElementType, Layout, Statistics, TensorKind, TensorSpec
+from tests.waiting import eventually_async
 
 from .builders import run
 
@@ -49,7 +51,7 @@ def sample(clock: int = 7) -> Checkpoint:
 
 def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_path: Path) -> None:
     written = sample()
-    checkpoint.write(tmp_path, written)
+    checkpoint.write_checkpoint(tmp_path, written)
     back = checkpoint.read_latest(tmp_path)
     assert back is not None
     assert back.parameters.tobytes() == written.parameters.tobytes()
@@ -64,7 +66,7 @@ def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_pat
 
 def test_model_file_has_every_name_of_the_state_dict_in_the_models_types(tmp_path: Path) -> None:
     written = sample()
-    file = checkpoint.write(tmp_path, written) / "model.safetensors"
+    file = checkpoint.write_checkpoint(tmp_path, written) / "model.safetensors"
     with safe_open(file, framework="np") as model:
         assert sorted(model.keys()) == sorted(
             ["embed", "head", "double", "half", "brain", "nothing", "flag", "steps", "frozen"]
@@ -84,19 +86,20 @@ def test_bfloat16_parameters_are_rounded_half_to_even(tmp_path: Path) -> None:
     layout = Layout([TensorSpec("w", (4,), ElementType.BFLOAT16, TensorKind.PARAMETER)])
     # 1 + 2^-8 lies halfway between 1 and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6
     values = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8 + 2**-20)], np.float32)
-    place = checkpoint.write(tmp_path, Checkpoint(layout, 1, values, b"", b"", {}))
-    raw = checkpoint._read(place / "model.safetensors")["w"]["data"]
+    place = checkpoint.write_checkpoint(tmp_path, Checkpoint(layout, 1, values, b"", b"", {}))
+    ((_, tensor),) = safetensors.deserialize((place / "model.safetensors").read_bytes())
+    raw = tensor["data"]
     assert np.frombuffer(bytes(raw), np.uint16).tolist() == [0x3F80, 0x3F80, 0x3F82, 0xBF81]
 
 
 def test_files_are_the_owners_alone_because_the_ledger_holds_secrets(tmp_path: Path) -> None:
-    place = checkpoint.write(tmp_path, sample())
+    place = checkpoint.write_checkpoint(tmp_path, sample())
     assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
 
 def test_latest_points_to_the_newest_and_the_one_before_is_kept(tmp_path: Path) -> None:
-    places = [checkpoint.write(tmp_path, sample(clock)) for clock in (1, 2, 3, 3)]
+    places = [checkpoint.write_checkpoint(tmp_path, sample(clock)) for clock in (1, 2, 3, 3)]
     assert (tmp_path / "latest").resolve() == places[-1].resolve()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == sorted(
         place.name for place in places[-2:]
@@ -107,21 +110,21 @@ def test_the_one_before_is_kept_whatever_the_files_dates_say(tmp_path: Path) -> 
     """The machine's clock may have been moved by a day between two checkpoints."""
     places = []
     for clock, days in ((1, 0), (2, 1), (3, 0), (4, -1), (5, 0)):
-        places.append(checkpoint.write(tmp_path, sample(clock)))
+        places.append(checkpoint.write_checkpoint(tmp_path, sample(clock)))
         date = time.time() + 86_400 * days
         os.utime(places[-1], (date, date))
         assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {place.name for place in places[-2:]}
 
 
 def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(tmp_path: Path) -> None:
-    old = checkpoint.write(tmp_path, sample(1))
+    old = checkpoint.write_checkpoint(tmp_path, sample(1))
 
     class Full(Files):
         def sync(self, path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="space"):
-        checkpoint.write(tmp_path, sample(2), Full())
+        checkpoint.write_checkpoint(tmp_path, sample(2), Full())
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [old.name]
     back = checkpoint.read_latest(tmp_path)
     assert back is not None
@@ -135,7 +138,7 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["state.json", "model.safetensors", "float32.safetensors", "checksums.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "longer"])
 def test_damaged_checkpoint_is_refused_with_its_place(tmp_path: Path, file: str, damage: str) -> None:
-    place = checkpoint.write(tmp_path, sample())
+    place = checkpoint.write_checkpoint(tmp_path, sample())
     victim = place / file
     if damage == "missing":
         victim.unlink()
@@ -148,7 +151,7 @@ def test_damaged_checkpoint_is_refused_with_its_place(tmp_path: Path, file: str,
 
 def test_bit_flipped_anywhere_is_refused_with_file_and_offset(tmp_path: Path) -> None:
     """Every byte of every file, one bit each."""
-    place = checkpoint.write(tmp_path, sample())
+    place = checkpoint.write_checkpoint(tmp_path, sample())
     for file in sorted(place.iterdir()):
         whole = file.read_bytes()
         for at in range(len(whole)):
@@ -161,7 +164,7 @@ def test_bit_flipped_anywhere_is_refused_with_file_and_offset(tmp_path: Path) ->
 
 def test_offset_of_the_damage_is_that_of_its_mebibyte(tmp_path: Path) -> None:
     layout = Layout([TensorSpec("w", (600_000,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-    place = checkpoint.write(tmp_path, Checkpoint(layout, 1, np.zeros(600_000, np.float32), b"", b"", {}))
+    place = checkpoint.write_checkpoint(tmp_path, Checkpoint(layout, 1, np.zeros(600_000, np.float32), b"", b"", {}))
     file = place / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:2_000_000] + b"\1" + whole[2_000_001:])
@@ -171,7 +174,7 @@ def test_offset_of_the_damage_is_that_of_its_mebibyte(tmp_path: Path) -> None:
 
 def test_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "FORMAT", "gemps-checkpoint-99")
-    checkpoint.write(tmp_path, sample())
+    checkpoint.write_checkpoint(tmp_path, sample())
     monkeypatch.undo()
     with pytest.raises(StartupError, match="gemps-checkpoint-2"):
         checkpoint.read_latest(tmp_path)
@@ -182,14 +185,14 @@ def test_run_workers_and_ledger_come_back_from_json() -> None:
     the_run.consider_start(True, 1)
     worker = workers.enlist("w", set())
     worker.limit = 2
-    entry = ledger.open(b"s" * 16, "w", set())
+    entry = ledger.open_entry(b"s" * 16, "w", set())
     statistics = Statistics(0.5, 0.25, 0.125, 1.0, 2.0, 3.0, 4.0)
     for sequence in (1, 2):
         the_run.reserve(worker)
         the_run.applied(worker)
         verdict = Verdict(sequence, Version(9, sequence + 1), 3, statistics, RunState.TRAINING, 0.05)
         record(entry, Content(1, 32, 77), verdict)
-    saved = json.loads(json.dumps(run_record.describe(the_run, workers, ledger, seed=5)))
+    saved = json.loads(json.dumps(run_record.state_record(the_run, workers, ledger, seed=5)))
     run2, workers2, ledger2 = run(Budget(steps=2)), Workers(10), Ledger(10)
     run_record.restore(saved, run2, workers2, ledger2)
     assert (run2.commits, run2.started) == (2, False)  # its workers have to come back first
@@ -204,28 +207,39 @@ def test_run_workers_and_ledger_come_back_from_json() -> None:
 def test_finished_run_stays_finished_unless_its_budget_was_raised(budget: Budget, state: str) -> None:
     the_run = run(Budget(commits=2))
     the_run.finish("2 commits")
-    saved = json.loads(json.dumps(run_record.describe(the_run, Workers(10), Ledger(10), seed=0)))
+    saved = json.loads(json.dumps(run_record.state_record(the_run, Workers(10), Ledger(10), seed=0)))
     resumed = run(budget)
     run_record.restore(saved, resumed, Workers(10), Ledger(10))
     assert resumed.state.value == state
 
 
-async def test_checkpoints_are_written_after_each_interval_and_at_once_when_told(tmp_path: Path) -> None:
+async def test_checkpoints_are_written_after_each_interval_and_at_once_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing new is not written again."""
+    looks = 0
+    version = CentralVariable.version.fget
+    assert version is not None
+
+    def look(central: CentralVariable) -> Version:
+        """At the end of each interval."""
+        nonlocal looks
+        looks += 1
+        return version(central)
+
+    monkeypatch.setattr(CentralVariable, "version", property(look))
     server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=0.05))
     await server.start()
     try:
         writer = server.persistence.checkpointer
         assert writer is not None
         server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
-        while writer.newest is None:
-            await asyncio.sleep(0.01)
-        first = writer.newest
-        await asyncio.sleep(0.2)
-        assert writer.newest == first
+        first = await eventually_async(lambda: writer.newest)
+        written_at, looks = writer.written_at, 0
+        await eventually_async(lambda: looks > 4)
+        assert (writer.newest, writer.written_at) == (first, written_at)
         server.central.clock += 1
-        while writer.newest == first:
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: writer.newest != first)
     finally:
         await server.stop()
 
@@ -236,8 +250,8 @@ async def test_finished_run_is_written_at_once_without_an_interval(tmp_path: Pat
     try:
         server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
         server.run.finish("enough")
-        while (saved := checkpoint.read_latest(tmp_path)) is None:
-            await asyncio.sleep(0.01)
+        saved = await eventually_async(lambda: checkpoint.read_latest(tmp_path))
+        assert saved is not None
         assert saved.state["finished_because"] == "enough"
     finally:
         await server.stop()

@@ -33,7 +33,7 @@ def test_index_stays_when_the_first_worker_goes() -> None:
 def test_rate_counts_the_last_seconds_only() -> None:
     meter = RateMeter()
     for tenth in range(100):
-        meter.add(tenth / 10)
+        meter.record(tenth / 10)
     assert meter.rate(10.0) == pytest.approx(10.0, rel=0.15)
     assert meter.rate(100.0) == 0.0
 
@@ -44,11 +44,11 @@ def test_rate_is_right_from_the_second_event_on(events: int) -> None:
     meter = RateMeter()
     assert meter.rate(7.3) == 0.0
     for tenth in range(events):
-        meter.add(7.3 + tenth / 10)
+        meter.record(7.3 + tenth / 10)
     assert meter.rate(7.3 + (events - 1) / 10) == pytest.approx(10.0, rel=0.02)
 
 
 def test_one_event_has_no_rate() -> None:
     meter = RateMeter()
-    meter.add(7.3)
+    meter.record(7.3)
     assert meter.rate(7.3) == meter.rate(7.5) == 0.0

@@ -1,9 +1,13 @@
 """Who is let in at the lane: by HELLO, by server, over TLS or without it; and where the port is."""
 
 import asyncio
+import errno
 import logging
+import os
+import re
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +15,7 @@ from pathlib import Path
 import pytest
 from gem_server.errors import StartupError
 from gem_server.security.certificates import Certificates, read_certificates
-from gem_server.security.reloading import LOOK_SECONDS, Reloading
+from gem_server.security.watched_files import LOOK_SECONDS, WatchedFiles
 from gem_server.server import Server
 from gem_server.service import lane_connection, lane_port
 from gem_server.service.lane_connection import LaneConnection
@@ -20,6 +24,7 @@ from gem_server.settings import ServerSettings
 from google.rpc import code_pb2
 
 from tests.security.authority import Authority
+from tests.waiting import eventually_async
 from tests.wire.lane import CANCEL, HELLO, WELCOME, LanePeer, frame, hello
 from tests.wire.refusals import PATIENCE
 
@@ -58,7 +63,7 @@ class Stage:
 @asynccontextmanager
 async def on_stage(
     serve: Callable[[LaneConnection], Awaitable[None]] = wait_for_words,
-    certificates: Reloading[Certificates] | None = None,
+    certificates: WatchedFiles[Certificates] | None = None,
 ) -> AsyncIterator[Stage]:
     port = LanePort(serve, INCARNATION, certificates)
     stage = Stage(port, port.open("127.0.0.1", 0))
@@ -81,11 +86,11 @@ async def test_who_does_not_say_hello_in_time_is_closed(sent: bytes, monkeypatch
         peer = await stage.peer()
         await peer.send_bytes(sent)
         assert await peer.closed()
-        assert not stage.port._connections
+        assert not stage.port.connections
 
 
 async def test_who_begins_no_tls_handshake_is_closed(
-    monkeypatch: pytest.MonkeyPatch, certificates: Reloading[Certificates]
+    monkeypatch: pytest.MonkeyPatch, certificates: WatchedFiles[Certificates]
 ) -> None:
     monkeypatch.setattr(lane_connection, "HELLO_SECONDS", 0.1)
     async with on_stage(certificates=certificates) as stage:
@@ -113,7 +118,7 @@ async def test_the_oldest_stranger_makes_room_for_a_new_one(monkeypatch: pytest.
         for stranger in strangers[2:]:
             await stranger.send(HELLO, GOOD)
             await stranger.expect(WELCOME)
-        assert len(stage.port._connections) == len(workers) + 2
+        assert len(stage.port.connections) == len(workers) + 2
 
 
 @pytest.mark.parametrize(
@@ -181,9 +186,9 @@ async def test_a_worker_that_goes_at_any_byte_of_its_hello_leaves_nothing() -> N
             peer = await stage.peer()
             await peer.send_bytes(whole[:count])
             peer.abort()
-        while stage.port._connections:
+        while stage.port.connections:
             await asyncio.sleep(0)
-        assert not stage.port._strangers
+        assert stage.port.strangers == 0
 
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
@@ -208,19 +213,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def certificates(authority: Authority, tmp_path: Path, clock: Clock) -> Reloading[Certificates]:
+def certificates(authority: Authority, tmp_path: Path, clock: Clock) -> WatchedFiles[Certificates]:
     return reloading(authority.pair("server").write(tmp_path, "server"), None, clock)
 
 
-def reloading(paths: tuple[Path, Path], client_ca: Path | None, clock: Clock) -> Reloading[Certificates]:
-    return Reloading(paths, lambda: read_certificates(*paths, client_ca), clock)
+def reloading(paths: tuple[Path, Path], client_ca: Path | None, clock: Clock) -> WatchedFiles[Certificates]:
+    return WatchedFiles(paths, lambda: read_certificates(*paths, client_ca), clock)
 
 
 def trust(authority: Authority) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=authority.file)
 
 
-async def test_over_tls_it_is_the_same(authority: Authority, certificates: Reloading[Certificates]) -> None:
+async def test_over_tls_it_is_the_same(authority: Authority, certificates: WatchedFiles[Certificates]) -> None:
     async with on_stage(certificates=certificates) as stage:
         peer = await stage.welcomed(trust(authority))
         await peer.send(6, b"12345678")
@@ -228,7 +233,7 @@ async def test_over_tls_it_is_the_same(authority: Authority, certificates: Reloa
 
 
 @pytest.mark.parametrize("sent", [frame(HELLO, GOOD), b"x" * 5000], ids=["hello", "noise"])
-async def test_a_plain_hello_to_tls_is_closed(sent: bytes, certificates: Reloading[Certificates]) -> None:
+async def test_a_plain_hello_to_tls_is_closed(sent: bytes, certificates: WatchedFiles[Certificates]) -> None:
     async with on_stage(certificates=certificates) as stage:
         peer = await stage.peer()
         await peer.send_bytes(sent)
@@ -252,17 +257,17 @@ async def test_a_tls_handshake_with_a_plain_lane_fails(authority: Authority) -> 
 
 
 async def test_a_client_that_does_not_believe_the_certificate_is_closed(
-    tmp_path: Path, certificates: Reloading[Certificates]
+    tmp_path: Path, certificates: WatchedFiles[Certificates]
 ) -> None:
     async with on_stage(certificates=certificates) as stage:
         with pytest.raises(ssl.SSLError):
             await stage.peer(trust(Authority(tmp_path, "stranger")))
-        while stage.port._connections:
+        while stage.port.connections:
             await asyncio.sleep(0)
 
 
 async def test_a_renewed_certificate_is_for_new_connections(
-    authority: Authority, tmp_path: Path, certificates: Reloading[Certificates], clock: Clock
+    authority: Authority, tmp_path: Path, certificates: WatchedFiles[Certificates], clock: Clock
 ) -> None:
     stranger = Authority(tmp_path, "stranger")
     async with on_stage(certificates=certificates) as stage:
@@ -274,6 +279,34 @@ async def test_a_renewed_certificate_is_for_new_connections(
             await stage.peer(trust(authority))
         await older.send(6, b"12345678")
         assert await older.expect(7) == b"12345678"
+
+
+async def test_slow_disk_stops_no_other_connection_of_the_lane(
+    authority: Authority, tmp_path: Path, clock: Clock
+) -> None:
+    paths = authority.pair("server").write(tmp_path, "server")
+    reads, may_read = threading.Event(), threading.Event()
+    may_read.set()
+
+    def read() -> Certificates:
+        reads.set()
+        assert may_read.wait(PATIENCE)
+        return read_certificates(*paths, None)
+
+    renewed = Authority(tmp_path, "renewed")
+    async with on_stage(certificates=WatchedFiles(paths, read, clock)) as stage:
+        older = await stage.welcomed(trust(authority))
+        renewed.pair("server").write(tmp_path, "server")
+        clock.now += LOOK_SECONDS
+        may_read.clear()
+        reads.clear()
+        newer = asyncio.create_task(stage.welcomed(trust(renewed)))
+        await eventually_async(reads.is_set)
+        await older.send(6, b"12345678")
+        assert await older.expect(7) == b"12345678"
+        assert not newer.done()
+        may_read.set()
+        await newer
 
 
 @pytest.mark.parametrize("shows", ["nothing", "its own", "a stranger's"])
@@ -303,7 +336,7 @@ async def test_a_handler_that_fails_ends_its_connection_and_is_told_of(caplog: p
         peer = await stage.peer()
         await peer.send(HELLO, GOOD)
         assert await peer.closed()
-        assert not stage.port._connections
+        assert not stage.port.connections
     assert "a connection of the lane failed" in caplog.text
 
 
@@ -329,7 +362,7 @@ async def test_a_handler_is_cancelled_when_its_worker_goes() -> None:
             else:
                 peer.abort()
             await cancelled.wait()
-            assert not stage.port._connections
+            assert not stage.port.connections
 
 
 async def test_calls_may_end_within_the_grace_of_a_drain() -> None:
@@ -349,7 +382,7 @@ async def test_calls_may_end_within_the_grace_of_a_drain() -> None:
         await closing
         assert finished.is_set()
         assert await stranger.closed()
-        assert not stage.port._connections
+        assert not stage.port.connections
         with pytest.raises(ConnectionRefusedError):
             await stage.peer()
 
@@ -360,13 +393,13 @@ async def test_calls_are_cancelled_after_the_grace_of_a_drain(grace: float | Non
         peers = [await stage.welcomed() for _ in range(3)]
         await stage.port.close(grace)
         assert [await peer.closed() for peer in peers] == [True] * 3
-        assert not stage.port._connections
+        assert not stage.port.connections
         await stage.port.close(grace)  # harmless
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "TLS"])
 async def test_a_peer_that_has_gone_before_it_is_accepted_harms_nobody(
-    is_secured: bool, authority: Authority, certificates: Reloading[Certificates]
+    is_secured: bool, authority: Authority, certificates: WatchedFiles[Certificates]
 ) -> None:
     """It has no address any more, and no TLS can begin."""
     async with on_stage(certificates=certificates if is_secured else None) as stage:
@@ -411,6 +444,73 @@ async def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
         await other.close(None)
 
 
+TWO_ADDRESSES = [
+    (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", 0)),
+]
+# RFC 5737: no machine has it.
+FOREIGN = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[object, ...]]) -> None:
+    """Every host has these addresses."""
+    monkeypatch.setattr(lane_port.socket, "getaddrinfo", lambda *_, **__: addresses)
+
+
+@pytest.mark.parametrize("port", [0, None], ids=["a free port", "a given port"])
+async def test_an_address_that_cannot_be_bound_leaves_the_lane_at_the_others(
+    port: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if port is None:
+        port, listener = free_pair()
+        listener.close()
+    with monkeypatch.context() as changed:
+        resolve(changed, [FOREIGN, *TWO_ADDRESSES])
+        lane = LanePort(wait_for_words, INCARNATION, None)
+        number = lane.open("host", port)
+    assert number == (port or number) != 0
+    for address in ("127.0.0.1", "127.0.0.2"):
+        _, writer = await asyncio.open_connection(address, number)
+        writer.close()
+    await lane.close(None)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "192.0.2.1" in warning
+    assert os.strerror(errno.EADDRNOTAVAIL) in warning
+
+
+async def test_a_host_without_an_address_that_can_be_bound_is_an_error_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve(monkeypatch, [FOREIGN])
+    lane = LanePort(wait_for_words, INCARNATION, None)
+    with pytest.raises(StartupError, match=re.escape(os.strerror(errno.EADDRNOTAVAIL))):
+        lane.open("host", 0)
+    assert lane.port == 0
+
+
+async def test_a_given_port_that_is_taken_at_one_address_serves_the_others_as_grpcs_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolve(monkeypatch, TWO_ADDRESSES)
+    lane = LanePort(wait_for_words, INCARNATION, None)
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        number = lane.open("host", taken.getsockname()[1])
+        assert number == taken.getsockname()[1]
+    assert os.strerror(errno.EADDRINUSE) in caplog.text
+    await lane.close(None)
+
+
+async def test_a_default_port_that_is_taken_at_one_address_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers would find another process there."""
+    resolve(monkeypatch, TWO_ADDRESSES)
+    lane = LanePort(wait_for_words, INCARNATION, None)
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        with pytest.raises(StartupError, match="Address already in use"):
+            lane.open("host", taken.getsockname()[1], only_if_free=True)
+        assert lane.open("host", 0) != taken.getsockname()[1]
+    await lane.close(None)
+
+
 def free_pair() -> tuple[int, socket.socket]:
     """A port that is free, and a listener at the next one."""
     while True:
@@ -436,15 +536,15 @@ async def test_the_lane_is_at_the_next_port() -> None:
     port, listener = free_pair()
     listener.close()
     async with serving(bind=f"127.0.0.1:{port}") as server:
-        assert server._lane_port.port == server._ports.lane == port + 1
+        assert server.lane.port == server.ports.lane == port + 1
 
 
 async def test_where_the_next_port_is_taken_the_lane_is_elsewhere_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     port, listener = free_pair()
     with listener:
         async with serving(bind=f"127.0.0.1:{port}") as server:
-            assert server._ports.lane not in (0, port, port + 1)
-            told = f"port {port + 1} is taken, so the lane is at {server._ports.lane}: choose one with --lane-port"
+            assert server.ports.lane not in (0, port, port + 1)
+            told = f"port {port + 1} is taken, so the lane is at {server.ports.lane}: choose one with --lane-port"
             assert told in caplog.text
 
 
@@ -458,9 +558,9 @@ async def test_a_port_that_was_asked_for_and_is_taken_ends_the_start() -> None:
 
 async def test_the_lane_may_be_at_any_free_port_or_nowhere() -> None:
     async with serving(bind="127.0.0.1:0", lane_port=0) as server:
-        assert server._ports.lane not in (0, server.port)
+        assert server.ports.lane not in (0, server.port)
     async with serving(bind="127.0.0.1:0", lane_port=-1) as server:
-        assert server._ports.lane == server._lane_port.port == 0
+        assert server.ports.lane == server.lane.port == 0
 
 
 def test_the_ports_of_one_server_differ() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.service import layouts
 from gem_server.service.layouts import Layouts
 from gemps.v1 import layout_pb2
@@ -79,7 +79,7 @@ async def test_layouts_that_wait_to_be_decoded_are_bounded(thread: Counted, monk
     known = Layouts(thread)
     waiting = [asyncio.create_task(known.decode(raw(2000, name))) for name in ("a", "b")]
     await asyncio.sleep(0)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RefusedError) as refused:
         await known.decode(raw(2000, "c"))
     assert refused.value.reason is Reason.TOO_MANY
     assert refused.value.retry_after is not None

@@ -1,7 +1,7 @@
 import pytest
-from gem_server.state.central_variable import Version
 from gem_server.state.ledger import Content, Entry, Ledger, Verdict, record
 from gem_server.state.run import RunState
+from gem_server.version import Version
 
 from gem_core import Statistics
 
@@ -25,12 +25,12 @@ def test_only_the_next_sequence_can_be_recorded() -> None:
 def test_entries_beyond_capacity_go_the_oldest_first_but_never_those_in_use() -> None:
     ledger = Ledger(capacity=2)
     for number in range(4):
-        ledger.open(bytes([number]), "w", in_use={b"\0"})
+        ledger.open_entry(bytes([number]), "w", in_use={b"\0"})
     assert list(ledger.entries) == [b"\0", b"\3"]
 
 
 def test_known_entry_is_found_again() -> None:
     ledger = Ledger(capacity=2)
-    entry = ledger.open(b"a", "w", set())
-    assert ledger.open(b"a", "w", set()) is entry
+    entry = ledger.open_entry(b"a", "w", set())
+    assert ledger.open_entry(b"a", "w", set()) is entry
     assert ledger.find(b"b") is None

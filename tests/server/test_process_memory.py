@@ -1,9 +1,14 @@
 """What the server takes for its memory: the machine's, or its control group's."""
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
-from gem_server.process_memory import DEFAULT_SHARE, default_limit, group_limits
+import pytest
+from gem_server.process_memory import DEFAULT_SHARE, KEPT, default_limit, group_limits
 
 GIB = 1024**3
 
@@ -49,3 +54,39 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
 
 def test_the_default_is_a_share_of_what_there_is() -> None:
     assert 0 < default_limit() <= DEFAULT_SHARE * psutil.virtual_memory().total
+
+
+# Each thread uses 12 MiB in blocks of 64 KiB, as gRPC's do for what they read, and frees them.
+THREADS_THAT_READ = """
+import ctypes, threading
+from gem_server.process_memory import anonymous_bytes, keep_what_messages_used
+keep_what_messages_used()
+c = ctypes.CDLL(None)
+c.malloc.restype = ctypes.c_void_p
+c.malloc.argtypes, c.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+before, freed, end = anonymous_bytes(), threading.Barrier(9), threading.Event()
+
+def read():
+    blocks = [c.malloc(65536) for _ in range(192)]
+    for block in blocks:
+        ctypes.memset(block, 1, 65536)
+    for block in blocks:
+        c.free(block)
+    freed.wait()
+    end.wait()
+
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads:
+    thread.start()
+freed.wait()
+print(anonymous_bytes() - before)
+end.set()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc is configured")
+def test_memory_that_threads_have_freed_is_kept_once_and_not_by_each() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", THREADS_THAT_READ]
+    told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    assert int(told.stdout) < KEPT + 8 * 1024**2

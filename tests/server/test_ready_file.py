@@ -1,6 +1,5 @@
 """The ready file, on an event loop of the test's own: what supervisors and health checks see of a server."""
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +10,7 @@ from gem_server import ready_file
 from gem_server.errors import StartupError
 from gem_server.ready_file import ReadyFile
 
-PATIENCE = 60.0
+from tests.waiting import eventually_async
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +19,18 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until_there(path: Path) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not path.exists():
-            await asyncio.sleep(0)
+    await eventually_async(path.exists)
+
+
+async def renewals_pass(folder: Path, count: int) -> None:
+    """Return when another server's file, removed so often, was written again each time."""
+    path = folder / "other.json"
+    file = ReadyFile(path)
+    file.announce("127.0.0.1", 2)
+    for _ in range(count):
+        await until_there(path)
+        path.unlink()
+    file.withdraw()
 
 
 @pytest.fixture
@@ -64,9 +72,7 @@ async def test_it_says_where_the_dashboard_is(tmp_path: Path) -> None:
 async def test_it_is_renewed_while_the_event_loop_runs(announced: Path) -> None:
     for _ in range(3):
         os.utime(announced, (0, 0))
-        async with asyncio.timeout(PATIENCE):
-            while announced.stat().st_mtime == 0:
-                await asyncio.sleep(0)
+        await eventually_async(lambda: announced.stat().st_mtime)
 
 
 async def test_it_is_written_again_when_somebody_removed_it(announced: Path) -> None:
@@ -76,20 +82,20 @@ async def test_it_is_written_again_when_somebody_removed_it(announced: Path) -> 
     assert announced.read_text(encoding="utf-8") == before
 
 
-async def test_withdrawn_it_stays_away(tmp_path: Path) -> None:
+async def test_withdrawn_it_stays_away(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path / "ready.json"
     file = ReadyFile(path)
     file.announce("127.0.0.1", 1)
     await until_there(path)
-    await asyncio.sleep(2 * ready_file.RENEW_SECONDS)
+    await renewals_pass(tmp_path_factory.mktemp("other"), 3)
     file.withdraw()
     file.withdraw()
-    await asyncio.sleep(10 * ready_file.RENEW_SECONDS)
+    await renewals_pass(tmp_path_factory.mktemp("other"), 10)
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_file_that_cannot_be_renewed_is_told_once_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -97,7 +103,7 @@ async def test_a_file_that_cannot_be_renewed_is_told_once_and_tried_again(
     file.prepare()
     folder.rmdir()
     file.announce("127.0.0.1", 1)
-    await asyncio.sleep(5 * ready_file.RENEW_SECONDS)
+    await renewals_pass(tmp_path_factory.mktemp("other"), 5)
     folder.mkdir()
     await until_there(folder / "ready.json")
     file.withdraw()

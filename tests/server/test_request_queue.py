@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.request_queue import FifoQueue, QueueClosedError, StrictQueue
 from gem_server.flow.requests import PullRequest, SharedPullRequest
-from gem_server.flow.staging import Hold, Purpose, StagingPool
+from gem_server.flow.staging_pool import BufferLease, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
@@ -31,8 +31,8 @@ class Turns:
         self.queue.put(request)
         return request
 
-    def wants_buffer(self, session: Session) -> "asyncio.Task[Hold]":
-        async def reserve() -> Hold:
+    def wants_buffer(self, session: Session) -> "asyncio.Task[BufferLease]":
+        async def reserve() -> BufferLease:
             return await self.pool.reserve(session, Call(), Purpose.COMMIT)
 
         return asyncio.create_task(reserve())
@@ -48,7 +48,7 @@ async def test_fifo_serves_in_the_order_of_completion() -> None:
     requests = [SharedPullRequest(None, Call(), None) for _ in range(3)]
     for request in requests:
         queue.put(request)
-    assert [await queue.take() for _ in requests] == requests
+    assert [await queue.get() for _ in requests] == requests
 
 
 async def test_closed_queue_serves_what_is_complete_and_then_ends() -> None:
@@ -56,9 +56,9 @@ async def test_closed_queue_serves_what_is_complete_and_then_ends() -> None:
     request = SharedPullRequest(None, Call(), None)
     queue.put(request)
     queue.close()
-    assert await queue.take() is request
+    assert await queue.get() is request
     with pytest.raises(QueueClosedError):
-        await queue.take()
+        await queue.get()
 
 
 async def test_round_robin_waits_for_the_session_whose_turn_it_is() -> None:
@@ -102,7 +102,7 @@ async def test_draining_round_robin_does_not_wait_for_turns() -> None:
     turns = Turns(3)
     requests = [turns.put(turns.sessions[2]), turns.put(turns.sessions[1])]
     turns.queue.close()
-    assert [await turns.queue.take(), await turns.queue.take()] == requests[::-1]
+    assert [await turns.queue.get(), await turns.queue.get()] == requests[::-1]
 
 
 async def test_what_is_no_sessions_turn_is_served_at_once() -> None:
@@ -145,7 +145,7 @@ async def test_waiting_room_has_a_bound_and_says_when_to_come_back() -> None:
     await staging.reserve(session, Call(), Purpose.COMMIT)
     waiting = asyncio.create_task(_reserve(staging, session))
     await settled()
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RefusedError) as refused:
         await staging.reserve(session, Call(), Purpose.COMMIT)
     assert refused.value.reason is Reason.WAITING_ROOM
     assert refused.value.retry_after is not None
@@ -198,7 +198,7 @@ async def test_stalled_holder_loses_its_buffer_only_if_others_wait(others_wait: 
     assert holder.done() is others_wait
     if waiting is not None:
         error = holder.exception()
-        assert isinstance(error, Refusal)
+        assert isinstance(error, RefusedError)
         assert error.reason is Reason.STALLED
         waiting.cancel()
     else:
@@ -214,5 +214,5 @@ async def test_complete_commit_is_never_evicted() -> None:
     assert staging.evict_stalled(10, others_wait=True) == []
 
 
-async def _reserve(staging: StagingPool, session: Session) -> Hold:
+async def _reserve(staging: StagingPool, session: Session) -> BufferLease:
     return await staging.reserve(session, Call(), Purpose.COMMIT)

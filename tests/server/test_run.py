@@ -1,5 +1,5 @@
 import pytest
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.workers import Worker
 
@@ -37,7 +37,7 @@ def test_total_budget_is_spent_by_exactly_so_many_commits() -> None:
     for _ in range(3):
         commit(the_run, worker)
     assert the_run.state is RunState.FINISHED
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RefusedError) as refused:
         the_run.reserve(worker)
     assert refused.value.reason is Reason.RUN_FINISHED
 
@@ -46,7 +46,7 @@ def test_budget_is_reserved_when_a_commit_is_complete_not_when_it_is_applied() -
     the_run, a, b = run(Budget(commits=2)), Worker("a", 0), Worker("b", 1)
     the_run.reserve(a)
     the_run.reserve(b)
-    with pytest.raises(Refusal):
+    with pytest.raises(RefusedError):
         the_run.reserve(a)
     the_run.applied(a)
     the_run.applied(b)

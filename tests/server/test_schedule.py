@@ -5,7 +5,7 @@ import math
 
 import pytest
 from gem_server.durability import run_record
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.state.ledger import Ledger
 from gem_server.state.run import Budget, Run
 from gem_server.state.schedule import EtaSchedule
@@ -111,7 +111,7 @@ def test_cosine_goes_on_after_a_restart_whether_workers_are_back_already_or_not(
     commit(before, first, 3)
     commit(before, second, 7)
     before.sessions.leave(gone)
-    saved = json.loads(json.dumps(run_record.describe(before.run, before.sessions.workers, Ledger(10), seed=0)))
+    saved = json.loads(json.dumps(run_record.state_record(before.run, before.sessions.workers, Ledger(10), seed=0)))
 
     after = cosine(epochs=10)
     run_record.restore(saved, after.run, after.sessions.workers, Ledger(10))
@@ -126,7 +126,7 @@ def test_cosine_goes_on_after_a_restart_whether_workers_are_back_already_or_not(
 
 def test_a_worker_whose_budget_only_it_knows_is_refused_where_eta_depends_on_it() -> None:
     registry = cosine(epochs=2)
-    with pytest.raises(Refusal, match="steps_per_epoch=len") as refused:
+    with pytest.raises(RefusedError, match="steps_per_epoch=len") as refused:
         registry.join(1)
     assert refused.value.reason is Reason.MALFORMED
     assert len(registry.sessions) == 0

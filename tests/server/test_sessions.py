@@ -1,7 +1,7 @@
 import pytest
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.request_queue import FifoQueue
-from gem_server.flow.staging import StagingPool
+from gem_server.flow.staging_pool import StagingPool
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Budget
 from gem_server.state.workers import Worker, WorkerState
@@ -21,8 +21,8 @@ class Recorder:
         self.reason = reason
 
 
-def refusal_of(registry: Registry, number: int, name: str | None = None, **more: object) -> Refusal:
-    with pytest.raises(Refusal) as refused:
+def refusal_of(registry: Registry, number: int, name: str | None = None, **more: object) -> RefusedError:
+    with pytest.raises(RefusedError) as refused:
         registry.join(number, name, **more)
     return refused.value
 
@@ -61,9 +61,9 @@ def test_same_name_with_another_id_ends_the_older_session_and_its_calls() -> Non
     older.commit_call = commit = Recorder()
     newer = registry.join(2, "w")
     assert newer.worker is older.worker
-    assert isinstance(commit.reason, Refusal)
+    assert isinstance(commit.reason, RefusedError)
     assert commit.reason.reason is Reason.SUPERSEDED
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RefusedError) as refused:
         registry.sessions.get(session_id(1), 0)
     assert refused.value.reason is Reason.SUPERSEDED
     assert len(registry.sessions) == 1
@@ -112,7 +112,7 @@ def test_silent_session_expires_and_an_open_call_keeps_it() -> None:
     assert registry.sessions.expire(9.9) == []
     assert registry.sessions.expire(10.0) == [silent]
     assert silent.worker.state is WorkerState.EXPIRED
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RefusedError) as refused:
         registry.sessions.get(session_id(1), 11.0)
     assert refused.value.reason is Reason.EXPIRED_SESSION
     assert registry.join(1).ended is None  # the same id may come back

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
-from gem_server.flow.staging import SLOW_FACTOR, SLOW_SECONDS, Hold, Purpose, StagingPool
+from gem_server.flow.staging_pool import SLOW_FACTOR, SLOW_SECONDS, BufferLease, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
@@ -21,21 +21,21 @@ class Upload:
 
     def __init__(self, pool: StagingPool, session: Session) -> None:
         self._pool = pool
-        self._hold: Hold | None = None
+        self.hold: BufferLease | None = None
         self._task = asyncio.create_task(self._run(session))
 
     async def _run(self, session: Session) -> None:
         call = Call()
         async with call.ending():
-            self._hold = await self._pool.reserve(session, call, Purpose.COMMIT)
+            self.hold = await self._pool.reserve(session, call, Purpose.COMMIT)
             try:
                 await asyncio.Event().wait()
             finally:
-                self._pool.release(self._hold)
+                self._pool.release(self.hold)
 
     @property
     def has_buffer(self) -> bool:
-        return self._hold is not None and not self._task.done()
+        return self.hold is not None and not self._task.done()
 
     @property
     def ended(self) -> bool:
@@ -43,15 +43,15 @@ class Upload:
         if not self._task.done():
             return False
         error = self._task.exception()
-        assert isinstance(error, Refusal)
+        assert isinstance(error, RefusedError)
         assert error.reason is Reason.STALLED
         assert error.retry_after is not None
         return True
 
     async def arrives(self) -> None:
         """The whole payload is here, and applied."""
-        assert self._hold is not None
-        self._pool.received(self._hold)
+        assert self.hold is not None
+        self._pool.received(self.hold)
         await self.goes()
 
     async def goes(self) -> None:
@@ -205,8 +205,8 @@ async def test_payload_that_is_here_is_not_slow_however_long_it_waits_for_room_o
     held = await uploads.start(sessions)
     waiting = await uploads.start([fast])
     for upload in held:
-        assert upload._hold is not None
-        uploads.pool.received(upload._hold)
+        assert upload.hold is not None
+        uploads.pool.received(upload.hold)
     uploads.now += LONG
     assert await uploads.evict() == 0
     for upload in (*held, *waiting):

@@ -1,6 +1,6 @@
 """Deltas are staged in vectors that begin where a cache line begins."""
 
-from gem_server.flow.staging import StagingBuffer
+from gem_server.flow.staging_pool import StagingBuffer
 
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
 

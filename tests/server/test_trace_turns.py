@@ -11,11 +11,11 @@ from gem_server.errors import StartupError
 from gem_server.flow.calls import Call
 from gem_server.flow.request_queue import StrictQueue
 from gem_server.flow.requests import CommitRequest, PullRequest
-from gem_server.flow.staging import Hold, Purpose, StagingPool
+from gem_server.flow.staging_pool import BufferLease, Purpose, StagingPool
 from gem_server.flow.turns import TraceTurns
-from gem_server.state.central_variable import Version
-from gem_server.state.held import Held
 from gem_server.state.ledger import Content
+from gem_server.state.worker_snapshots import WorkerSnapshots
+from gem_server.version import Version
 
 from gem_core import create_rule
 from gem_trace import read_order
@@ -45,7 +45,7 @@ class Followed:
     def commits(self, *ranks: int) -> None:
         for rank in ranks:
             session = self.sessions[rank]
-            hold = Hold(session, Call(), Purpose.COMMIT)
+            hold = BufferLease(session, Call(), Purpose.COMMIT)
             content = Content(1, 32, 0)
             self.queue.put(CommitRequest(session, hold.call, hold, 1, Version(1, 1), content, None, 1))
 
@@ -53,7 +53,7 @@ class Followed:
         """As the applying task leaves a session whose pull it has served."""
         for rank in ranks:
             state = create_rule("gem").new_worker(np.zeros(8, np.float32))
-            self.sessions[rank].held = Held(state, Version(1, 1), b"", 1)
+            self.sessions[rank].held = WorkerSnapshots(state, Version(1, 1), b"", 1)
 
     def served(self) -> str:
         """Everything that can be served now."""
@@ -66,8 +66,8 @@ class Followed:
             found.append(f"{'p' if isinstance(request, PullRequest) else 'c'}{rank}")
         return " ".join(found)
 
-    async def wants_buffer(self, rank: int) -> "asyncio.Task[Hold]":
-        async def reserve() -> Hold:
+    async def wants_buffer(self, rank: int) -> "asyncio.Task[BufferLease]":
+        async def reserve() -> BufferLease:
             return await self.pool.reserve(self.sessions[rank], Call(), Purpose.COMMIT)
 
         task = asyncio.create_task(reserve())
@@ -218,7 +218,7 @@ async def test_buffers_are_not_kept_for_those_who_have_gone(tmp_path: Path) -> N
 async def test_full_room_sends_away_whose_commit_is_the_farthest(tmp_path: Path) -> None:
     followed = Followed(tmp_path, "c3 c2 c1 c3", sessions=4)
     followed.holds_parameters(0, 1, 2, 3)
-    holds = [Hold(session, Call(), Purpose.COMMIT) for session in followed.sessions]
+    holds = [BufferLease(session, Call(), Purpose.COMMIT) for session in followed.sessions]
     assert followed.queue.last(holds) is holds[0]  # it has no turn at all
     assert followed.queue.last(holds[1:]) is holds[1]
     followed.commits(3)

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.request_queue import FifoQueue, StrictQueue
-from gem_server.flow.staging import Hold, Order, Purpose, StagingPool
+from gem_server.flow.staging_pool import BufferLease, Order, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
@@ -21,11 +21,11 @@ class Room:
         self.pool = StagingPool(1, 2, order, lambda: self.now)
         self.pool.prepare(layout())
 
-    async def asks(self, session: Session) -> "asyncio.Task[Hold]":
+    async def asks(self, session: Session) -> "asyncio.Task[BufferLease]":
         """The session asks for a buffer, a second after the one before; the task ends with it, or with a refusal."""
         self.now += 1
 
-        async def reserve() -> Hold:
+        async def reserve() -> BufferLease:
             call = Call()
             async with call.ending():
                 return await self.pool.reserve(session, call, Purpose.COMMIT)
@@ -40,11 +40,11 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def sent_away(task: "asyncio.Task[Hold]") -> bool:
+def sent_away(task: "asyncio.Task[BufferLease]") -> bool:
     if not task.done():
         return False
     error = task.exception()
-    assert isinstance(error, Refusal)
+    assert isinstance(error, RefusedError)
     assert error.reason is Reason.WAITING_ROOM
     assert error.retry_after is not None
     return True
@@ -123,7 +123,7 @@ async def test_so_many_commits_of_a_model_are_under_way_at_once(wanted: int, ele
     pool.prepare(model)
     registry = Registry(max_sessions=1_000)
     sessions = [registry.join(number, model=model) for number in range(1, places + 2)]
-    held = [pool.take(session, Call(), Purpose.COMMIT) for session in sessions[:-1]]
+    held = [pool.try_acquire(session, Call(), Purpose.COMMIT) for session in sessions[:-1]]
     assert None not in held
-    assert pool.take(sessions[-1], Call(), Purpose.COMMIT) is None
+    assert pool.try_acquire(sessions[-1], Call(), Purpose.COMMIT) is None
     assert (pool.capacity, pool.free) == (places, 0)

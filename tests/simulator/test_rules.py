@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gem_simulator import SimulationSettings, follow, read_recorded, simulate
+from gem_simulator import SimulationSettings, read_recorded, replay_recording, simulate
 from gem_worker.tasks import TaskOptions, create_task
 
 from gem_trace import read_records, replay
@@ -20,7 +20,7 @@ def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, tmp_path: 
     replayed = replay(path)
     assert replayed.compared_end
     assert replayed.end_digest == simulated.digest
-    assert follow(read_recorded(path), task=task, model="mlp").digest == simulated.digest
+    assert replay_recording(read_recorded(path), task=task, model="mlp").digest == simulated.digest
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("dana", [1, 0, 2]), ("gem", [])])

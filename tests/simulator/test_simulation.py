@@ -7,7 +7,7 @@ import pytest
 import torch
 from gem_simulator import SimulationError, SimulationSettings, read_recorded, simulate
 from gem_simulator.workload import Workload
-from gem_worker.scoring import score
+from gem_worker.score import score
 from gem_worker.tasks import Task, TaskOptions, create_task
 from pydantic import ValidationError
 

@@ -6,7 +6,7 @@ import pytest
 from gem_simulator.durations import Durations
 from gem_simulator.events import Event, Kind
 from gem_simulator.exchanges import OriginalExchange, PaperExchange
-from gem_simulator.timeline import Timing, timeline
+from gem_simulator.timeline import TimelineSettings, timeline
 
 
 def of_kind(events: list[Event], kind: Kind = Kind.COMMITTED) -> list[tuple[int, float]]:
@@ -15,7 +15,7 @@ def of_kind(events: list[Event], kind: Kind = Kind.COMMITTED) -> list[tuple[int,
 
 def run(**timing: object) -> list[Event]:
     values: dict[str, object] = {"workers": 2, "compute": Durations("constant:1")} | timing
-    return list(timeline(Timing(**values)))  # type: ignore[arg-type]
+    return list(timeline(TimelineSettings(**values)))  # type: ignore[arg-type]
 
 
 def test_everybody_joins_and_pulls_before_the_first_commit() -> None:

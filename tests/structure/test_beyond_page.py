@@ -18,7 +18,7 @@ def test_the_page_beyond_the_paper_is_fresh_and_has_its_pictures(tmp_path: Path)
         "run `python docs/generate_reproduction.py --beyond` and commit the page"
     )
     figures = json.loads((DOCS / "beyond.json").read_text(encoding="utf-8"))["figures"]
-    assert list(figures) == ["rules", "sweeps", "wire-types", "heterogeneity", "better-default"]
+    assert list(figures) == ["rules", "sweeps", "wire-types", "heterogeneity", "better-default", "samples"]
     for figure in figures.values():
         picture = DOCS / "images" / "reproduction" / figure["picture"]
         assert picture.stat().st_size <= 100_000

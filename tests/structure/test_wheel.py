@@ -1,4 +1,4 @@
-"""What `pip install gemps` would bring."""
+"""What the wheel holds."""
 
 import subprocess
 import sys

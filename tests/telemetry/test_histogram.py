@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 def test_a_bucket_has_what_its_bound_is_not_exceeded_by() -> None:
     histogram = Histogram((0, 1, 4))
     for value in (0, 1, 1.5, 4, 4.1, 100):
-        histogram.add(value)
+        histogram.record(value)
     assert histogram.counts == [1, 1, 2, 2]
     assert (histogram.total, histogram.most) == (pytest.approx(110.6), 100)
 
@@ -23,7 +23,7 @@ def test_without_values_a_quantile_is_0() -> None:
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], fraction: float) -> None:
     histogram = Histogram(STALENESS_BOUNDS)
     for value in values:
-        histogram.add(value)
+        histogram.record(value)
     true = float(np.quantile(values, fraction, method="inverted_cdf"))
     bucket = int(np.searchsorted(STALENESS_BOUNDS, true))
     lower = 0 if bucket == 0 else STALENESS_BOUNDS[bucket - 1]
@@ -36,7 +36,7 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], frac
 def test_many_values_at_once_count_as_one_after_the_other(values: list[float], first: int) -> None:
     alone, together = Histogram(STALENESS_BOUNDS), Histogram(STALENESS_BOUNDS)
     for value in values:
-        alone.add(value)
+        alone.record(value)
     together.add_all(values[:first])
     together.add_all(values[first:])
     assert (together.counts, together.most) == (alone.counts, alone.most)

@@ -5,7 +5,7 @@ import pytest
 from gem_server.telemetry.tensor_pi import MAX_COLUMNS, MAX_TENSORS, SAMPLES_A_COLUMN, Sample, TensorPi
 from numpy.typing import NDArray
 
-from gem_core import ElementType, Layout, TensorKind, TensorSpec, WorkerState, create_rule
+from gem_core import ElementType, Layout, RuleState, TensorKind, TensorSpec, create_rule
 
 
 def layout_of(*sizes: int) -> Layout:
@@ -17,12 +17,12 @@ def layout_of(*sizes: int) -> Layout:
     )
 
 
-def states(size: int) -> tuple[NDArray[np.float32], WorkerState, NDArray[np.float32]]:
+def states(size: int) -> tuple[NDArray[np.float32], RuleState, NDArray[np.float32]]:
     """Theta, a worker with a moment and a drift, and a delta, some of whose elements are 0."""
     random = np.random.default_rng(size)
     theta, snapshot, moment, delta = (random.normal(size=size).astype(np.float32) for _ in range(4))
     delta[random.random(size) < 0.3] = 0
-    return theta, WorkerState(snapshot, (moment,)), delta
+    return theta, RuleState(snapshot, (moment,)), delta
 
 
 def taken(tensors: TensorPi, layout: Layout, at: float) -> Sample:
@@ -51,7 +51,7 @@ def test_the_median_is_that_of_what_moves() -> None:
     moment = np.array([10, 50, 0, 99, 20, 40, 99, 9, 9], np.float32)
     theta = np.zeros(9, np.float32)
     sample = taken(TensorPi(rule), layout, 0.0)
-    sample(theta, WorkerState(theta.copy(), (moment,)), delta)
+    sample(theta, RuleState(theta.copy(), (moment,)), delta)
     assert sample.median[:2] == pytest.approx([10.0, (19 + 37) / 2])
     assert sample.mean[:2] == pytest.approx([(10 + 46 + 1) / 3, 28])
     assert np.isnan(sample.median[2])
@@ -79,7 +79,7 @@ def test_columns_are_bounded_and_the_stretches_become_longer() -> None:
         sample = tensors.due(at, layout)
         if sample is not None:
             sample(theta, state, delta)
-            tensors.take(sample, at, seen)
+            tensors.add_sample(sample, at, seen)
             seen += 1
     assert MAX_COLUMNS // 2 <= len(tensors.columns) < MAX_COLUMNS
     assert tensors.joins > 1

@@ -1,6 +1,5 @@
 """What a real server recorded comes out again, bit for bit; what was changed in the file does not pass."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from gem_core import rule_names
 from gem_trace import Replayed, ReplayError, read_records, replay
 from gem_trace.files import map_file
 from gem_trace.format import digest, encode
+from tests.waiting import eventually_async
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, INT8_BLOCK, LARGE, SMALL, Model, Values
 from tests.wire.pipeline import Pipeline
-from tests.wire.refusals import PATIENCE, refused
+from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker, all_of
 
@@ -138,9 +138,7 @@ async def test_a_session_that_expires_begins_again_with_a_moment_of_0(serve: Ser
             await worker.join()
             await worker.pull()
             await worker.commit_on_new_stream(worker.prepare(worker.delta(worker.sequence)))
-        async with asyncio.timeout(PATIENCE):
-            while len(serving.server.sessions):
-                await asyncio.sleep(0.05)
+        await eventually_async(lambda: not len(serving.server.sessions))
     ended = bytes((await serving.read(SMALL)).payload)
     await serving.stop()
     found = replay(tmp_path / "run.trace")

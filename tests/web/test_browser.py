@@ -20,6 +20,7 @@ import pytest
 from gem_server.web.dashboard import MAX_VIEWERS
 
 from tests.cli.processes import CLEAN, command
+from tests.waiting import eventually
 from tests.web.browser import Browser, missing
 
 WANTED = bool(os.environ.get("GEMPS_TEST_BROWSER"))
@@ -39,7 +40,7 @@ LOOKS = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
 
 
 @dataclass
-class Training:
+class TrainingRun:
     """A `gemps train` with a dashboard."""
 
     process: subprocess.Popen[str]
@@ -56,7 +57,7 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingRun]:
     """Of the paper's network, for longer than the tests take, evaluated now and then."""
     process = subprocess.Popen(
         command(
@@ -74,7 +75,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
             told[event["event"]] = event
         # What it tells further is read, and nobody needs it.
         threading.Thread(target=process.stdout.read, daemon=True).start()
-        running = Training(process, told["started"]["server"], told["dashboard"]["url"])
+        running = TrainingRun(process, told["started"]["server"], told["dashboard"]["url"])
         evaluate = ["evaluate", "--server", running.address, "--task", "digits28", "--report"]
         subprocess.run(command(*evaluate), env=CLEAN, check=True, capture_output=True)
         yield running
@@ -92,7 +93,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, training: Training) -> Browser:
+def page(browser: Browser, training: TrainingRun) -> Browser:
     """The page, with data in every panel, wide and dark."""
     browser.open(training.url)
     browser.until(f"({EMPTY}).length === 0")
@@ -176,7 +177,7 @@ def test_it_fits_its_window_and_is_accessible(page: Browser, pictures: Path, wid
     assert page.problems() == []
 
 
-def test_colours_can_be_chosen_and_are_kept(page: Browser, training: Training) -> None:
+def test_colours_can_be_chosen_and_are_kept(page: Browser, training: TrainingRun) -> None:
     page.click("#theme")
     assert page.text("#theme").endswith("light")
     assert page.see("getComputedStyle(document.body).colorScheme") == "light"
@@ -246,7 +247,7 @@ def status_of_events(url: str) -> int:
 
 
 def test_page_says_when_there_are_too_many_viewers_and_gets_in_when_one_goes(
-    browser: Browser, training: Training
+    browser: Browser, training: TrainingRun
 ) -> None:
     browser.open("about:blank")
     others: list[http.client.HTTPConnection] = []
@@ -264,14 +265,12 @@ def test_page_says_when_there_are_too_many_viewers_and_gets_in_when_one_goes(
     finally:
         for other in others:
             other.close()
-    deadline = time.monotonic() + SILENT_AFTER
-    while status_of_events(training.url) != 200:  # until the server sees that they have gone
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    # Until the server sees that they have gone.
+    eventually(lambda: status_of_events(training.url) == 200, patience=SILENT_AFTER, interval=0.1)
     browser.problems()  # the browser tells of the answer 503 as well
 
 
-def test_killed_worker_is_marked_within_its_time_out(page: Browser, training: Training, pictures: Path) -> None:
+def test_killed_worker_is_marked_within_its_time_out(page: Browser, training: TrainingRun, pictures: Path) -> None:
     name, process = sorted(training.workers().items())[1]
     row = f"[...document.querySelectorAll('#workers-table tr')].find((one) => one.innerText.startsWith('{name}'))"
     process.kill()
@@ -294,7 +293,7 @@ def test_killed_worker_is_marked_within_its_time_out(page: Browser, training: Tr
     assert page.problems() == []
 
 
-def test_page_says_when_the_server_ends(page: Browser, training: Training, pictures: Path) -> None:
+def test_page_says_when_the_server_ends(page: Browser, training: TrainingRun, pictures: Path) -> None:
     training.process.send_signal(2)
     page.until("document.querySelector('#link').dataset.link === 'lost'")
     page.until("document.querySelector('#notices').innerText.includes('The server has ended')")
@@ -311,9 +310,8 @@ def test_page_goes_on_when_a_server_is_back_and_says_what_is_missing(browser: Br
         ready.unlink(missing_ok=True)
         arguments = ["serve", "--bind", "127.0.0.1:0", "--ready-file", str(ready), *more]
         process = subprocess.Popen(command(*arguments), env=CLEAN, stderr=subprocess.DEVNULL)
-        while not ready.exists():
-            assert process.poll() is None
-            time.sleep(0.05)
+        eventually(lambda: ready.exists() or process.poll() is not None)
+        assert ready.exists()
         return process
 
     said = "[...document.querySelectorAll('.missing')].filter((one) => one.offsetHeight).map((one) => one.innerText)"

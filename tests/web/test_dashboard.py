@@ -14,6 +14,7 @@ from gem_server.web import dashboard, web_server
 from gem_server.web.web_server import HEADERS
 from gemps.plain_values import to_dict
 
+from tests.waiting import eventually_async
 from tests.web.viewers import Viewer, url, viewing
 from tests.wire.conftest import Serve
 from tests.wire.refusals import PATIENCE
@@ -208,11 +209,10 @@ async def test_no_more_viewers_than_there_is_room_for(shown: Serving) -> None:
 
 
 async def test_with_no_viewer_nothing_is_made_for_one(shown: Serving) -> None:
+    before = asyncio.all_tasks()
     async with viewing(shown):
-        pass
-    async with asyncio.timeout(PATIENCE):
-        while "Dashboard._show" in [getattr(one.get_coro(), "__qualname__", "") for one in asyncio.all_tasks()]:
-            await asyncio.sleep(0.01)
+        assert asyncio.all_tasks() > before
+    await eventually_async(lambda: asyncio.all_tasks() <= before)
     async with viewing(shown) as (viewer,):  # and the next one is served as the first was
         assert (await viewer.next("history"))["whole"]
 
@@ -308,7 +308,6 @@ async def test_body_of_a_request_is_not_read(shown: Serving) -> None:
 async def test_a_flood_of_requests_waits(shown: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_server, "REQUESTS_PER_SECOND", 10)
     monkeypatch.setattr(web_server, "BURST_SECONDS", 0.1)
-    await asyncio.sleep(0.3)  # what has been asked for before is paid
     begun = asyncio.get_running_loop().time()
     statuses = await asyncio.gather(*(answer(shown, path) for path in ("", "metrics", "nothing", "")))
     assert [status for status, _, _ in statuses] == [200, 200, 404, 200]

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.waiting import eventually_async
 from tests.web.scraping import metrics_text, run_with_everything
 from tests.wire.conftest import Serve
 from tests.wire.refusals import PATIENCE
@@ -121,14 +122,15 @@ async def test_prometheus_scrapes_a_run_and_answers_what_the_dashboard_asks(serv
             result = (await ask("query", query=query))["result"]
             return float(result[0]["value"][1]) if result else None
 
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    if await value("gemps_commits_total") == 4 and await value("rate(process_cpu_seconds_total[1m])"):
-                        break
-                except (aiohttp.ClientError, AssertionError):
-                    pass  # it is starting
-                await asyncio.sleep(0.2)
+        async def is_told() -> bool:
+            try:
+                return await value("gemps_commits_total") == 4 and bool(
+                    await value("rate(process_cpu_seconds_total[1m])")
+                )
+            except (aiohttp.ClientError, AssertionError):
+                return False  # it is starting
+
+        await eventually_async(is_told, interval=0.2)
         for expression in expressions():
             assert await value(expression) is not None, expression
         rules = [rule for group in (await ask("rules"))["groups"] for rule in group["rules"]]

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from google.protobuf.message import Message
 
+from tests.waiting import eventually_async
 from tests.wire import doomed_client, serve_process
 from tests.wire.calls import Trust
 from tests.wire.lane import hello
@@ -53,11 +54,8 @@ async def server_process(directory: Path, **settings: Any) -> AsyncIterator[Serv
     told = {"bind": "127.0.0.1:0", "ready_file": str(ready)} | dict(Trust.of_servers) | settings
     process = await asyncio.create_subprocess_exec(sys.executable, serve_process.__file__, json.dumps(told))
     try:
-        async with asyncio.timeout(START_PATIENCE):
-            # A file cannot be awaited; the process writes it when it serves.
-            while not ready.exists():
-                assert process.returncode is None, "the server process ended before it served"
-                await asyncio.sleep(0.02)
+        await eventually_async(lambda: ready.exists() or process.returncode is not None, patience=START_PATIENCE)
+        assert ready.exists(), "the server process ended before it served"
         server = ServerProcess(json.loads(ready.read_text())["address"], process)
         try:
             yield server

@@ -3,8 +3,8 @@
 import json
 import sys
 
-from gem_server.process import serve
+from gem_server.process import run_server
 from gem_server.settings import ServerSettings
 
 if __name__ == "__main__":
-    sys.exit(serve(ServerSettings(**json.loads(sys.argv[1]))))
+    sys.exit(run_server(ServerSettings(**json.loads(sys.argv[1]))))

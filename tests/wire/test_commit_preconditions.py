@@ -67,7 +67,7 @@ async def test_open_stream_keeps_a_session_alive(serve: Serve) -> None:
     """Any running call counts as life (docs/design.md, section 4)."""
     serving = await serve(session_timeout=0.2, max_sessions=8)
     worker = await training_worker(serving)
-    assert worker._stream is not None
+    assert worker.has_stream
     ghost = await serving.joined(name="ghost")
     await ghost.close()
     # When the ghost has expired, the timeout has passed for the worker too.

@@ -33,8 +33,8 @@ class HeldQueue(FifoQueue):
         self.open.set()
         self.holds_one = asyncio.Event()
 
-    async def take(self) -> AnyRequest:
-        request = await super().take()
+    async def get(self) -> AnyRequest:
+        request = await super().get()
         if not self.open.is_set():
             self.holds_one.set()
         await self.open.wait()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from gem_server.flow.request_queue import RequestQueue
 from gem_server.flow.requests import AnyRequest
-from gem_server.flow.staging import Hold
+from gem_server.flow.staging_pool import BufferLease
 from gem_server.state.sessions import Session
 
 from tests.wire.calls import Stream
@@ -42,7 +42,7 @@ class LowRanksFirst(RequestQueue):
         self._requests.remove(first)
         return first
 
-    def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
+    def pick(self, waiting: Sequence[BufferLease], holding: Sequence[BufferLease]) -> BufferLease | None:
         return super().pick(sorted(waiting, key=lambda hold: hold.session.worker.rank), holding)
 
 

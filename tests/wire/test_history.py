@@ -1,11 +1,11 @@
 """GetHistory, and what the status tells of distributions."""
 
-import asyncio
 import math
 
 import pytest
 from gemps.v1 import history_pb2, operations_pb2, status_pb2
 
+from tests.waiting import eventually_async
 from tests.wire.calls import Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import SMALL
@@ -19,12 +19,14 @@ async def history(serving: Serving, after: float = 0.0) -> history_pb2.GetHistor
 
 async def until_told(serving: Serving, commits: int) -> history_pb2.GetHistoryResponse:
     """The history once its intervals have so many commits."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            told = await history(serving)
-            if sum(one.commits for one in told.intervals) >= commits:
-                return told
-            await asyncio.sleep(0.05)
+
+    async def look() -> history_pb2.GetHistoryResponse | None:
+        told = await history(serving)
+        return told if sum(one.commits for one in told.intervals) >= commits else None
+
+    found = await eventually_async(look)
+    assert found is not None
+    return found
 
 
 async def test_before_training_there_is_no_history(serving: Serving) -> None:

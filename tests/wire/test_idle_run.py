@@ -1,11 +1,9 @@
 """An unfinished run that nobody trains says so in the server's log."""
 
-import asyncio
-
 import pytest
 from gem_server import lifecycle
 
-from tests.wire.refusals import PATIENCE
+from tests.waiting import eventually_async
 from tests.wire.serving import Serving
 
 
@@ -15,6 +13,4 @@ async def test_a_server_that_its_workers_have_left_says_that_it_waits_for_some(
     worker = await serving.joined()
     monkeypatch.setattr(lifecycle, "IDLE_SECONDS", 0.0)
     await worker.leave()
-    async with asyncio.timeout(PATIENCE):
-        while not any("the run waits for workers" in text for text in caplog.messages):
-            await asyncio.sleep(0.01)
+    await eventually_async(lambda: any("the run waits for workers" in text for text in caplog.messages))

@@ -7,7 +7,7 @@ import os
 import grpc
 import numpy as np
 import pytest
-from gem_server.flow.initializing import Upload
+from gem_server.flow.initialize_service import Upload
 from gemps.v1 import parameters_pb2
 
 from tests.wire.conftest import Serve

@@ -3,6 +3,7 @@
 import asyncio
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
 from google.rpc import status_pb2
 
+from tests.waiting import eventually_async
 from tests.wire.calls import answer_to
 from tests.wire.conftest import Serve
 from tests.wire.lane import HELLO, MESSAGE, WELCOME, LanePeer, frame, hello
@@ -24,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("each_transport")
 
 KIB = 1024
 METHODS = ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control")
+# Between the chunks of a slow upload.
+SLOW_CHUNK_SECONDS = 0.5
 
 
 async def holder(worker: RawWorker) -> CommitStream:
@@ -185,12 +189,21 @@ async def test_every_stalled_holder_of_a_full_pool_loses_its_buffer(serve: Serve
     await serving.until_idle()
 
 
-async def test_holder_that_nobody_waits_for_keeps_its_buffer(serve: Serve) -> None:
+async def test_holder_that_nobody_waits_for_keeps_its_buffer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     serving = await serve(staging_buffers=1, stall_timeout=0.1)
     (worker,) = await serving.training(1, LARGE)
     held = await holder(worker)
-    # Time itself is the subject here: several times what would end it if anybody waited.
-    await asyncio.sleep(0.5)
+    looks = 0
+    evict_stalled = serving.server.staging.evict_stalled
+
+    def look(*asked: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return evict_stalled(*asked)
+
+    monkeypatch.setattr(serving.server.staging, "evict_stalled", look)
+    # The server looks four times within the time-out: five times what would end it if anybody waited.
+    await eventually_async(lambda: looks >= 20)
     await finish(held)
     assert (await serving.status()).commits == 1
 
@@ -205,7 +218,7 @@ async def test_slow_holder_that_makes_progress_keeps_its_buffer(serve: Serve) ->
     commit = first.prepare(first.delta(1), chunk_bytes=40 * KIB)
     assert len(commit.chunks) == 6
     for message in commit.chunk_messages():
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(SLOW_CHUNK_SECONDS)
         await held.send(message)
     await held.send(commit.closing())
     assert (await held.outcome()).verdict.version.clock == 2

@@ -14,6 +14,7 @@ from gem_server.errors import StartupError
 from gemps.v1 import errors_pb2, shared_memory_pb2
 
 from tests.core.slow import word_sum
+from tests.waiting import eventually_async
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, FLOAT32, LARGE, SHARED_MEMORY, SMALL, Values
 from tests.wire.refusals import refused
@@ -346,8 +347,7 @@ async def test_the_delta_region_goes_with_its_connection(serve: Serve, path: Pat
     await shared.commit(worker.delta(1))
     session = serving.server.sessions.live()[0]
     shared.connection.close()
-    while session.regions is not None and session.regions.delta is not None:
-        await asyncio.sleep(0.01)
+    await eventually_async(lambda: not session.shares_memory)
     async with serving.unchanged(worker):
         await refused(shared.exchange(shared.prepare(worker.delta(2))), "NO_SHARED_MEMORY")
     again = await Sharing.of(worker)

@@ -13,11 +13,12 @@ from tests.wire.serving import Serving
 
 
 @pytest.mark.parametrize("method", ["Join", "GetStatus", "Pull", "Commit"])
-async def test_calls_are_refused_with_a_retry_hint_until_the_server_is_ready(method: str) -> None:
+async def test_calls_are_refused_with_a_retry_hint_until_the_server_is_ready(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server(ServerSettings(bind="127.0.0.1:0"))
     compiled = threading.Event()
-    # The kernel thread has something to do first, as if compiling took long.
-    server._kernel_thread.submit(compiled.wait)
+    monkeypatch.setattr(server.rule, "warm_up", compiled.wait)
     starting = asyncio.create_task(server.start())
     async with asyncio.timeout(PATIENCE):
         while not server.port:

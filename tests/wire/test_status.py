@@ -11,6 +11,7 @@ from gemps.v1 import operations_pb2, run_pb2, status_pb2, transfer_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tests.waiting import eventually_async
 from tests.wire.calls import SERVICE, Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
@@ -125,8 +126,7 @@ async def test_worker_whose_connection_is_given_up_was_heard_no_later_for_that(s
     (session,) = serving.server.sessions.live()
     await serving.until(lambda status: status.workers[0].seconds_since_last_call > 0.3)
     await worker.close()
-    while session.open_calls:
-        await asyncio.sleep(0.01)
+    await eventually_async(lambda: not session.open_calls)
     assert (await serving.status()).workers[0].seconds_since_last_call > 0.3
 
 
@@ -159,6 +159,35 @@ async def test_worker_shares_memory_for_as_long_as_it_is_connected_for_that(serv
     await first.leave()
     assert not (await serving.status()).workers[0].shares_memory
     again.close()
+
+
+@needs_shared_memory
+async def test_status_shows_the_transport_of_each_workers_last_commit(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(shared_memory_socket=tmp_path / "memory")
+    lane, grpc_only, shared = await serving.training(3, LARGE)
+    for worker, uses_lane in ((lane, True), (grpc_only, False), (shared, False)):
+        worker.uses_lane = uses_lane
+
+    async def shown() -> list[int]:
+        return [worker.transport for worker in (await serving.status()).workers]
+
+    assert await shown() == [status_pb2.TRANSPORT_KIND_UNSPECIFIED] * 3
+    await lane.commit(lane.delta(1))
+    await grpc_only.commit(grpc_only.delta(1))
+    regions = await Sharing.of(shared)
+    await shared.pull()
+    await regions.commit(shared.delta(1))
+    assert await shown() == [
+        status_pb2.TRANSPORT_KIND_LANE,
+        status_pb2.TRANSPORT_KIND_GRPC,
+        status_pb2.TRANSPORT_KIND_SHARED_MEMORY,
+    ]
+    lane.uses_lane = False  # a firewall now drops the lane's packets
+    await lane.commit_on_new_stream(lane.prepare(lane.delta(2)))
+    assert (await shown())[0] == status_pb2.TRANSPORT_KIND_GRPC
+    await lane.leave()
+    assert (await shown())[0] == status_pb2.TRANSPORT_KIND_UNSPECIFIED
+    regions.close()
 
 
 async def test_session_ids_appear_nowhere(serve: Serve) -> None:

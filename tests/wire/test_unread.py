@@ -7,11 +7,12 @@ import tempfile
 from typing import Any
 
 import pytest
-from gem_server.flow import pulling
+from gem_server.flow import pull_service
 from gem_server.service import status_codes
-from gem_server.service.hanging_up import hang_up
+from gem_server.service.disconnect import disconnect
 from gemps.v1 import parameters_pb2
 
+from tests.waiting import eventually_async
 from tests.wire.calls import open_channel
 from tests.wire.conftest import Serve
 from tests.wire.model import Model, Tensor
@@ -27,9 +28,12 @@ AT_ONCE = 0.01
 
 async def until_calls_are_over() -> None:
     """Until gRPC's server runs no call any more."""
-    async with asyncio.timeout(PATIENCE):
-        while any(getattr(task.get_coro(), "__qualname__", "") == "_handle_exceptions" for task in asyncio.all_tasks()):
-            await asyncio.sleep(0.01)
+
+    def are_over() -> bool:
+        names = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+        return "_handle_exceptions" not in names
+
+    await eventually_async(are_over)
 
 
 async def unread_pull(worker: RawWorker, **fields: Any) -> Any:
@@ -42,9 +46,11 @@ async def unread_pull(worker: RawWorker, **fields: Any) -> Any:
 
 async def until_read(serving: Serving) -> None:
     """Until a reader without a session gets all of the parameters."""
-    async with asyncio.timeout(PATIENCE):
-        while not hasattr(await answered_or_refused(serving.read(WIDE), "TOO_MANY"), "complete"):
-            await asyncio.sleep(0.05)
+
+    async def is_read() -> bool:
+        return hasattr(await answered_or_refused(serving.read(WIDE), "TOO_MANY"), "complete")
+
+    await eventually_async(is_read)
 
 
 async def test_readers_that_stop_reading_make_room_for_others(serve: Serve) -> None:
@@ -60,7 +66,7 @@ async def test_readers_that_stop_reading_make_room_for_others(serve: Serve) -> N
 
 
 async def test_places_of_readers_that_stop_reading_go_to_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "MAX_SHARED_READERS", 2)
+    monkeypatch.setattr(pull_service, "MAX_SHARED_READERS", 2)
     serving = await serve(stall_timeout=AT_ONCE)
     (worker,) = await serving.training(1, WIDE, reads_ahead=False)
     calls = [await unread_pull(worker) for _ in range(2)]
@@ -70,7 +76,7 @@ async def test_places_of_readers_that_stop_reading_go_to_others(serve: Serve, mo
 
 
 async def test_reader_that_reads_keeps_its_place(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "MAX_SHARED_READERS", 1)
+    monkeypatch.setattr(pull_service, "MAX_SHARED_READERS", 1)
     serving = await serve()
     (worker,) = await serving.training(1, WIDE, reads_ahead=False)
     call = await unread_pull(worker)
@@ -90,7 +96,7 @@ def test_hanging_up_ends_one_connection_and_keeps_no_descriptor(family: int, hos
         peers = [socket.create_connection(listening.getsockname()[:2]) for _ in range(2)]
         taken = [listening.accept()[0] for _ in peers]
         before = sorted(os.listdir("/dev/fd"))
-        hang_up(name.format(host, peers[0].getsockname()[1]))
+        disconnect(name.format(host, peers[0].getsockname()[1]))
         assert sorted(os.listdir("/dev/fd")) == before
         assert peers[0].recv(1) == b""
         taken[1].send(b"x")

@@ -139,7 +139,7 @@ class RawWorker:
         """Pulls to the end, or cancels after `stop_after` chunks; only a complete pull changes `held`."""
         transfer = Transfer(self.model, self.parameter_wire_type, self.membership.chunk_bytes or CHUNK_LIMIT)
         await self._collect_pull(self.pull_request(**changes), transfer, stop_after)
-        self._hold(transfer)
+        self.hold(transfer)
         return transfer
 
     async def resume(self, torn: Transfer, **changes: Any) -> Transfer:
@@ -149,7 +149,7 @@ class RawWorker:
         await self._collect_pull(request, rest, None)
         rest.payload[:0] = torn.payload
         rest.start = 0
-        self._hold(rest)
+        self.hold(rest)
         return rest
 
     async def _collect_pull(
@@ -163,7 +163,7 @@ class RawWorker:
                 stream.cancel()
                 return
 
-    def _hold(self, transfer: Transfer) -> None:
+    def hold(self, transfer: Transfer) -> None:
         if transfer.complete:
             self.version, self.held = transfer.version, transfer
 
@@ -196,6 +196,11 @@ class RawWorker:
         call = LaneCall(address, greeting, tls_context(), reads_ahead=self._reads_ahead, timeout=timeout)
         self._lane_calls.append(call)
         return call
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether `commit` has opened a stream."""
+        return self._stream is not None
 
     def commit_stream(self, timeout: float | None = None) -> "CommitStream":
         return CommitStream(self, timeout)
@@ -269,7 +274,7 @@ class CommitStream(Stream):
             message = await self.receive()
             assert message is not None, "the server ended the stream with OK within a reply"
             assert not message.HasField("verdict")
-        worker._hold(reply)
+        worker.hold(reply)
         return Outcome(verdict, reply)
 
     async def outcome_of_repeat(self, commit: Commit) -> Outcome:

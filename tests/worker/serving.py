@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any, Self
 
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
+
+from tests.waiting import eventually
 
 PATIENCE = 120.0
 
@@ -39,7 +40,7 @@ class ServerThread:
             return await self.server.start()
 
         try:
-            self.port = self._run(start())
+            self.port = self.run(start())
         except BaseException:
             self._end_loop()
             raise
@@ -64,11 +65,11 @@ class ServerThread:
         if not self._stopped:
             self._stopped = True
             try:
-                self._run(self.server.stop())
+                self.run(self.server.stop())
             finally:
                 self._end_loop()
 
-    def _run(self, work: Any) -> Any:
+    def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     def _end_loop(self) -> None:
@@ -94,6 +95,10 @@ class Process:
                 env=os.environ | _AS_ON_A_TERMINAL | environment,
             )
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def wait(self) -> int:
         return self._process.wait(PATIENCE)
 
@@ -104,11 +109,8 @@ class Process:
         self._process.terminate()
 
     def until_log_has(self, text: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while text not in self.output:
-            assert self._process.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.05)
+        eventually(lambda: text in self.output or not self.is_running, lambda: self.output, patience=PATIENCE)
+        assert text in self.output, self.output
 
     @property
     def output(self) -> str:
@@ -142,11 +144,12 @@ class Processes:
             "server", "serve", "--bind=127.0.0.1:0", f"--ready-file={ready}", f"--data-dir={self.folder / 'state'}",
             "--exit-when-finished", *arguments,
         )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
-        while not (ready.exists() and ready.read_text().strip()):
-            assert server._process.poll() is None, server.output
-            assert time.monotonic() < deadline, server.output
-            time.sleep(0.05)
+
+        def is_ready() -> bool:
+            assert server.is_running, server.output
+            return ready.exists() and bool(ready.read_text().strip())
+
+        eventually(is_ready, lambda: server.output, patience=PATIENCE)
         return server, json.loads(ready.read_text())["address"]
 
     @property

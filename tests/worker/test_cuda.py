@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gem_worker import ClientSettings, ParameterServer, TaskError, UnsupportedModel, device_for
+from gem_worker import ClientSettings, ParameterServer, TaskError, UnsupportedModelError, device_for
 from gem_worker.flat_model import FlatModel
-from gem_worker.timing import CudaClock
+from gem_worker.step_clock import CudaClock
 from gem_worker.transfer import Transfer
 from torch.nn import functional
 
@@ -66,10 +66,11 @@ def test_parameters_installed_on_cuda_are_those_installed_on_the_cpu(wire: WireT
     on_host, on_device = make("batch-norm"), make("batch-norm").cuda()
     payload = None
     for model in (on_host, on_device):
-        transfer = Transfer(FlatModel(model), wire, wire)
+        flat = FlatModel(model)
+        transfer = Transfer(flat, wire, wire)
         if payload is None:
-            values = np.random.default_rng(0).standard_normal(transfer._flat.layout.parameter_count)
-            payload = bytes(encode(wire, values.astype(np.float32))) + bytes(transfer._flat.layout.buffer_bytes)
+            values = np.random.default_rng(0).standard_normal(flat.layout.parameter_count)
+            payload = bytes(encode(wire, values.astype(np.float32))) + bytes(flat.layout.buffer_bytes)
         transfer.reply[:] = payload
         transfer.install()
     for name, value in on_host.state_dict().items():
@@ -79,9 +80,9 @@ def test_parameters_installed_on_cuda_are_those_installed_on_the_cpu(wire: WireT
 def test_host_memory_is_pinned_and_a_plain_model_needs_no_further_device_memory() -> None:
     flat = FlatModel(make("perceptron").cuda())
     transfer = Transfer(flat, WireType.FLOAT32, WireType.FLOAT32)
-    assert transfer._delta_host.is_pinned()
-    assert transfer._received.is_pinned()
-    assert transfer._gathered is None
+    assert torch.frombuffer(transfer.delta, dtype=torch.uint8).is_pinned()
+    assert torch.frombuffer(transfer.reply, dtype=torch.uint8).is_pinned()
+    assert transfer.extra_bytes == 0
     assert isinstance(transfer.clock, CudaClock)
 
 
@@ -126,14 +127,16 @@ def test_a_model_that_is_moved_after_joining_is_refused() -> None:
     model = make("perceptron").cuda()
     flat = FlatModel(model)
     model.cpu()
-    with pytest.raises(UnsupportedModel, match=r"1\.weight: was float32\[32, 64\] on cuda:0.* on cpu now"):
+    with pytest.raises(UnsupportedModelError, match=r"1\.weight: was float32\[32, 64\] on cuda:0.* on cpu now"):
         flat.collect_gradients()
 
 
 def test_a_model_on_two_devices_is_refused() -> None:
     model = make("perceptron")
     model[3].cuda()
-    with pytest.raises(UnsupportedModel, match=r'3\.weight: is on cuda:0 but 1\.weight on cpu.*model\.to\("cpu"\)'):
+    with pytest.raises(
+        UnsupportedModelError, match=r'3\.weight: is on cuda:0 but 1\.weight on cpu.*model\.to\("cpu"\)'
+    ):
         FlatModel(model)
 
 

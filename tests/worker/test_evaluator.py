@@ -3,7 +3,7 @@
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,18 @@ from gem_worker import (
     EvaluatorSettings,
     Followed,
     Observer,
-    ServerRefused,
+    ServerRefusedError,
     TaskError,
     WorkerSettings,
     evaluate_checkpoint,
-    follow_server,
+    evaluate_run,
     work,
 )
 from gem_worker.best import BestCheckpoint
 from gem_worker.client import ClientEvent, EventKind
 from safetensors.torch import load_file, save_file
 
+from tests.waiting import eventually
 from tests.worker.serving import PATIENCE, ServerThread
 
 SETTINGS = WorkerSettings(device="cpu", batch_size=32)
@@ -46,7 +47,7 @@ def working(address: str, name: str = "w", **client: Any) -> Iterator[threading.
 
 
 def follow(address: str, *, client: dict[str, Any] | None = None, **evaluator: Any) -> Iterator[Followed]:
-    return follow_server(
+    return evaluate_run(
         address,
         SETTINGS,
         EvaluatorSettings(**({"evaluation_interval": 0.2} | evaluator)),
@@ -89,7 +90,7 @@ def test_the_run_ends_at_the_target_and_the_best_parameters_are_kept(tmp_path: P
 
 def test_a_server_that_ends_with_its_run_waits_for_the_last_evaluation() -> None:
     with ServerThread(steps=20, min_workers=2, exit_when_finished=True, exit_grace=1e6, threads=1) as server:
-        serving = threading.Thread(target=lambda: server._run(server.server.wait_until_done()))
+        serving = threading.Thread(target=lambda: server.run(server.server.wait_until_done()))
         serving.start()
         # So seldom that nothing but the first version is due before the end.
         following = follow(server.address, evaluation_interval=1000.0)
@@ -108,7 +109,7 @@ def test_it_waits_for_a_server_that_comes_later_and_goes_on_with_one_that_is_res
         address = first.address  # a port that is free afterwards
     events: list[ClientEvent] = []
     met: list[Followed] = []
-    following = follow_server(
+    following = evaluate_run(
         address,
         SETTINGS,
         EvaluatorSettings(evaluation_interval=0.2),
@@ -122,13 +123,13 @@ def test_it_waits_for_a_server_that_comes_later_and_goes_on_with_one_that_is_res
 
     durable = {**FOR_EVER, "bind": address, "data_dir": tmp_path, "resume": True}
     evaluator.start()
-    until(lambda: saw(EventKind.WAITING_FOR_SERVER))
+    eventually(lambda: saw(EventKind.WAITING_FOR_SERVER))
     with ServerThread(**durable) as server, working(address) as worker:
-        until(lambda: server.server.evaluations.newest is not None)
+        eventually(lambda: server.server.evaluations.newest is not None)
         server.stop()
-        until(lambda: saw(EventKind.CONNECTION_LOST))
+        eventually(lambda: saw(EventKind.CONNECTION_LOST))
         with ServerThread(**durable) as again:
-            until(lambda: again.server.evaluations.newest is not None)
+            eventually(lambda: again.server.evaluations.newest is not None)
             with Observer(address) as observer:
                 observer.control("finish", "enough")
             evaluator.join(PATIENCE)
@@ -137,22 +138,13 @@ def test_it_waits_for_a_server_that_comes_later_and_goes_on_with_one_that_is_res
     assert len({one.result.version.incarnation for one in met if one.result.version}) == 2
 
 
-def until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("never happened")
-
-
 def test_who_may_only_watch_is_told_that_ending_a_run_takes_an_operator(tmp_path: Path) -> None:
     secrets = {role: f"{role}-0123456789abcdef" for role in ("worker", "observer", "operator")}
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{role} {secret}\n" for role, secret in secrets.items()), encoding="utf-8")
     tokens.chmod(0o600)
     with ServerThread(**FOR_EVER, tokens=tokens) as server, working(server.address, token=secrets["worker"]):
-        with pytest.raises(ServerRefused, match=r"may not end the run: .* operator") as refusal:
+        with pytest.raises(ServerRefusedError, match=r"may not end the run: .* operator") as refusal:
             list(follow(server.address, stop_at_accuracy=0.01, client={"token": secrets["observer"]}))
         assert refusal.value.reason == "ROLE"
         with Observer(server.address, settings=ClientSettings(token=secrets["operator"])) as observer:

@@ -1,6 +1,7 @@
 """FlatModel: parameters, gradients and buffers are views of flat memory, and stay so whatever a training loop does."""
 
 import copy
+import io
 import weakref
 
 import pytest
@@ -48,7 +49,7 @@ def assert_flat(flat: FlatModel) -> None:
             assert any(lies_in(p.grad, group.gradients) for group in flat.groups)
     for name, value in flat.model.state_dict(keep_vars=True).items():
         if not isinstance(value, nn.Parameter):
-            assert lies_in(value, flat.buffer_bytes), name
+            assert any(lies_in(value, one) for one in flat.flat_buffers), name
 
 
 def lies_in(tensor: Tensor, flat: Tensor) -> bool:
@@ -187,11 +188,26 @@ def test_buffers_of_every_type_are_views_and_non_persistent_ones_stay_local() ->
     backward(model)
     flat.collect_gradients()
     assert_flat(flat)
-    assert flat.buffer_bytes[:24].view(torch.float64).tolist() == [0.25] * 3
-    assert flat.buffer_bytes[24:32].view(torch.int64).tolist() == [1]
-    assert flat.buffer_bytes[32:].view(torch.bool).tolist() == [True, False, True]
-    flat.buffer_bytes[:24].view(torch.float64).fill_(7)
+    sent = torch.empty(24 + 8 + 3, dtype=torch.uint8)
+    flat.read_buffers(sent)
+    assert sent[:24].view(torch.float64).tolist() == [0.25] * 3
+    assert sent[24:32].view(torch.int64).tolist() == [1]
+    assert sent[32:].view(torch.bool).tolist() == [True, False, True]
+    sent[:24].view(torch.float64).fill_(7)
+    flat.write_buffers(sent)
     assert model.average.tolist() == [7.0] * 3
+    assert (model.counter.item(), model.flags.tolist()) == (1, [True, False, True])
+
+
+@pytest.mark.parametrize("kind", ["batch-norm", "odd-buffers"])
+def test_torch_saves_a_flat_model(kind: str) -> None:
+    model = make(kind)
+    FlatModel(model)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    for name, value in torch.load(file).items():
+        assert torch.equal(value, model.state_dict()[name]), name
 
 
 def test_load_state_dict_writes_into_the_flat_memory() -> None:

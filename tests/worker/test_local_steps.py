@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gem_worker import ClientSettings, ParameterServer, RunFinished, StepReport
+from gem_worker import ClientSettings, ParameterServer, RunFinishedError, StepReport
 from torch import Tensor, nn
 
 from tests.worker.serving import ServerThread
@@ -84,7 +84,7 @@ def test_budgets_count_commits() -> None:
         ps.join()
         reports = [step(ps, model) for _ in range(5)]
         assert [report.local for report in reports] == [True, True, False, True, True]
-        with pytest.raises(RunFinished):
+        with pytest.raises(RunFinishedError):
             step(ps, model)
         ps.close()
         assert server.server.central.clock == 3

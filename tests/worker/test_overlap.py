@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gem_server.service import membership as server_membership
+from gem_server.state.sessions import Sessions
 from gem_worker import (
     ClientSettings,
-    Diverged,
+    DivergedError,
     ParameterServer,
-    RunFinished,
-    ServerRefused,
-    ServerUnavailable,
+    RunFinishedError,
+    ServerRefusedError,
+    ServerUnavailableError,
 )
 from gem_worker.client import MisuseError, RunState
 from gem_worker.flat_model import FlatModel
+from gem_worker.transfer import Transfer
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
@@ -28,6 +29,7 @@ from gem_trace import read_records, replay
 from gem_trace.files import map_file
 from tests.client.cutting_proxy import CuttingProxy
 from tests.core import slow
+from tests.waiting import eventually
 from tests.worker.loops import backward, train, worker_status
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import ZOO, a_batch, make
@@ -49,10 +51,7 @@ def connect(address: str, model: nn.Module, **settings: Any) -> ParameterServer:
 
 def settle(ps: ParameterServer) -> None:
     """Return when the commit in flight is back; the next step collects it."""
-    courier = ps._courier
-    assert courier is not None
-    assert courier._errand is not None
-    assert courier._wait(courier._errand, None)
+    eventually(lambda: ps.client.version != ps.version and not ps.client.is_calling)
 
 
 @pytest.mark.parametrize("kind", ZOO)
@@ -242,9 +241,9 @@ def test_a_commit_beyond_the_budget_ends_the_loop(tmp_path: Path) -> None:
         with connect(server.address, one, name="one") as ps, connect(server.address, other, name="other") as second:
             train(ps, 2)
             train(second, 1)
-            with pytest.raises(RunFinished):
+            with pytest.raises(RunFinishedError):
                 train(ps, 5)
-            with pytest.raises(RunFinished):
+            with pytest.raises(RunFinishedError):
                 train(second, 5)
         assert ps.applied_steps + second.applied_steps == 3
 
@@ -256,7 +255,7 @@ def test_a_worker_that_joins_a_finished_run_ends_at_its_first_step() -> None:
             train(ps, 10)
         with connect(server.address, late, name="late") as ps:
             assert all(torch.equal(late.state_dict()[name], value) for name, value in model.state_dict().items())
-            with pytest.raises(RunFinished):
+            with pytest.raises(RunFinishedError):
                 train(ps, 2)
         assert ps.applied_steps == 0
 
@@ -308,7 +307,7 @@ def test_a_hundred_gradients_in_a_row_that_are_not_finite_are_divergence(server:
                     parameter.grad.fill_(float("inf"))
                 ps.step()
 
-    with pytest.raises(Diverged, match="smaller --eta"):
+    with pytest.raises(DivergedError, match="smaller --eta"):
         overflow_after_five()
     assert (ps.applied_steps, ps.skipped_steps) == (5, 100)
     assert worker_status(server)["state"] == "WORKER_STATE_LEFT"
@@ -380,7 +379,7 @@ def test_a_server_that_is_gone_is_told_by_the_next_step_or_the_end_of_the_block(
             train(ps, 2)
             settle(ps)
         train(ps, 1)
-        with pytest.raises(ServerUnavailable):
+        with pytest.raises(ServerUnavailableError):
             train(ps, 1) if is_told_by_step else ps.close()
         if is_told_by_step:
             train(ps, 1)
@@ -396,24 +395,20 @@ def test_a_delta_that_the_server_refuses_is_told_by_the_next_step(
     with connect(server.address, model) as ps:
         train(ps, 2)
         settle(ps)
-        assert ps._joined is not None
-        transfer = ps._joined[1]
-        monkeypatch.setattr(transfer, "stage", _staged_nan(transfer))
+        monkeypatch.setattr(Transfer, "stage", _staged_nan(Transfer.stage))
         backward(model)
         ps.step()
         monkeypatch.undo()
         backward(model)
-        with pytest.raises(ServerRefused, match="BAD_VALUE"):
+        with pytest.raises(ServerRefusedError, match="BAD_VALUE"):
             ps.step()
         train(ps, 3)
     assert worker_status(server)["commits"] == ps.applied_steps
 
 
-def _staged_nan(transfer: Any) -> Any:
-    stage = transfer.stage
-
-    def staged(*arguments: Any) -> Any:
-        found = stage(*arguments)
+def _staged_nan(stage: Any) -> Any:
+    def staged(transfer: Transfer, *arguments: Any) -> Any:
+        found = stage(transfer, *arguments)
         transfer.delta[:4] = np.float32(np.nan).tobytes()
         return found
 
@@ -488,9 +483,8 @@ def test_cut_connections_apply_every_gradient_once(direction: Any, tmp_path: Pat
 def test_a_server_that_grants_no_overlap_is_trained_with_without(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    joining = server_membership._joining
-
-    monkeypatch.setattr(server_membership, "_joining", lambda *asked: replace(joining(*asked), overlap=False))
+    join = Sessions.join
+    monkeypatch.setattr(Sessions, "join", lambda self, asked, now: join(self, replace(asked, overlap=False), now))
     with connect(server.address, make("perceptron")) as ps:
         train(ps, 3)
         assert ps.last_report is not None
@@ -500,20 +494,32 @@ def test_a_server_that_grants_no_overlap_is_trained_with_without(
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_over_shared_memory_the_same_comes_out(overlap: bool, tmp_path: Path) -> None:
+def test_over_shared_memory_the_same_comes_out(overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deltas are staged in the memory that is shared; without overlap parameters are installed from it, too."""
     held = []
+    stage = Transfer.stage
+
+    def staged(transfer: Transfer, eta: float, loss: Any, shared: memoryview | None = None) -> Any:
+        found = stage(transfer, eta, loss, shared)
+        places.append(shared is not None and address(transfer.delta) == address(shared))
+        return found
+
+    monkeypatch.setattr(Transfer, "stage", staged)
     for socket in (None, tmp_path / "memory"):
+        places: list[bool] = []
         model = Wide()
         with ServerThread(shared_memory_socket=socket) as server, connect(server.address, model, overlap=overlap) as ps:
             train(ps, 12)
-            assert (ps._client.shared_delta is not None) == (socket is not None)
-            assert ps._joined is not None
-            assert (ps._joined[1]._delta_place is not None) == (socket is not None)
+            assert ps.shares_memory == (socket is not None)
+        assert set(places) == ({True} if socket is not None else {False})
         assert ps.applied_steps == 12
         held.append({name: value.clone() for name, value in model.state_dict().items()})
     for name, value in held[0].items():
         assert torch.equal(value, held[1][name]), name
+
+
+def address(memory: memoryview) -> int:
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
 
 
 class Wide(nn.Module):

@@ -21,7 +21,8 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 import gem_worker
-from gem_worker import Client, ClientSettings, Diverged, Observer, RunFinished, UnsupportedModel, WorkerSettings
+from gem_worker import Client, ClientSettings, DivergedError, Observer, RunFinishedError
+from gem_worker import UnsupportedModelError, WorkerSettings
 WorkerSettings()
 try:
     gem_worker.ParameterServer
@@ -72,7 +73,7 @@ def test_every_setting_has_an_explanation_and_comes_from_the_environment(monkeyp
 
 
 def test_task_options_have_the_settings_defaults() -> None:
-    assert TaskOptions.of(WorkerSettings()) == TaskOptions()
+    assert TaskOptions.from_settings(WorkerSettings()) == TaskOptions()
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cpu:0", "cuda:-1", ""])

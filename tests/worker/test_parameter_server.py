@@ -9,14 +9,14 @@ import pytest
 import torch
 from gem_worker import (
     ClientSettings,
-    Diverged,
+    DivergedError,
     Membership,
     Observer,
     ParameterServer,
-    RunFinished,
-    ServerRefused,
-    ServerUnavailable,
-    UnsupportedModel,
+    RunFinishedError,
+    ServerRefusedError,
+    ServerUnavailableError,
+    UnsupportedModelError,
 )
 from gem_worker.client import RunState
 from gem_worker.settings import WireName
@@ -107,7 +107,7 @@ def test_a_worker_that_joins_a_finished_run_gets_the_parameters_and_ends_at_its_
             train(ps, 10)
         with connect(server, late, name="late") as ps:
             assert all(torch.equal(late.state_dict()[name], value) for name, value in model.state_dict().items())
-            with pytest.raises(RunFinished):
+            with pytest.raises(RunFinishedError):
                 train(ps, 1)
         assert ps.applied_steps == 0
 
@@ -161,7 +161,7 @@ def test_a_hundred_gradients_in_a_row_that_are_not_finite_are_divergence(server:
                 (loss_of(model) * float("inf")).backward()
                 ps.step()
 
-    with pytest.raises(Diverged, match="smaller --eta"):
+    with pytest.raises(DivergedError, match="smaller --eta"):
         overflow_after_five()
     assert (ps.applied_steps, ps.skipped_steps) == (5, 100)
     assert worker_status(server)["state"] == "WORKER_STATE_LEFT"
@@ -182,7 +182,7 @@ def test_an_exception_in_the_block_leaves_the_run_and_goes_on(error: type[BaseEx
 def test_a_worker_with_another_model_is_refused_with_the_tensors_name(server: ServerThread) -> None:
     with connect(server, make("perceptron")):
         other = nn.Sequential(nn.Flatten(), nn.Linear(64, 33), nn.ReLU(), nn.Linear(33, 10))
-        with pytest.raises(ServerRefused, match=r"1\.weight") as caught, connect(server, other, name="other"):
+        with pytest.raises(ServerRefusedError, match=r"1\.weight") as caught, connect(server, other, name="other"):
             pass
     assert caught.value.reason == "LAYOUT_MISMATCH"
 
@@ -333,7 +333,7 @@ def test_on_join_can_draw_first_parameters_and_may_not_change_the_layout(server:
     with Observer(server.address) as observer:
         pulled = observer.pull()
     assert pulled is not None
-    with pytest.raises(UnsupportedModel, match="layout changed while it joined"):
+    with pytest.raises(UnsupportedModelError, match="layout changed while it joined"):
         connect(server, model, name="other", on_join=lambda _: model.double()).join()
     assert worker_status(server, "other")["state"] == "WORKER_STATE_LEFT"
 
@@ -374,7 +374,7 @@ def test_a_model_can_join_one_run_after_the_other() -> None:
 
 def test_a_server_that_never_comes_is_told_in_the_end() -> None:
     hurried = ClientSettings(connect_timeout=0.5)
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailableError):
         ParameterServer("127.0.0.1:9", make("perceptron"), client_settings=hurried).join()
 
 

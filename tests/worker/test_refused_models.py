@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from gem_worker.errors import UnsupportedModel
+from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.model_tensors import inspect_model, refuse_non_finite
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from tests.worker.zoo import OddBuffers, a_batch, make, perceptron
 
 def refusal(model: nn.Module) -> str:
     before = memory(model)
-    with pytest.raises(UnsupportedModel) as caught:
+    with pytest.raises(UnsupportedModelError) as caught:
         FlatModel(model)
     assert memory(model) == before  # a refused model is left as it was
     return str(caught.value)
@@ -123,14 +123,14 @@ def test_a_model_on_several_devices_is_refused() -> None:
 def test_first_parameters_that_are_not_finite_are_refused_by_name() -> None:
     model = With(parameter=torch.tensor([float("nan")]))
     _, tensors = inspect_model(model)
-    with pytest.raises(UnsupportedModel, match=r"^odd: holds values that are not finite; initialise it"):
+    with pytest.raises(UnsupportedModelError, match=r"^odd: holds values that are not finite; initialise it"):
         refuse_non_finite(tensors)
 
 
 def changed(model: nn.Module, change: Any) -> str:
     flat = FlatModel(model)
     change(model)
-    with pytest.raises(UnsupportedModel) as caught:
+    with pytest.raises(UnsupportedModelError) as caught:
         flat.collect_gradients()
     return str(caught.value)
 

@@ -79,7 +79,7 @@ class Run:
                 self.ps = ps
                 train(ps, self.model, self._before)
                 self.counts = ps.applied_steps, ps.skipped_steps
-                self.shares_at_the_end = ps._client.shared_delta is not None
+                self.shares_at_the_end = ps.shares_memory
             self.held = {name: value.clone() for name, value in self.model.state_dict().items()}
             self.server.stop()
             self.checkpoint = load_file(self.server.checkpoint)
@@ -93,7 +93,7 @@ class Run:
 
     def _before(self, step: int) -> None:
         if step == 1:
-            assert (self.ps._client.shared_delta is not None) == self.shares
+            assert self.ps.shares_memory == self.shares
         if step == 9:
             self._at_step_9(self)
 
@@ -109,7 +109,7 @@ def restart(run: Run) -> None:
 def rob(run: Run) -> None:
     """Whoever knows the session's id takes its delta region away, and keeps it."""
     if run.shares:
-        request = shared_memory_pb2.SharedMemoryRequest(session_id=run.ps._client._session.session_id)
+        request = shared_memory_pb2.SharedMemoryRequest(session_id=run.ps.client.session_id)
         answer, descriptors, connection = answer_to(run.socket, request.SerializeToString())
         assert not answer.refused
         for descriptor in descriptors:
@@ -119,7 +119,7 @@ def rob(run: Run) -> None:
 
 def test_gradients_of_a_plain_model_lie_where_the_server_reads_them(tmp_path: Path) -> None:
     def look(run: Run) -> None:
-        place = run.ps._client.shared_delta
+        place = run.ps.client.shared_delta
         assert place is not None
         start = np.frombuffer(place, np.uint8).ctypes.data
         for parameter in run.model.parameters():

@@ -15,9 +15,12 @@ import pytest
 import torch
 from gem_worker import ClientSettings, ParameterServer
 from gem_worker.client import ClientEvent, EventKind
+from gemps.v1 import shared_memory_pb2
 from torch import nn
 from torch.nn import functional
 
+from tests.waiting import eventually
+from tests.wire.sharing import answer_to
 from tests.worker.loops import backward
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import a_batch, make
@@ -60,11 +63,16 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(one.state_dict()[name], value) for name, value in other.state_dict().items())
 
 
-def end_the_connection(ps: ParameterServer) -> None:
-    """What a server does that lets go of the regions."""
-    shared = ps._client._session.open_shared()
-    assert shared is not None
-    shared._socket.shutdown(socket.SHUT_RDWR)
+def end_the_connection(ps: ParameterServer, path: Path) -> None:
+    """By another one of the same session, which ends too."""
+    assert ps.shares_memory
+    request = shared_memory_pb2.SharedMemoryRequest(session_id=ps.client.session_id)
+    answer, descriptors, connection = answer_to(path, request.SerializeToString())
+    assert not answer.refused
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.close()
+    eventually(lambda: not ps.shares_memory)
 
 
 KINDS = ["perceptron", "batch-norm", "tied-weights", "channels-last", "float64"]
@@ -76,7 +84,7 @@ def test_parameters_are_bit_for_bit_those_of_the_stream(kind: str, overlap: bool
     streaming, sharing = make(kind), make(kind)
     for model, path in ((streaming, None), (sharing, tmp_path / "memory")):
         with session(model, path, overlap=overlap) as ps:
-            assert (ps._client.shared_delta is not None) == (path is not None)
+            assert ps.shares_memory == (path is not None)
             for seed in range(8):
                 inputs, labels = a_batch(seed=seed)
                 loss = functional.cross_entropy(model(inputs), labels)
@@ -95,9 +103,9 @@ def test_the_connection_may_end_between_any_two_steps(kind: str, tmp_path: Path)
     with session(sharing, tmp_path / "memory", events) as ps:
         for seed in range(6):
             if seed == 3:
-                end_the_connection(ps)
+                end_the_connection(ps, tmp_path / "memory")
             step(ps, seed)
-        assert ps._client.shared_delta is None
+        assert not ps.shares_memory
     assert equal(streaming, sharing)
     assert [event.kind for event in events] == [EventKind.NOT_SHARED]
 
@@ -111,21 +119,21 @@ def test_it_may_end_between_the_gradient_and_its_commit(tmp_path: Path) -> None:
     with session(sharing, tmp_path / "memory") as ps:
         for seed in range(4):
             if seed == 2:
-                _end_before_the_next_commit(ps)
+                _end_before_the_next_commit(ps, tmp_path / "memory")
             step(ps, seed)
     assert equal(streaming, sharing)
 
 
-def _end_before_the_next_commit(ps: ParameterServer) -> None:
-    commit = ps._client.commit
+def _end_before_the_next_commit(ps: ParameterServer, path: Path) -> None:
+    commit = ps.client.commit
 
     def end_and_commit(*arguments: Any, **options: Any) -> Any:
         assert options["scale"] is not None
-        end_the_connection(ps)
-        ps._client.commit = commit  # type: ignore[method-assign]
+        end_the_connection(ps, path)
+        ps.client.commit = commit  # type: ignore[method-assign]
         return commit(*arguments, **options)
 
-    ps._client.commit = end_and_commit  # type: ignore[method-assign]
+    ps.client.commit = end_and_commit  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("is_offered", [True, False])
@@ -133,7 +141,7 @@ def test_a_narrow_type_that_does_without_offered_memory_is_told(is_offered: bool
     events: list[ClientEvent] = []
     with session(make("perceptron"), tmp_path / "memory" if is_offered else None, events, delta_wire="int8") as ps:
         step(ps, 0)
-        assert ps._client.shared_delta is None
+        assert not ps.shares_memory
     assert [event.kind for event in events] == [EventKind.NOT_SHARED] * is_offered
     assert all("deltas are int8 and parameters float32" in event.message for event in events)
 

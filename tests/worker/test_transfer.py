@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from gem_worker.errors import UnsupportedModel
+from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.transfer import Transfer
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ def test_first_parameters_that_are_not_finite_are_not_uploaded() -> None:
     model, _, transfer = set_up("perceptron")
     with torch.no_grad():
         model.get_parameter("3.bias")[0] = float("nan")
-    with pytest.raises(UnsupportedModel, match=r"^3\.bias: "):
+    with pytest.raises(UnsupportedModelError, match=r"^3\.bias: "):
         transfer.first_payload()
 
 
@@ -197,13 +197,13 @@ def test_no_copy_of_a_plain_models_gradient_or_parameters_exists_beside_the_payl
     transfer.stage(ETA, None)
     transfer.install()
     assert flat.is_plain
-    assert transfer._gathered is None
-    assert transfer._decoded is None
+    assert transfer.extra_bytes == 0
     assert torch.equal(flat.groups[0].gradients, before)
 
 
 def test_float32_gradients_in_another_order_are_gathered_in_the_payload_itself() -> None:
     _, flat, transfer = set_up("channels-last")
     assert not flat.is_plain
-    assert transfer._gathered is not None
-    assert transfer._gathered.data_ptr() == transfer._delta_host.data_ptr()
+    assert transfer.extra_bytes == 0
+    _, flat, transfer = set_up("channels-last", WireType.FLOAT16)
+    assert transfer.extra_bytes == 4 * flat.layout.parameter_count

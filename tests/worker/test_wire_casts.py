@@ -21,7 +21,7 @@ FINITE = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=True)
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are many, however many threads share them."""
-    monkeypatch.setattr(wire_casts, "_PIECE", 1024)
+    monkeypatch.setattr(wire_casts, "PIECE", 1024)
 
 
 def torch_encode(wire_type: WireType, values: NDArray[np.float32]) -> NDArray[np.uint8]:

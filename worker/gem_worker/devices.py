@@ -32,7 +32,7 @@ def device_for(host_rank: int, choice: str = "auto") -> torch.device:
     return torch.device("cuda", index)
 
 
-def describe(choice: str) -> str:
+def describe_device(choice: str) -> str:
     """Return the device name to show before `host_rank` is known."""
     if choice in ("auto", "cuda") and torch.cuda.is_available():
         return "cuda:0" if torch.cuda.device_count() == 1 else "cuda"

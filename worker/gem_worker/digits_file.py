@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core.extras import explain_missing
 from gem_worker.errors import TaskError
 
 CLASSES = 10
@@ -50,5 +51,5 @@ def _file() -> Path:
     """Locate the file; importing scikit-learn is slow."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise TaskError('the task digits needs scikit-learn: pip install "gemps[worker]"')
+        raise TaskError(explain_missing("sklearn", "digits", "the task digits"))
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"

@@ -4,11 +4,11 @@
 MAX_SKIPPED_IN_A_ROW = 100
 
 
-class UnsupportedModel(ValueError):  # noqa: N818 - named for what the user reads, as RunFinished is
+class UnsupportedModelError(ValueError):
     """The model cannot be trained through a server; names the tensor and the fix."""
 
 
-class Diverged(RuntimeError):  # noqa: N818
+class DivergedError(RuntimeError):
     """Too many consecutive gradients were not finite."""
 
 

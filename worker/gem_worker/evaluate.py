@@ -14,7 +14,7 @@ from gem_worker.client import ClientSettings, Observer, Version
 from gem_worker.devices import device_for
 from gem_worker.errors import TaskError
 from gem_worker.models import create_model
-from gem_worker.scoring import score
+from gem_worker.score import score
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import TaskOptions, create_task
 
@@ -33,7 +33,7 @@ class HeldOut:
     """A task's held-out samples and model, for repeated evaluation. Raises TaskError if one is unavailable."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self.task = create_task(settings.task, TaskOptions.of(settings))
+        self.task = create_task(settings.task, TaskOptions.from_settings(settings))
         self.model_name = settings.model or self.task.default_model
         self._device = device_for(0, settings.device)
         self._batch_size = settings.batch_size
@@ -80,7 +80,7 @@ def evaluate_server(
     """Evaluate a server's newest parameters without joining the run.
 
     `address` (HOST:PORT) overrides the settings. A non-empty `report_as` reports the result under that name. Raises
-    TaskError (other model), ServerUnavailable, or NotInitialized (no parameters yet).
+    TaskError (other model), ServerUnavailableError, or NotInitializedError (no parameters yet).
     """
     with Observer(address, settings=client_settings) as observer:
         pulled = observer.pull(with_constants=True)

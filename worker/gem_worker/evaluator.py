@@ -17,11 +17,11 @@ from gem_worker.client import (
     ClientError,
     ClientEvent,
     ClientSettings,
-    NotInitialized,
+    NotInitializedError,
     Observer,
     PulledParameters,
-    ServerRefused,
-    ServerUnavailable,
+    ServerRefusedError,
+    ServerUnavailableError,
     Version,
 )
 from gem_worker.client.events import EventSink, log_event
@@ -55,7 +55,7 @@ class Followed:
     stops_run: bool
 
 
-def follow_server(
+def evaluate_run(
     address: str,
     settings: WorkerSettings | None = None,
     evaluator: EvaluatorSettings | None = None,
@@ -67,8 +67,8 @@ def follow_server(
     """Yield evaluations of a run's newest version until the run is finished.
 
     `address` (HOST:PORT) overrides the settings; waits `client_settings.connect_timeout` seconds. `on_event` runs on
-    another thread. Raises TaskError (other model, or the best cannot be kept), ServerUnavailable, or ServerRefused,
-    also if stopping requires an operator's token.
+    another thread. Raises TaskError (other model, or the best cannot be kept), ServerUnavailableError, or
+    ServerRefusedError, also if stopping requires an operator's token.
     """
     follower = _Follower(
         address,
@@ -82,7 +82,7 @@ def follow_server(
 
 
 class _Follower:
-    """State of `follow_server`."""
+    """State of `evaluate_run`."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Follower:
         """Return None if unchanged or absent."""
         try:
             return self._ask(watch, lambda server: server.pull(known_version=self._evaluated))
-        except NotInitialized:
+        except NotInitializedError:
             return None  # the server restarted
 
     def _evaluate(self, pulled: PulledParameters, run_seconds: float, watch: "_Watch") -> Followed:
@@ -168,8 +168,8 @@ class _Follower:
         reason = f"an evaluator saw accuracy {result.accuracy:.4f} at version {result.version.clock}"
         try:
             self._ask(watch, lambda server: server.control("finish", f"{reason}, and {self._target:g} was asked for"))
-        except ServerRefused as refusal:
-            raise ServerRefused(
+        except ServerRefusedError as refusal:
+            raise ServerRefusedError(
                 refusal.reason, f"{reason}, but may not end the run: {refusal.message}", metadata=refusal.metadata
             ) from None
         self._stopped = True
@@ -182,13 +182,13 @@ class _Follower:
             while True:
                 try:
                     return call(server)
-                except ServerRefused as refusal:
+                except ServerRefusedError as refusal:
                     if refusal.retry_after is None:
                         raise
                     time.sleep(refusal.retry_after)
-                except ServerUnavailable as error:
+                except ServerUnavailableError as error:
                     if watch.is_finished:
-                        raise ServerUnavailable(
+                        raise ServerUnavailableError(
                             f"the run was finished, and its server ended before its last version was evaluated and "
                             f"reported: give it a longer --exit-grace ({error})"
                         ) from None
@@ -208,14 +208,14 @@ class _Watch:
         self._interval = interval
         self._on_event = on_event
         self._observer = Observer(
-            address, wait=client_settings.connect_timeout, settings=client_settings, on_event=self._tell
+            address, wait=client_settings.connect_timeout, settings=client_settings, on_event=self._forward_event
         )
         self._changed = threading.Condition()
         self._is_new = False
         self._error: ClientError | None = None
         self._closed = threading.Event()
         self.newest: dict[str, Any] | None = None
-        self._thread = threading.Thread(target=self._follow, name="gemps-watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch_status, name="gemps-watch", daemon=True)
 
     @property
     def is_finished(self) -> bool:
@@ -242,7 +242,7 @@ class _Watch:
         self._observer.close()
         self._thread.join()
 
-    def _follow(self) -> None:
+    def _watch_status(self) -> None:
         while not self._closed.is_set():
             try:
                 for status in self._observer.watch_status(self._interval, stay=True):
@@ -250,7 +250,7 @@ class _Watch:
                         self.newest, self._is_new = status, True
                         self._changed.notify()
                 self._closed.wait(self._interval)  # a server without `stay` ends the stream
-            except ServerRefused as refusal:
+            except ServerRefusedError as refusal:
                 if refusal.retry_after is None:
                     self._fail(refusal)
                     return
@@ -259,7 +259,7 @@ class _Watch:
                 self._fail(error)
                 return
 
-    def _tell(self, event: ClientEvent) -> None:
+    def _forward_event(self, event: ClientEvent) -> None:
         if not self._closed.is_set():
             self._on_event(event)
 

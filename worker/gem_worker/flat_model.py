@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gem_core.layout import Layout, TensorKind
-from gem_worker.errors import UnsupportedModel
+from gem_worker.errors import UnsupportedModelError
 from gem_worker.model_tensors import PARAMETER_TYPES, ModelTensor, inspect_model
 
 
@@ -53,7 +53,7 @@ class HeldBuffer:
 
 
 class FlatModel:
-    """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModel."""
+    """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -65,8 +65,10 @@ class FlatModel:
         self._trained: tuple[TrainedTensor, ...]
         self.groups, self._trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
         self._permuted = tuple(one for one in self._trained if not one.is_row_major)
-        self.buffer_bytes: Tensor
-        self.buffer_bytes, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
+        self.flat_buffers: tuple[Tensor, ...]
+        self._buffers: tuple[HeldBuffer, ...]
+        self.flat_buffers, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
+        self._buffer_bytes = tuple(flat.view(torch.uint8) for flat in self.flat_buffers)
         self.constants: tuple[ModelTensor, ...] = tuple(by_kind[TensorKind.CONSTANT])
         self.tensors: tuple[ModelTensor, ...] = tensors
         self._structure = _structure(model)
@@ -77,19 +79,14 @@ class FlatModel:
         return len(self.groups) == 1 and self.groups[0].parameters.dtype is torch.float32 and not self._permuted
 
     def float_buffers(self) -> Iterator[Tensor]:
-        """Yield a flat view of the BUFFERs per floating-point type."""
-        start = 0
-        for dtype, members in itertools.groupby(self._buffers, key=lambda one: one.values.dtype):
-            stop = start + sum(one.values.numel() * one.values.element_size() for one in members)
-            if dtype.is_floating_point and stop > start:
-                yield self.buffer_bytes[start:stop].view(dtype)
-            start = stop
+        """Yield the flat BUFFERs of each floating-point type."""
+        return (flat for flat in self.flat_buffers if flat.dtype.is_floating_point and flat.numel())
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
         """Repair the views. Call once per step, before reading the flat buffers.
 
-        A gradient of None counts as 0. Raises UnsupportedModel if the model has changed.
+        A gradient of None counts as 0. Raises UnsupportedModelError if the model has changed.
         """
         self._refuse_changes()
         for one in self._trained:
@@ -152,15 +149,31 @@ class FlatModel:
         for one in self._permuted:
             one.values.copy_(_row_major(one, values))
 
+    @torch.no_grad()
+    def read_buffers(self, out: Tensor, *, non_blocking: bool = True) -> None:
+        """Copy the BUFFERs to `out`: uint8 [layout.buffer_bytes], in layout order."""
+        start = 0
+        for one in self._buffer_bytes:
+            out[start : start + len(one)].copy_(one, non_blocking=non_blocking)
+            start += len(one)
+
+    @torch.no_grad()
+    def write_buffers(self, values: Tensor) -> None:
+        """Copy `values` to the BUFFERs, as in `read_buffers`."""
+        start = 0
+        for one in self._buffer_bytes:
+            one.copy_(values[start : start + len(one)], non_blocking=True)
+            start += len(one)
+
     def _refuse_changes(self) -> None:
         for name, module, children, parameters in self._structure:
             if len(module._modules) != len(children) or any(module._modules.get(k) is not v for k, v in children):
-                raise UnsupportedModel(
+                raise UnsupportedModelError(
                     f"{name or 'the model'}: its submodules changed after joining; change the model before "
                     "ParameterServer(...), or join again with the new one"
                 )
             if len(module._parameters) != len(parameters):
-                raise UnsupportedModel(
+                raise UnsupportedModelError(
                     f"{name or 'the model'}: gained or lost a parameter after joining; change the model before "
                     "ParameterServer(...), or join again with the new one"
                 )
@@ -168,12 +181,12 @@ class FlatModel:
                 current = module._parameters.get(key)
                 full_name = f"{name}.{key}" if name else key
                 if current is not parameter:
-                    raise UnsupportedModel(
+                    raise UnsupportedModelError(
                         f"{full_name}: another Parameter object took its place after joining (load_state_dict with "
                         "assign=True does that); copy values into it instead: parameter.data.copy_(...)"
                     )
                 if current is not None and current.requires_grad and not trained:
-                    raise UnsupportedModel(
+                    raise UnsupportedModelError(
                         f"{full_name}: was frozen when the model joined and is not any more; unfreeze it before "
                         "ParameterServer(...), or leave and join a new run"
                     )
@@ -184,7 +197,7 @@ class FlatModel:
         current = module._buffers.get(key)
         if current is not buffer.tensor:
             if current is None or any(m._buffers.get(k) is not current for m, k in buffer.owners):
-                raise UnsupportedModel(
+                raise UnsupportedModelError(
                     f"{buffer.name}: the buffer was removed, or replaced in one of several modules that share it, "
                     "after joining; write into it instead: buffer.copy_(...)"
                 )
@@ -196,7 +209,7 @@ class FlatModel:
 def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
     """Move `tensor` into the memory of `view`."""
     if tensor.device != view.device or tensor.dtype != view.dtype or tensor.shape != view.shape:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{name}: was {_describe(view)} when the model joined and is {_describe(tensor)} now; move, convert or "
             "resize the model before ParameterServer(...)"
         )
@@ -236,17 +249,23 @@ def _flatten_parameters(
     return tuple(groups), tuple(trained)
 
 
-def _flatten_buffers(tensors: list[ModelTensor], device: torch.device) -> tuple[Tensor, tuple[HeldBuffer, ...]]:
-    flat = torch.empty(sum(one.spec.byte_count for one in tensors), dtype=torch.uint8, device=device)
-    buffers, offset = [], 0
-    for one in tensors:
-        # Aligned: sorted by descending element size.
-        values = flat[offset : offset + one.spec.byte_count].view(one.tensor.dtype).view(one.tensor.shape)
-        values.copy_(one.tensor.detach())
-        one.tensor.data = values
-        buffers.append(HeldBuffer(one.spec.name, one.tensor, values, one.owners))
-        offset += one.spec.byte_count
-    return flat, tuple(buffers)
+def _flatten_buffers(
+    tensors: list[ModelTensor], device: torch.device
+) -> tuple[tuple[Tensor, ...], tuple[HeldBuffer, ...]]:
+    """One flat tensor per type, because `torch.save` refuses a storage that is viewed as several types."""
+    flats, buffers = [], []
+    for dtype, members in itertools.groupby(tensors, key=lambda one: one.tensor.dtype):
+        some = list(members)
+        flat = torch.empty(sum(one.spec.elements for one in some), dtype=dtype, device=device)
+        offset = 0
+        for one in some:
+            values = flat[offset : offset + one.spec.elements].view(one.tensor.shape)
+            values.copy_(one.tensor.detach())
+            one.tensor.data = values
+            buffers.append(HeldBuffer(one.spec.name, one.tensor, values, one.owners))
+            offset += one.spec.elements
+        flats.append(flat)
+    return tuple(flats), tuple(buffers)
 
 
 def _like(flat: Tensor, offset: int, tensor: Tensor) -> Tensor:

@@ -20,12 +20,12 @@ class LocalSteps:
         self._sums = [torch.zeros_like(group.gradients) for group in flat.groups] if count > 1 else []
 
     @property
-    def are_taken(self) -> bool:
+    def enabled(self) -> bool:
         """Whether `count` exceeds 1."""
         return self._count > 1
 
     @torch.no_grad()
-    def take(self, eta: float) -> bool:
+    def accumulate(self, eta: float) -> bool:
         """Process the collected gradients.
 
         True: they now hold what to commit. False: they were applied locally, and zeroed.

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from gem_core.errors import LayoutError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from gem_worker.errors import UnsupportedModel
+from gem_worker.errors import UnsupportedModelError
 
 PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -33,7 +33,7 @@ class ModelTensor:
 
 
 def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
-    """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModel."""
+    """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModelError."""
     owners = _owners(model)
     for name, tensor in _named_tensors(model):
         _refuse_unready(name, tensor)
@@ -51,11 +51,11 @@ def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
     try:
         return Layout(one.spec for one in tensors), tuple(tensors)
     except LayoutError as error:
-        raise UnsupportedModel(str(error)) from error
+        raise UnsupportedModelError(str(error)) from error
 
 
 def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
-    """Raise UnsupportedModel for a tensor with NaN or infinity, which servers reject."""
+    """Raise UnsupportedModelError for a tensor with NaN or infinity, which servers reject."""
     for one in tensors:
         if one.tensor.is_floating_point() and not bool(torch.isfinite(one.tensor.detach()).all()):
             fix = (
@@ -63,7 +63,7 @@ def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
                 if one.spec.kind is TensorKind.BUFFER
                 else "initialise it"
             )
-            raise UnsupportedModel(f"{one.spec.name}: holds values that are not finite; {fix}")
+            raise UnsupportedModelError(f"{one.spec.name}: holds values that are not finite; {fix}")
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -91,19 +91,19 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
     names: dict[int, list[str]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{name}: the state_dict holds a {type(value).__name__} here (extra state, or quantised weights), "
                 "and only tensors can be shared: train the model without it, and quantise after training"
             )
         if id(value) not in owners:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{name}: state_dict() makes this tensor anew, it is no parameter or buffer of the model; "
                 "remove the state_dict hook that makes it"
             )
         names.setdefault(id(value), []).append(name)
     for name, tensor in model.named_parameters():
         if id(tensor) not in names:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{name}: is a parameter but not in the state_dict, so no checkpoint could hold it; "
                 "remove the hook or override that leaves it out"
             )
@@ -119,19 +119,19 @@ def _kind(tensor: Tensor) -> TensorKind:
 def _refuse_unready(name: str, tensor: Tensor) -> None:
     """Check before reading the state_dict or tensor memory."""
     if is_lazy(tensor):
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{name}: is not initialised yet (a lazy module); run one batch through the model before it joins"
         )
     if tensor.is_meta:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{name}: is on the meta device and has no values; use model.to_empty(device=...) and initialise it"
         )
     if getattr(tensor, "is_quantized", False):
-        raise UnsupportedModel(f"{name}: is quantised; train in floating point and quantise after training")
+        raise UnsupportedModelError(f"{name}: is quantised; train in floating point and quantise after training")
     if tensor.layout is not torch.strided:
-        raise UnsupportedModel(f"{name}: is a sparse tensor; make it dense with .to_dense()")
+        raise UnsupportedModelError(f"{name}: is a sparse tensor; make it dense with .to_dense()")
     if type(tensor.data) is not Tensor:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{name}: is a {type(tensor.data).__name__}, not a plain tensor; build the model without sharding or "
             "tensor subclasses, each worker holds the whole of it"
         )
@@ -139,16 +139,18 @@ def _refuse_unready(name: str, tensor: Tensor) -> None:
 
 def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
     if tensor.is_complex():
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{name}: is complex; hold it as a real tensor with a last dimension of 2, and use "
             "torch.view_as_complex(...)"
         )
     if kind is TensorKind.PARAMETER and tensor.dtype not in PARAMETER_TYPES:
-        raise UnsupportedModel(f"{name}: parameters of type {tensor.dtype} cannot be trained; convert it with .float()")
+        raise UnsupportedModelError(
+            f"{name}: parameters of type {tensor.dtype} cannot be trained; convert it with .float()"
+        )
     try:
         return ElementType(str(tensor.dtype).removeprefix("torch."))
     except ValueError:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{name}: type {tensor.dtype} cannot travel; convert it, or register the buffer with persistent=False"
         ) from None
 
@@ -156,18 +158,18 @@ def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
 def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
     """Check the tensors together."""
     if not any(one.spec.kind is TensorKind.PARAMETER for one in tensors):
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
         )
     first = tensors[0]
     for one in tensors:
         if one.tensor.device != first.tensor.device:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{one.spec.name}: is on {one.tensor.device} but {first.spec.name} on {first.tensor.device}; "
                 f'move the whole model to one device: model.to("{first.tensor.device}")'
             )
         if one.spec.kind is TensorKind.PARAMETER and _overlaps_itself(one.tensor):
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{one.spec.name}: several of its elements share memory (an expanded tensor); use .contiguous()"
             )
     ranges = sorted(
@@ -177,7 +179,7 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
     )
     for (_, end, identity, name), (start, _, other, other_name) in itertools.pairwise(ranges):
         if start < end and identity != other:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{name} and {other_name}: share memory but are two objects, so training would pull them apart; "
                 "tie them by assigning the same Parameter object to both, or copy one with .clone()"
             )

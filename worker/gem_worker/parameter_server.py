@@ -20,17 +20,17 @@ from gem_worker.client import (
     CommitOutcome,
     Courier,
     Membership,
-    NotInitialized,
-    RunFinished,
+    NotInitializedError,
+    RunFinishedError,
     RunSettings,
     RunState,
     Verdict,
     Version,
 )
-from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, Diverged, UnsupportedModel
+from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.local_steps import LocalSteps
-from gem_worker.loss_scaling import LossScaling
+from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
@@ -73,16 +73,14 @@ class StepReport:
 class ParameterServer:
     """Membership of `model` in a run.
 
-    ::
-
         with ParameterServer("localhost:50051", model) as ps:  # joins; uploads or installs parameters
             for inputs, labels in loader:
                 loss = criterion(model(inputs), labels)
                 loss.backward()
                 ps.step(loss)  # commits -eta * gradient, installs fresh parameters, zeroes the gradients
 
-    The server's update rule replaces the optimizer. At the end of the run `step` raises `RunFinished`, which the `with`
-    block absorbs. On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
+    The server's update rule replaces the optimizer. At the end of the run `step` raises `RunFinishedError`, which the
+    `with` block absorbs. On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
 
     **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"`,
     `num_workers=0`, or an iterator created before the block with `persistent_workers=True`.
@@ -100,14 +98,20 @@ class ParameterServer:
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
         model: the same architecture in every worker of the run.
-        delta_wire, parameter_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
         name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
         steps_per_epoch: required for budgets in epochs.
+        delta_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
+        parameter_wire: as `delta_wire`.
+        overlap: compute during the exchange.
         on_join: called before parameters become views; may move or initialise the model.
         device: name in the run's status.
         on_event: called on connection changes, with overlap on another thread.
+        client_settings: default: from the environment, `GEMPS_CLIENT_...`.
 
-    Raises (on entering): UnsupportedModel, ServerUnavailable, ServerRefused.
+    Raises:
+        UnsupportedModelError: on entering: the model cannot be trained through a server.
+        ServerUnavailableError: on entering.
+        ServerRefusedError: on entering.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class ParameterServer:
         )
         self._wants_overlap = overlap
         self._patience_after_errors = client_settings.leave_timeout
-        self._joined: tuple[FlatModel, Transfer, LossScaling] | None = None
+        self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
         self._courier: Courier | None = None
         self._optimizer_watch: OptimizerWatch | None = None
         self._local: LocalSteps
@@ -173,7 +177,7 @@ class ParameterServer:
             flat = FlatModel(self.model)
             difference = self._layout.first_difference(flat.layout)
             if difference is not None:
-                raise UnsupportedModel(f"the model's layout changed while it joined: {difference}")
+                raise UnsupportedModelError(f"the model's layout changed while it joined: {difference}")
             if self._wants_overlap and not membership.overlap:
                 _log.warning(
                     "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
@@ -183,9 +187,9 @@ class ParameterServer:
             transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
             try:
                 self._bring_parameters(transfer, has_parameters=membership.has_parameters)
-            except RunFinished:
+            except RunFinishedError:
                 self._finished = True  # step() raises
-            self._joined = flat, transfer, LossScaling(flat)
+            self._joined = flat, transfer, LossScaler(flat)
             run = membership.run_settings
             self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
             if membership.overlap:
@@ -201,16 +205,16 @@ class ParameterServer:
         With overlap: wait for the previous reply, start this commit, install that reply. `loss` is scalar and unscaled.
 
         Raises:
-            RunFinished: the budget is spent; the model holds the newest parameters.
-            Diverged: 100 consecutive gradients were not finite.
-            UnsupportedModel: the model changed since joining.
-            ServerUnavailable, ServerRefused: from the connection.
+            RunFinishedError: the budget is spent; the model holds the newest parameters.
+            DivergedError: 100 consecutive gradients were not finite.
+            UnsupportedModelError: the model changed since joining.
+            ServerUnavailableError, ServerRefusedError: from the connection.
         """
         flat, transfer, scaling = self._require_joined()
         self._check_running()
         flat.collect_gradients()
         scaling.unscale(scaler)
-        if not self._local.take(self.eta):
+        if not self._local.accumulate(self.eta):
             scaling.update(scaler)
             self._local_samples += samples
             return StepReport(False, False, None, self._version, None, samples, self.eta, 0.0, 0.0, 0.0, local=True)
@@ -259,7 +263,12 @@ class ParameterServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         self._end(_reason(error), error)
-        return isinstance(error, RunFinished)
+        return isinstance(error, RunFinishedError)
+
+    @property
+    def client(self) -> Client:
+        """The connection, for its state; call nothing on it while training."""
+        return self._client
 
     @property
     def membership(self) -> Membership:
@@ -313,10 +322,10 @@ class ParameterServer:
                 in_place=transfer.in_place,
                 scale=staged.scale,
             )
-        except RunFinished:
+        except RunFinishedError:
             self._finished = True
             raise
-        except NotInitialized:
+        except NotInitializedError:
             # The server restarted empty.
             exchange = time.perf_counter() - started
             self._bring_parameters(transfer, has_parameters=False)
@@ -339,7 +348,7 @@ class ParameterServer:
         return self.last_report
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
-        if self._local.are_taken:
+        if self._local.enabled:
             transfer.install()  # undo local steps
         else:
             transfer.restore_buffers()
@@ -353,7 +362,7 @@ class ParameterServer:
         if self._skipped_in_a_row == 1:
             _log.warning("the gradient is not finite: this step is skipped (%d so far)", self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise Diverged(
+            raise DivergedError(
                 f"{self._skipped_in_a_row} gradients in a row were not finite: start again with a smaller --eta, and "
                 "look for a division by 0 or the log of 0 in the loss"
             )
@@ -373,10 +382,10 @@ class ParameterServer:
                 outcome = courier.collect(timeout)
                 if outcome is None:
                     return None, None
-            except RunFinished:
+            except RunFinishedError:
                 self._finished = True
                 raise
-            except NotInitialized:
+            except NotInitializedError:
                 # As in `_commit`.
                 self._bring_parameters(transfer, has_parameters=False)
             report = replace(report, exchange_seconds=time.perf_counter() - started, under_way=False)
@@ -453,7 +462,7 @@ class ParameterServer:
                 _, arrived = self._settle(transfer, None if error is None else self._patience_after_errors)
                 if arrived is not None:
                     self._install(transfer, arrived, buffers=True)
-        except RunFinished:
+        except RunFinishedError:
             pass
         except Exception as trouble:
             if error is None:
@@ -479,9 +488,9 @@ class ParameterServer:
 
     def _check_running(self) -> None:
         if self._finished:
-            raise RunFinished("the run is finished; leave the training loop")
+            raise RunFinishedError("the run is finished; leave the training loop")
 
-    def _require_joined(self) -> tuple[FlatModel, Transfer, LossScaling]:
+    def _require_joined(self) -> tuple[FlatModel, Transfer, LossScaler]:
         if self._joined is None:
             raise RuntimeError("not a worker yet: use `with ParameterServer(...) as ps:`, or call ps.join() first")
         return self._joined
@@ -503,7 +512,7 @@ def _reason(error: BaseException | None) -> str:
     """Reason to leave, for the server's log."""
     if error is None:
         return "done"
-    if isinstance(error, RunFinished):
+    if isinstance(error, RunFinishedError):
         return "finished"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"

@@ -31,11 +31,11 @@ class Progress:
     def joined(self, rank: int, **fields: object) -> None:
         """Start the worker's time."""
         self._started = self._told = time.monotonic()
-        self.tell("joined", "", rank=rank, **fields)
+        self.write_line("joined", "", rank=rank, **fields)
 
     def event(self, event: ClientEvent) -> None:
         """Write a connection event."""
-        self.tell(event.kind.value, event.message)
+        self.write_line(event.kind.value, event.message)
 
     def step(self, report: StepReport, epoch: int) -> None:
         """Count a step; write progress when due."""
@@ -47,12 +47,12 @@ class Progress:
         self._seconds["copy"] += report.copy_seconds
         self._seconds["exchange"] += report.exchange_seconds
         if report.skipped and not self._was_skipped:
-            self.tell("skipped", "the gradient is not finite: nothing was sent", skipped=self.skipped)
+            self.write_line("skipped", "the gradient is not finite: nothing was sent", skipped=self.skipped)
         self._was_skipped = report.skipped
         now = time.monotonic()
         if now - self._told >= self._interval:
             self._told = now
-            self._tell_step(report, epoch, self._rate(now))
+            self._report_step(report, epoch, self._rate(now))
         elif self._counted_from is None:
             self._rate(now)
 
@@ -63,7 +63,7 @@ class Progress:
             return None
         return (self.applied - before[1]) / (now - before[0])
 
-    def _tell_step(self, report: StepReport, epoch: int, rate: float | None) -> None:
+    def _report_step(self, report: StepReport, epoch: int, rate: float | None) -> None:
         fields: dict[str, object] = {"step": self.applied, "epoch": epoch}
         if rate is not None:
             fields["steps_per_second"] = round(rate, 2)
@@ -79,13 +79,13 @@ class Progress:
                 fields["incarnation"] = report.verdict.version.incarnation
                 fields["clock"] = report.verdict.version.clock
                 fields["duplicate"] = report.verdict.duplicate
-        self.tell("training", "", eta=report.eta, **fields)
+        self.write_line("training", "", eta=report.eta, **fields)
 
     def summary(self, why: str) -> None:
         """Write totals and times."""
         seconds = time.monotonic() - self._started
         in_steps = sum(self._seconds.values()) or 1.0
-        self.tell(
+        self.write_line(
             "ended",
             why,
             steps=self.applied,
@@ -97,7 +97,7 @@ class Progress:
             **{f"{name}_percent": round(100 * value / in_steps, 1) for name, value in self._seconds.items()},
         )
 
-    def tell(self, event: str, message: str, **fields: object) -> None:
+    def write_line(self, event: str, message: str, **fields: object) -> None:
         """Write one line and flush."""
         if self._is_json:
             line = json.dumps(

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_worker.client import AddressError, ClientError, ClientSettings, CredentialsError, Membership
-from gem_worker.devices import describe, device_for
-from gem_worker.errors import Diverged, TaskError, UnsupportedModel
+from gem_worker.devices import describe_device, device_for
+from gem_worker.errors import DivergedError, TaskError, UnsupportedModelError
 from gem_worker.models import create_model
 from gem_worker.parameter_server import ParameterServer, default_worker_name
 from gem_worker.progress import Progress
@@ -34,13 +34,13 @@ def work(settings: WorkerSettings, client_settings: ClientSettings | None = None
     try:
         with _leave_on_sigterm():
             _train(settings, client_settings, name, progress)
-    except (ClientError, Diverged, TaskError, UnsupportedModel) as error:
+    except (ClientError, DivergedError, TaskError, UnsupportedModelError) as error:
         print(f"gemps work: {error}", file=sys.stderr, flush=True)
         return MISUSED if isinstance(error, AddressError | CredentialsError) else FAILED
     except KeyboardInterrupt:
         progress.summary("interrupted")
         return INTERRUPTED
-    except _Terminated:
+    except _TerminatedError:
         progress.summary("terminated")
         return TERMINATED
     progress.summary("the run is finished")
@@ -49,7 +49,7 @@ def work(settings: WorkerSettings, client_settings: ClientSettings | None = None
 
 def _train(settings: WorkerSettings, client_settings: ClientSettings | None, name: str, progress: Progress) -> None:
     torch.set_num_threads(settings.cpu_threads)
-    task = create_task(settings.task, TaskOptions.of(settings))
+    task = create_task(settings.task, TaskOptions.from_settings(settings))
     model_name = settings.model or task.default_model
     # Joining needs the layout, and `prepare` then sets device and seed.
     model = create_model(model_name, task.input_shape, task.classes, seed=0)
@@ -74,7 +74,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
         parameter_wire=settings.parameter_wire,
         overlap=settings.overlap,
         on_join=prepare,
-        device=describe(settings.device),
+        device=describe_device(settings.device),
         on_event=progress.event,
         client_settings=client_settings,
     )
@@ -90,7 +90,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
 def _loop(
     ps: ParameterServer, model: nn.Module, task: Task, device: torch.device, batch_size: int, progress: Progress
 ) -> None:
-    """Train until `step` raises RunFinished."""
+    """Train until `step` raises RunFinishedError."""
     model.train()
     for epoch, (inputs, labels) in training_batches(task.train, batch_size, ps.run_settings.seed, ps.rank):
         loss = functional.cross_entropy(model(_to(inputs, device)), _to(labels, device))
@@ -99,7 +99,7 @@ def _loop(
         try:
             ps.step(loss, samples=len(labels))
         finally:
-            # Also if RunFinished was raised.
+            # Also if RunFinishedError was raised.
             if ps.last_report is not None and ps.last_report is not before:
                 progress.step(ps.last_report, epoch)
 
@@ -110,7 +110,7 @@ def _to(batch: Tensor, device: torch.device) -> Tensor:
     return batch.to(device)
 
 
-class _Terminated(SystemExit):
+class _TerminatedError(SystemExit):
     """SIGTERM arrived."""
 
 
@@ -122,7 +122,7 @@ def _leave_on_sigterm() -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _Terminated
+        raise _TerminatedError
 
     before = signal.signal(signal.SIGTERM, stop)
     try:

@@ -19,7 +19,7 @@ from gem_core.wire_types import WireType
 from gem_worker import wire_casts
 from gem_worker.flat_model import FlatModel
 from gem_worker.model_tensors import refuse_non_finite
-from gem_worker.timing import step_clock
+from gem_worker.step_clock import step_clock
 from gem_worker.wire_casts import LARGEST_SENT, HostDecoder, HostEncoder
 
 # Two snapshots per worker, and those of a restarted server.
@@ -88,6 +88,13 @@ class Transfer:
         """See the class."""
         return host_view(self._replies[0])
 
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes for gathered gradients and decoded parameters outside the payloads; 0 for a plain model."""
+        payload = self._delta_host.data_ptr()
+        extra = (one for one in (self._gathered, self._decoded) if one is not None and one.data_ptr() != payload)
+        return sum(one.nbytes for one in extra)
+
     def _move_delta(self, place: memoryview | None) -> None:
         """Put `delta` into shared memory; None: private memory."""
         if not self._on_host or place is self._delta_place:
@@ -135,7 +142,7 @@ class Transfer:
             if self._encoder is None:
                 self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
             usable = self._encoder.encode(-eta)
-        self._delta_host[split:].copy_(self._flat.buffer_bytes, non_blocking=True)
+        self._flat.read_buffers(self._delta_host[split:])
         self.clock.staged()
         numbers: list[float] = fetched.tolist()
         number = numbers.pop() if isinstance(loss, Tensor) else loss
@@ -157,12 +164,12 @@ class Transfer:
     def restore_buffers(self) -> None:
         """Reset the BUFFERs, after a step without a commit."""
         self.clock.received()
-        self._flat.buffer_bytes.copy_(self._received[self._reply_format.parameter_bytes :], non_blocking=True)
+        self._flat.write_buffers(self._received[self._reply_format.parameter_bytes :])
         self.clock.installed()
 
     @torch.no_grad()
     def first_payload(self) -> memoryview:
-        """Return Initialize's payload. Raises UnsupportedModel if a value is not finite."""
+        """Return Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
         refuse_non_finite(self._flat.tensors)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32, with_constants=True)
         payload = torch.empty(form.byte_count, dtype=torch.uint8)
@@ -174,7 +181,7 @@ class Transfer:
             self._flat.read_parameters(on_device)
             values.copy_(on_device)
         offset = form.parameter_bytes + self._flat.layout.buffer_bytes
-        payload[form.parameter_bytes : offset].copy_(self._flat.buffer_bytes)
+        self._flat.read_buffers(payload[form.parameter_bytes : offset], non_blocking=False)
         for one in self._flat.constants:
             end = offset + one.spec.byte_count
             payload[offset:end].copy_(one.tensor.detach().contiguous().view(-1).view(torch.uint8))
@@ -264,7 +271,7 @@ class Transfer:
                 wire_casts.decode(wire_type, encoded, self._decoded)
                 self._flat.write_parameters(self._decoded)
         if buffers:
-            self._flat.buffer_bytes.copy_(payload[split:], non_blocking=True)
+            self._flat.write_buffers(payload[split:])
 
     def _decoder_of(self, payload: Tensor) -> HostDecoder:
         """Cached by address."""

@@ -16,7 +16,7 @@ from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_FLOAT16, LA
 # Rounding to a wire type must not exceed LARGEST_VALUE.
 LARGEST_SENT = LARGEST_VALUE / 2
 # Elements per core, sized for its cache.
-_PIECE = 256 * 1024
+PIECE = 256 * 1024
 # Largest copy that PyTorch does in one thread.
 _SMALL = 32 * 1024
 _TYPES = {WireType.FLOAT32: torch.float32, WireType.FLOAT16: torch.float16, WireType.BFLOAT16: torch.bfloat16}
@@ -190,7 +190,7 @@ def _temporary(elements: int) -> Tensor:
 
 def _piece() -> int:
     """Elements per piece, split among threads."""
-    return _PIECE * torch.get_num_threads()
+    return PIECE * torch.get_num_threads()
 
 
 def _cut(tensor: Tensor, length: int) -> tuple[Tensor, ...]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gem_cli.errors import USAGE, CommandError, missing_certs_extra
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.extras import require
 
 if TYPE_CHECKING:
     from gem_cli.certificates import Pair
@@ -64,10 +65,9 @@ def certs(
       gemps work 10.77.0.1:50051 --credentials certs/worker
     """
     names = list(dict.fromkeys([*(name or ()), *NAMES]))
-    try:
-        from gem_cli.certificates import Authority, Pair, is_address
-    except ModuleNotFoundError:
-        raise missing_certs_extra() from None
+    require("certs", "certs")
+    from gem_cli.certificates import Authority, Pair, is_address
+
     for one in names:
         if not is_address(one) and not _NAME.fullmatch(one):
             raise CommandError(f"--name {one}: write a host's name or an IP address, without scheme and port", USAGE)

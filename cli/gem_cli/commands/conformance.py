@@ -88,7 +88,7 @@ def serve(
             outcomes = play_scenarios(chosen, candidate, jobs=jobs, limits=limits, on_outcome=show)
         else:
             outcomes = play_by_hand(
-                chosen, _checked(listen), limits=limits, on_ready=_tell_environment, on_outcome=show
+                chosen, _checked(listen), limits=limits, on_ready=_print_environment, on_outcome=show
             )
     except OSError as error:
         if error.errno == errno.ENOEXEC:
@@ -103,11 +103,19 @@ def serve(
 
 
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a scenario, for programs.")] = False,
+    faults: Annotated[bool, typer.Option("--faults", help="List the faults that a failure may name instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,
 ) -> None:
     """List the scenarios of gemps conformance serve; those of --basic are marked."""
     from gem_conformance import SCENARIOS
+    from gem_conformance.faults import FaultName
 
+    if faults:
+        width = max(len(one.name) for one in FaultName)
+        for fault in FaultName:
+            about = {"fault": fault.name, "about": fault.value}
+            print(json.dumps(about) if as_json else f"{fault.name:{width}}  {fault.value}")
+        return
     width = max(map(len, SCENARIOS))
     for one in SCENARIOS.values():
         if as_json:
@@ -137,7 +145,7 @@ def _checked(listen: str) -> str:
     return listen
 
 
-def _tell_environment(scenario: "Scenario", environment: dict[str, str]) -> None:
+def _print_environment(scenario: "Scenario", environment: dict[str, str]) -> None:
     """Print to stderr: stdout may be JSON."""
     print(f"{scenario.name}: {scenario.about}. Start the candidate with", file=sys.stderr)
     for name, value in environment.items():

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gem_cli.commands.connection import CONNECTION, DEFAULT_ADDRESS, Address, Server, one_address
 from gem_cli.commands.known import KNOWN
-from gem_cli.doctor.finding import Finding, Level, problem
+from gem_cli.doctor.check_result import CheckResult, Level, problem
 from gem_cli.errors import FAILED, CommandError
 from gem_cli.options import Given, OptionGroup, with_options
 
@@ -54,7 +54,7 @@ def doctor(
         raise SystemExit(FAILED)
 
 
-def _findings(given: Given, address: str) -> Iterator[Finding]:
+def _findings(given: Given, address: str) -> Iterator[CheckResult]:
     from gem_cli.doctor import gpu, machine, packages
     from gem_cli.doctor.server import Visit, check_shared_memory, is_this_machine
 
@@ -68,7 +68,7 @@ def _findings(given: Given, address: str) -> Iterator[Finding]:
         yield problem("settings", str(error))
         return
     if packages.installed("torch") is not None:
-        yield gpu.judge(gpu.probe_torch(), gpu.look_at_hardware(), worker.device)
+        yield gpu.check_device(gpu.probe_torch(), gpu.inspect_hardware(), worker.device)
     yield machine.check_threads()
     yield machine.check_variables()
     is_named = address != DEFAULT_ADDRESS or "GEMPS_SERVER" in os.environ
@@ -84,12 +84,12 @@ def _findings(given: Given, address: str) -> Iterator[Finding]:
     yield check_shared_memory(sharing)
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: CheckResult) -> None:
     console = Console(highlight=False)
     line = Text(f"{finding.level.value:8}", _STYLES[finding.level])
     line.append(f"{finding.check}: {finding.text}", "not bold default")
     console.print(line, soft_wrap=True)
 
 
-def _show_nothing(_: Finding) -> None:
+def _show_nothing(_: CheckResult) -> None:
     """Print nothing."""

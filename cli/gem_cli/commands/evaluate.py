@@ -15,7 +15,8 @@ from gem_worker.settings import WorkerSettings
 from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import USAGE, CommandError, missing_worker_extra, refused
+from gem_cli.errors import USAGE, CommandError, refused
+from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
 from gem_cli.status_view import describe_evaluation
 
@@ -34,7 +35,8 @@ def evaluate(
         typer.Argument(metavar="[MODEL_FILE]", help="A model.safetensors, of a run folder or a checkpoint."),
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="With --server: tell the server the result, so that its status shows it.")
+        bool,
+        typer.Option("--report", help="With --server: tell the server the result, so that its status shows it."),
     ] = False,
     follow: Annotated[
         bool,
@@ -80,13 +82,12 @@ def evaluate(
         check_address(settings.server)
         check_credentials(connection)
     check_model(settings.model)
+    require("worker", "evaluate", "torch", "safetensors")
     if follow:
         _follow(settings, evaluator, connection, as_json=as_json)
         return
-    try:
-        from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
-    except ModuleNotFoundError as error:
-        raise missing_worker_extra(error) from None
+    from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
+
     try:
         if model_file is not None:
             result = evaluate_checkpoint(model_file, settings)
@@ -103,36 +104,35 @@ def _follow(
     settings: WorkerSettings, evaluator: EvaluatorSettings, connection: ClientSettings, *, as_json: bool
 ) -> None:
     """Print each evaluation."""
-    try:
-        from gem_worker import ClientError, TaskError, follow_server
-    except ModuleNotFoundError as error:
-        raise missing_worker_extra(error) from None
+    from gem_worker import ClientError, TaskError, evaluate_run
 
-    def tell(event: str, text: str, **particulars: Any) -> None:
+    def print_evaluation(event: str, text: str, **particulars: Any) -> None:
         print(json.dumps({"event": event, "message": text, **particulars}) if as_json else text, flush=True)
 
     best: dict[str, Any] | None = None
     try:
-        for found in follow_server(
+        for found in evaluate_run(
             settings.server,
             settings,
             evaluator,
             name=socket.gethostname(),
             client_settings=connection,
-            on_event=lambda event: tell(event.kind.value, event.message),
+            on_event=lambda event: print_evaluation(event.kind.value, event.message),
         ):
             result = dataclasses.asdict(found.result)
             clock = result["version"]["clock"]
             text = f"{found.run_seconds:6.1f} s  version {clock}: {describe_evaluation(result)}"
             text += ", the best so far" if found.is_best else ""
             text += "" if found.is_reported else "; not reported, since its loss is not a number"
-            tell("evaluated", text, **result, run_seconds=found.run_seconds, best=found.is_best)
+            print_evaluation("evaluated", text, **result, run_seconds=found.run_seconds, best=found.is_best)
             best = result if found.is_best else best
             if found.stops_run:
-                tell("stopped", f"accuracy {result['accuracy']:.4f} is reached: the run is finished by this evaluator")
+                print_evaluation(
+                    "stopped", f"accuracy {result['accuracy']:.4f} is reached: the run is finished by this evaluator"
+                )
     except (ClientError, TaskError) as error:
         raise refused(error) from None
-    tell("ended", f"the run is finished; {_best(best, evaluator.keep_best)}", best=best)
+    print_evaluation("ended", f"the run is finished; {_best(best, evaluator.keep_best)}", best=best)
 
 
 def _best(best: dict[str, Any] | None, kept_in: Path | None) -> str:

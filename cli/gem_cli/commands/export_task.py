@@ -41,7 +41,7 @@ def export_task(
     except TaskError as error:
         raise CommandError(str(error)) from None
     try:
-        _write(path, json.dumps(content, separators=(",", ":")) + "\n")
+        _write_task(path, json.dumps(content, separators=(",", ":")) + "\n")
     except OSError as error:
         raise CommandError(f"--output {path} cannot be written: {error.strerror}", FAILED) from None
     print(
@@ -70,7 +70,7 @@ def _digits() -> dict[str, Any]:
 _EXPORTS: dict[str, Callable[[], dict[str, Any]]] = {"digits": _digits}
 
 
-def _write(path: Path, text: str) -> None:
+def _write_task(path: Path, text: str) -> None:
     """Replace the file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gem_cli.errors import USAGE, CommandError
+from gem_cli.extras import require
 
 if TYPE_CHECKING:
     from gem_server.durability.checkpoint import Checkpoint
@@ -44,6 +45,7 @@ def replay(
 
       gemps replay run.trace --against state --output replayed
     """
+    require("server", "replay", "numba", "safetensors")
     from gem_trace import ReplayError
     from gem_trace import replay as replay_trace
     from gem_trace.format import digest
@@ -65,7 +67,7 @@ def replay(
         except OSError as error:
             raise CommandError(f"{trace} cannot be read: {error.strerror}") from None
     if output is not None:
-        _write(found, output)
+        _write_statistics(found, output)
     compared = _compared(found, against, saved)
     if as_json:
         print(json.dumps(_figures(found) | {"compared_with": compared}))
@@ -93,7 +95,7 @@ def _recovered(data_dir: Path) -> "Checkpoint":
     return recovered.whole
 
 
-def _write(found: "Replayed", folder: Path) -> None:
+def _write_statistics(found: "Replayed", folder: Path) -> None:
     from gem_server.durability.checkpoint import Checkpoint, write_tensors
 
     whole = Checkpoint(found.layout, found.clock, found.parameters, found.buffers, found.constants, {})

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
+from gem_cli.errors import FAILED, USAGE, CommandError
+from gem_cli.extras import require
 from gem_core.rule_settings import parse_settings
 
 if TYPE_CHECKING:
-    from gem_reproduction.reproduction import Finding
+    from gem_reproduction.reproduction import FigureResult
     from gem_reproduction.runs import Scope
 
 TASKS = ("digits", "digits28", "mnist")
@@ -25,7 +26,7 @@ def reproduce(
         typer.Argument(
             metavar="FIGURE...",
             help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all of these; rules, sweeps, wire-types, "
-            "heterogeneity, better-default, or beyond for these. 1 means 1a to 1d.",
+            "heterogeneity, better-default, samples, or beyond for these. 1 means 1a to 1d.",
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="200 steps a worker instead of the paper's 937.")] = False,
@@ -89,18 +90,15 @@ def reproduce(
         settings = parse_settings(rule_settings)
     except ValueError as error:
         raise CommandError(f"--rule-settings: {error}", USAGE) from None
-    try:
-        from gem_reproduction.errors import ReproductionError
-        from gem_reproduction.figures import choose
-        from gem_reproduction.reproduction import RESULTS, reproduce, runs_of
-        from gem_reproduction.runs import PAPER_STEPS, QUICK_STEPS, Scope
-        from gem_worker.errors import TaskError
-
-        from gem_core import RuleError, create_rule
-    except ImportError as error:
-        raise missing_worker_extra(error) from None
+    require("lab", "reproduce", "torch", "numba", "matplotlib")
+    from gem_reproduction.errors import ReproductionError
+    from gem_reproduction.figures import choose
+    from gem_reproduction.reproduction import RESULTS, reproduce, runs_of
+    from gem_reproduction.runs import PAPER_STEPS, QUICK_STEPS, Scope
+    from gem_worker.errors import TaskError
 
     from gem_cli.reproduction_view import choose_view
+    from gem_core import RuleError, create_rule
 
     try:
         chosen = choose(figures)
@@ -119,9 +117,7 @@ def reproduce(
         raise CommandError(f"--rule-settings: {error}", USAGE) from None
     except (ReproductionError, TaskError) as error:
         raise CommandError(str(error)) from None
-    except ImportError as error:
-        raise missing_worker_extra(error) from None
-    _tell(findings, scope)
+    _print_results(findings, scope)
     print(f"written to {output}: {RESULTS}, and a picture of each figure")
     if any(verdict.must_hold and not verdict.met for one in findings for verdict in one.verdicts):
         raise SystemExit(FAILED)
@@ -145,7 +141,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tell(findings: Sequence["Finding"], scope: "Scope") -> None:
+def _print_results(findings: Sequence["FigureResult"], scope: "Scope") -> None:
     console = Console(highlight=False)
     for one in findings:
         console.print(f"\n[bold]{one.figure.title}[/bold]  [dim]({one.figure.subtitle(scope)})[/dim]", soft_wrap=True)

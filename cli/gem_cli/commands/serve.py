@@ -3,6 +3,7 @@
 from gem_server.settings import ServerSettings
 
 from gem_cli.commands.known import KNOWN
+from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
 
 
@@ -19,7 +20,8 @@ def serve(given: Given) -> None:
       gemps serve --bind 0.0.0.0:50051 --insecure --data-dir state --resume
     """
     settings = given.load(ServerSettings)
-    from gem_server.process import serve as run
+    require("server", "serve")
+    from gem_server.process import run_server as run
 
     from gem_cli.logs import configure_logs
 

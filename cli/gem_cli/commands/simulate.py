@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from gem_cli.commands.checks import check_model
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import USAGE, CommandError, missing_worker_extra
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
 
 if TYPE_CHECKING:
@@ -72,26 +73,23 @@ def simulate(
         raise CommandError(f"there is no file {follow}: give what --record FILE wrote", USAGE)
     settings = given.load(SimulationSettings)
     if follow is not None:
-        _refuse_beside_follow(given)
+        _refuse_with_follow(given)
     elif not settings.has_end:
         raise CommandError("there is no end: give --steps, --commits or --seconds, such as --steps 150", USAGE)
     check_model(settings.model)
-    try:
-        from gem_worker import TaskError
-    except ModuleNotFoundError as error:
-        raise missing_worker_extra(error) from None
+    require("lab", "simulate", "torch", "numba", "safetensors")
+    from gem_worker import TaskError
+
     from gem_core import RuleError
 
     try:
         result = _followed(follow, settings) if follow is not None else _simulated(settings, record)
-    except ModuleNotFoundError as error:
-        raise missing_worker_extra(error) from None
     except RuleError as error:
         raise CommandError(str(error), USAGE) from None
     except (SimulationError, TaskError) as error:
         raise CommandError(str(error)) from None
     if output is not None:
-        _write(result, output)
+        _write_result(result, output)
     if as_json:
         print(json.dumps(result.summary() | {"evaluations": [asdict(one) for one in result.evaluations]}))
     else:
@@ -102,7 +100,7 @@ def simulate(
         )
 
 
-def _refuse_beside_follow(given: Given) -> None:
+def _refuse_with_follow(given: Given) -> None:
     others = set(SimulationSettings.model_fields) - _OF_FOLLOWING
     named = [name for name in sorted(others) if given.has_flag(SimulationSettings, name)]
     if named:
@@ -119,8 +117,8 @@ def _simulated(settings: SimulationSettings, record: Path | None) -> "Simulation
 
 
 def _followed(trace: Path, settings: SimulationSettings) -> "SimulationResult":
-    from gem_simulator import follow as run
     from gem_simulator import read_recorded
+    from gem_simulator import replay_recording as run
     from gem_worker.tasks import create_task
 
     recorded = read_recorded(trace)
@@ -151,7 +149,7 @@ class _Shown:
         self._progress.stop()
 
 
-def _write(result: "SimulationResult", folder: Path) -> None:
+def _write_result(result: "SimulationResult", folder: Path) -> None:
     import numpy as np
     from gem_server.durability.checkpoint import Checkpoint, write_tensors
     from gem_simulator.results import COLUMNS

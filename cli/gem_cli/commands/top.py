@@ -47,7 +47,7 @@ def top(
     with connected(one_address(address, server), given, quiet=True) as observer:
         first = observer.get_status()
         try:
-            from gem_cli.top.watching import watch
+            from gem_cli.top.watch import watch
         except ModuleNotFoundError:  # termios
             raise CommandError("gemps top needs a terminal of Unix; use gemps status --watch", USAGE) from None
         view = watch(observer, first, interval)

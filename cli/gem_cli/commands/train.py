@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -18,7 +17,8 @@ from gem_worker.settings import WorkerSettings
 from gem_cli.commands.checks import check_credentials, check_model
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import FAILED, USAGE, CommandError, missing_worker_extra
+from gem_cli.errors import FAILED, USAGE, CommandError
+from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
@@ -28,7 +28,7 @@ from gem_cli.training.children import ONE_THREAD, gemps
 from gem_cli.training.reporters import Reporter, choose_reporter
 from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.settings import TrainSettings
-from gem_cli.training.training import Outcome, Plan, Training
+from gem_cli.training.training_run import Outcome, Plan, TrainingRun
 
 DEFAULT_EPOCHS = 30.0
 
@@ -73,8 +73,7 @@ def train(
     evaluator = _evaluator(given, worker, command)
     if command is None:
         check_model(worker.model)
-    if command is None and find_spec("torch") is None:
-        raise missing_worker_extra(ModuleNotFoundError(name="torch"))
+    require("train", "train", "numba", *(["torch"] if command is None else []))
     # Run folder paths may be too long for sockets.
     with TemporaryDirectory(prefix="gemps-") as sockets:
         folder, server, server_arguments = _prepare(given, settings, worker, command, Path(sockets) / "memory")
@@ -101,12 +100,12 @@ def train(
         }
         with choose_reporter(as_json=as_json) as reporter:
             sinks = Sinks(names, RunInfo(folder.path.name, folder.path, used), reporter.event)
-            outcome = Training(plan, folder, reporter, sinks).run()
+            outcome = TrainingRun(plan, folder, reporter, sinks).run()
     evaluation = None if command else _evaluation_arguments(worker)
     sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)
-    if outcome.server_failed or outcome.failed_workers:
+    if outcome.server_failed or outcome.failed_workers or not folder.model.exists():
         raise SystemExit(FAILED)
 
 
@@ -175,7 +174,13 @@ def _finish(
     folder.ready_file.unlink(missing_ok=True)
     has_model = folder.keep_final_model()
     if not has_model:
-        reporter.event("no_model", f"no model was trained; the logs are in {folder.logs}")
+        text = (
+            f"no model was trained: no worker brought parameters to this run's server, {outcome.address}; a script "
+            f"that gives ParameterServer an address trains there; the logs are in {folder.logs}"
+            if outcome.address is not None
+            else f"no model was trained; the logs are in {folder.logs}"
+        )
+        reporter.event("no_model", text)
     summary = results.summarize(outcome, started=started, settings=used)
     folder.write_summary(summary)
     if has_model and evaluation_arguments is not None and outcome.interrupted_by is None:
@@ -187,12 +192,12 @@ def _finish(
             summary |= {"accuracy": found["accuracy"], "test_loss": found["loss"], "test_samples": found["samples"]}
             folder.write_summary(summary)
     evaluator = used["evaluator"] or {}
-    if told := results.tell_best(folder, evaluator.get("stop_at_accuracy"), reporter):
+    if told := results.report_best(folder, evaluator.get("stop_at_accuracy"), reporter):
         summary |= told
         folder.write_summary(summary)
     accuracy = summary["accuracy"]
     title = folder.path.name + (f" · test accuracy {accuracy:.4f}" if accuracy is not None else "")
-    results.draw_plot(folder, title, reporter)
+    results.write_plot(folder, title, reporter)
     has_report = results.write_report(folder)
     text = f"run folder {folder.path}" + (f", with {folder.report.name}" if has_report else "")
     reporter.event("finished", text, run_dir=str(folder.path), summary=summary)

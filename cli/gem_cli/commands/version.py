@@ -1,6 +1,6 @@
 """`gemps version`."""
 
-from gem_cli.training.surroundings import versions
+from gem_cli.training.system_info import versions
 
 
 def version() -> None:

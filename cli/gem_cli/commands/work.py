@@ -10,7 +10,8 @@ from gem_worker.settings import WorkerSettings
 from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
-from gem_cli.errors import USAGE, CommandError, missing_worker_extra
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
 
 
@@ -39,10 +40,9 @@ def work(
     check_address(settings.server)
     check_credentials(connection)
     check_model(settings.model)
-    try:
-        from gem_worker.trainer import work as run
-    except ModuleNotFoundError as error:
-        raise missing_worker_extra(error) from None
+    require("worker", "work", "torch", "structlog")
+    from gem_worker.trainer import work as run
+
     from gem_cli.logs import configure_logs
 
     configure_logs(settings.log_format, level=logging.WARNING)  # the rest goes to stdout

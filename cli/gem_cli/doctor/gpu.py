@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from gem_cli.doctor.finding import Finding, ok, problem, warning
+from gem_cli.doctor.check_result import CheckResult, ok, problem, warning
 
 # Subprocess, since a damaged torch may crash.
 _PROBE = """
@@ -43,13 +43,13 @@ class Hardware:
     hidden: bool  # by CUDA_VISIBLE_DEVICES
 
 
-def look_at_hardware(root: Path = Path("/")) -> Hardware:
+def inspect_hardware(root: Path = Path("/")) -> Hardware:
     """Inspect Linux's /sys, /proc and /dev."""
     cards = sum(
-        _read(one / "vendor") == _NVIDIA and _read(one / "class").startswith(_DISPLAY)
+        _read_text(one / "vendor") == _NVIDIA and _read_text(one / "class").startswith(_DISPLAY)
         for one in (root / "sys/bus/pci/devices").glob("*")
     )
-    driver = _read(root / "proc/driver/nvidia/version")
+    driver = _read_text(root / "proc/driver/nvidia/version")
     words = [word for word in driver.split() if word[:1].isdigit() and "." in word]
     devices = sum(1 for _ in (root / "dev").glob("nvidia[0-9]*"))
     return Hardware(cards, words[0] if words else "", devices, os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"))
@@ -69,7 +69,7 @@ def probe_torch(seconds: float = _PROBE_SECONDS) -> Mapping[str, Any] | str | No
     return said[-1] if said else f"importing it ended the process with {done.returncode}"
 
 
-def judge(probe: Mapping[str, Any] | str | None, hardware: Hardware, device: str) -> Finding:
+def check_device(probe: Mapping[str, Any] | str | None, hardware: Hardware, device: str) -> CheckResult:
     """Judge the worker's `device` setting."""
     if probe is None:
         return warning(
@@ -124,7 +124,7 @@ def _why_none(probe: Mapping[str, Any], hardware: Hardware) -> str | None:
     )
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from gem_cli.doctor.finding import Finding, ok, problem, warning
+from gem_cli.doctor.check_result import CheckResult, ok, problem, warning
 from gem_cli.environment import misspelt
+from gem_core.extras import how_to_install
 
 # Earlier clocks are wrong.
 _WRITTEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,11 +20,17 @@ _WORKER_VECTORS = 4
 _MIB = 1 << 20
 
 
-def check_threads() -> Finding:
+def check_threads() -> CheckResult:
     """Start the kernel threads."""
     try:
         from gem_core.errors import ThreadingError
         from gem_core.threads import configure_threads
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        return warning(
+            "threads", f"without Numba this machine can neither serve nor simulate: {how_to_install('server')}"
+        )
     except ImportError as error:
         return problem("threads", f"Numba cannot be imported ({error}): pip install --upgrade numba numpy")
     try:
@@ -41,7 +48,7 @@ def available_bytes() -> int:
     return int(min(memory.available, *group_limits(Path("/"))))
 
 
-def check_memory(available: int, parameters: int | None) -> Finding:
+def check_memory(available: int, parameters: int | None) -> CheckResult:
     """Compare free memory with a worker's needs."""
     free = f"{available // _MIB:,} MiB free"
     if parameters is None:
@@ -59,7 +66,7 @@ def check_memory(available: int, parameters: int | None) -> Finding:
     return ok("memory", text)
 
 
-def check_clock(now: datetime, *, over_tls: bool, same_machine: bool) -> Finding:
+def check_clock(now: datetime, *, over_tls: bool, same_machine: bool) -> CheckResult:
     """Check the clock."""
     shown = now.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     if now < _WRITTEN:
@@ -71,7 +78,7 @@ def check_clock(now: datetime, *, over_tls: bool, same_machine: bool) -> Finding
     return ok("clock", f"{shown}; the server's cannot be known, and only certificates go by the date")
 
 
-def check_variables(environment: Mapping[str, str] = os.environ) -> Finding:
+def check_variables(environment: Mapping[str, str] = os.environ) -> CheckResult:
     """Look for misspelt variables."""
     wrong = misspelt(environment)
     if wrong:

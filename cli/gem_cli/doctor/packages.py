@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from gem_cli.doctor.finding import Finding, ok, problem, warning
-from gem_cli.training.surroundings import versions
+from gem_cli.doctor.check_result import CheckResult, ok, problem, warning
+from gem_cli.training.system_info import versions
+from gem_core.extras import how_to_install
 
 _COMPARISONS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">=": lambda found, wanted: found >= wanted,
@@ -15,6 +16,7 @@ _COMPARISONS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     "==": lambda found, wanted: found == wanted,
     "!=": lambda found, wanted: found != wanted,
 }
+_REPAIR = "pip install . in a checkout of gemps"
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?")
 
 
@@ -26,18 +28,18 @@ def installed(name: str) -> str | None:
         return None
 
 
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     """Report the Python version."""
     return ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}")
 
 
 def check_packages(
     requirements: Sequence[str] | None = None, version_of: Callable[[str], str | None] = installed
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Compare installed packages with requirements."""
     wrong = False
     for requirement in requirements if requirements is not None else requires("gemps") or ():
-        if (found := _judge(requirement, version_of)) is not None:
+        if (found := _check_requirement(requirement, version_of)) is not None:
             wrong = True
             yield found
     if not wrong:
@@ -47,13 +49,13 @@ def check_packages(
 def check_torch_pair(
     version_of: Callable[[str], str | None] = installed,
     requirements_of: Callable[[str], Sequence[str] | None] = requires,
-) -> Finding:
+) -> CheckResult:
     """Check that torch and torchvision match."""
     torch, vision = version_of("torch"), version_of("torchvision")
     if torch is None:
-        return warning("torch", 'not installed, so this machine can serve but not train: pip install "gemps[worker]"')
+        return warning("torch", f"not installed, so this machine cannot train: {how_to_install('worker')}")
     if vision is None:
-        return warning("torch", f'{torch}, without torchvision: tasks need it: pip install "gemps[worker]"')
+        return warning("torch", f"{torch}, without torchvision: tasks need it: {how_to_install('worker')}")
     fix = "install both from one place at once: pip install --upgrade torch torchvision"
     for requirement in requirements_of("torchvision") or ():
         name, wanted, _ = _parts(requirement)
@@ -67,12 +69,12 @@ def check_torch_pair(
     return ok("torch", f"torch {torch} and torchvision {vision} match")
 
 
-def _judge(requirement: str, version_of: Callable[[str], str | None]) -> Finding | None:
+def _check_requirement(requirement: str, version_of: Callable[[str], str | None]) -> CheckResult | None:
     name, wanted, marker = _parts(requirement)
     found = version_of(name)
     if found is None:
         # Marked requirements are optional.
-        return None if marker else problem("packages", f"{name} is not installed: pip install --upgrade gemps")
+        return None if marker else problem("packages", f"{name} is not installed: {_REPAIR}")
     if _meets(found, wanted):
         return None
     return problem("packages", f'{name} {found} is not {wanted}: pip install --upgrade "{name}{wanted}"')

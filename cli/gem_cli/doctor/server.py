@@ -11,7 +11,7 @@ from typing import Any
 from gem_worker.client.settings import ClientSettings
 
 from gem_cli import status_view
-from gem_cli.doctor.finding import Finding, ok, problem, warning
+from gem_cli.doctor.check_result import CheckResult, ok, problem, warning
 
 _PATIENCE_SECONDS = 10.0
 _MIB = 1 << 20
@@ -27,23 +27,23 @@ class Visit:
         self._expected = expected
         self.status: dict[str, Any] | None = None
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckResult]:
         """Query the status and judge it."""
-        from gem_worker.client import AddressError, ClientError, CredentialsError, Observer, ServerRefused
+        from gem_worker.client import AddressError, ClientError, CredentialsError, Observer, ServerRefusedError
 
         try:
             with Observer(self._address, settings=self._settings, on_event=lambda _: None) as observer:
                 self.status = observer.get_status()
         except (AddressError, CredentialsError) as error:
             yield problem("server", str(error))
-        except ServerRefused as refusal:
+        except ServerRefusedError as refusal:
             yield self._refused(refusal.reason, str(refusal))
         except ClientError as error:
             yield self._not_reached(str(error))
         else:
-            yield from self._told(self.status)
+            yield from self._check_status(self.status)
 
-    def _refused(self, reason: str, text: str) -> Finding:
+    def _refused(self, reason: str, text: str) -> CheckResult:
         if reason == "ROLE":
             return warning(
                 "server",
@@ -64,7 +64,7 @@ class Visit:
             )
         return problem("server", f"{self._address}: {text}")
 
-    def _not_reached(self, text: str) -> Finding:
+    def _not_reached(self, text: str) -> CheckResult:
         if "(STARTING:" in text:
             return warning("server", f"{self._address} is starting: it reads its checkpoint or compiles; wait for it")
         if not self._settings.tls_ca and speaks_tls(self._address):
@@ -81,7 +81,7 @@ class Visit:
             )
         return problem("server", text)
 
-    def _told(self, status: dict[str, Any]) -> Iterator[Finding]:
+    def _check_status(self, status: dict[str, Any]) -> Iterator[CheckResult]:
         state = status_view.state(status)
         text = f"{self._address} answers: {state.lower()}, version {status_view.clock(status)}"
         if state == "FINISHED":
@@ -94,13 +94,13 @@ class Visit:
         yield _room(status.get("memory", {}), status)
         yield self._protection()
 
-    def _version(self, theirs: str) -> Finding:
+    def _version(self, theirs: str) -> CheckResult:
         own = version("gemps")
         if theirs == own:
             return ok("version", f"gemps {own} on both sides")
         return warning("version", f"the server is gemps {theirs}, this is {own}: install the same on both sides")
 
-    def _protection(self) -> Finding:
+    def _protection(self) -> CheckResult:
         if self._settings.tls_ca:
             return ok("tls", "the server's certificate is good, and is one of the given authority's")
         if is_this_machine(self._address):
@@ -108,7 +108,7 @@ class Visit:
         return warning("tls", "none: whoever is on the path reads and changes what travels (gemps certs)")
 
 
-def _room(memory: dict[str, Any], status: dict[str, Any]) -> Finding:
+def _room(memory: dict[str, Any], status: dict[str, Any]) -> CheckResult:
     limit, reserved, worker = (int(memory.get(f"{name}_bytes", 0)) for name in ("limit", "reserved", "worker"))
     told = f"{reserved // _MIB:,} of {limit // _MIB:,} MiB promised"
     if not status.get("parameter_count"):
@@ -122,7 +122,7 @@ def _room(memory: dict[str, Any], status: dict[str, Any]) -> Finding:
     return ok("room", f"{told}; a further worker takes {worker / _MIB:,.1f} MiB")
 
 
-def check_shared_memory(path: Path | None) -> Finding:
+def check_shared_memory(path: Path | None) -> CheckResult:
     """Connect to the shared memory socket."""
     if path is None:
         return ok("shared memory", "no GEMPS_SHARED_MEMORY_SOCKET here; a worker's first line says how it exchanges")

@@ -8,6 +8,7 @@ from gem_cli.errors import USAGE, CommandError
 from gem_cli.sinks.interface import RunInfo, Sink
 from gem_cli.sinks.scalars import evaluation, scalars
 from gem_cli.status_view import Status, clock
+from gem_core.extras import PACKAGES, how_to_install
 
 ENTRY_POINTS = "gemps.sinks"
 NONE = "none"
@@ -46,9 +47,9 @@ class Sinks:
         for name in names:
             try:
                 self._sinks[name] = known[name].load()(run)
-            except ImportError as error:
-                fix = f'pip install "gemps[{name}]"' if name in ("tensorboard", "wandb", "mlflow") else "install it"
-                tell("sink_missing", f"--sinks {name}: {error.name} is not installed; {fix}, or --sinks {NONE}")
+            except ModuleNotFoundError as error:
+                fix = how_to_install(name) if error.name in PACKAGES.get(name, ()) else "install it"
+                tell("sink_missing", f"--sinks {name}: {error.name} is not installed: {fix}, or --sinks {NONE}")
             except Exception as error:
                 tell("sink_failed", f"--sinks {name} cannot begin: {error}")
 

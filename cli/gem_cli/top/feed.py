@@ -55,7 +55,7 @@ class Feed:
         self._wake = wake
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="top", daemon=True)
+        self._thread = threading.Thread(target=self._read_reports, name="top", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -66,7 +66,7 @@ class Feed:
         self._observer.close()  # aborts its call
         self._thread.join(timeout=5)
 
-    def take(self) -> list[News]:
+    def get_all(self) -> list[News]:
         """Return new items."""
         found = []
         while True:
@@ -75,7 +75,7 @@ class Feed:
             except queue.Empty:
                 return found
 
-    def _follow(self) -> None:
+    def _read_reports(self) -> None:
         from gem_worker.client import ClientError
 
         while not self._closed.is_set():

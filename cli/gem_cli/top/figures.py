@@ -21,7 +21,7 @@ def compact(value: Any) -> str:
     return f"{math.copysign(size, value):.3g}{_LARGE[suffix]}"
 
 
-def two_places(value: Any) -> str:
+def two_decimals(value: Any) -> str:
     """Return `0.75` or `-`."""
     return "-" if value is None else f"{float(value):.2f}" if float(value) < 100 else compact(value)
 

@@ -11,7 +11,7 @@ from gem_cli.top import worker_table
 from gem_cli.top.charts import bars, progress_bar
 from gem_cli.top.curves import RATE
 from gem_cli.top.explained import EXPLAINED
-from gem_cli.top.figures import compact, count, duration, two_places
+from gem_cli.top.figures import compact, count, duration, two_decimals
 from gem_cli.top.glyphs import Glyphs
 from gem_cli.top.progress import progress
 from gem_cli.top.text import fit
@@ -106,8 +106,8 @@ def _charts(view: View, shown: int, rows: int, width: int, glyphs: Glyphs) -> li
     now = {
         "loss": compact(values["loss"]),
         RATE: compact(status.get("commits_per_second")),
-        "staleness_mean": two_places(values["staleness"]),
-        "mean_pi": two_places(values["mean_pi"]),
+        "staleness_mean": two_decimals(values["staleness"]),
+        "mean_pi": two_decimals(values["mean_pi"]),
         "blocked_fraction": percent(values["blocked"]),
         "clamped_fraction": percent(values["clamped"]),
     }

@@ -46,7 +46,7 @@ class Terminal:
 
     def __enter__(self) -> Self:
         try:
-            self._take()
+            self._enter()
             for number, handler in (
                 (signal.SIGWINCH, self._resized),
                 (signal.SIGTERM, self._terminated),
@@ -54,14 +54,14 @@ class Terminal:
             ):
                 self._handlers[number] = signal.signal(number, handler)
         except BaseException:
-            self._give_back()
+            self._leave()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # protects the cleanup
         try:
-            self._give_back()
+            self._leave()
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             with self._closing:
@@ -110,13 +110,13 @@ class Terminal:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"\0")
 
-    def _take(self) -> None:
+    def _enter(self) -> None:
         self._modes = termios.tcgetattr(self._source)
         tty.setcbreak(self._source)
         self._write(_ENTER)
         self._shown = b""
 
-    def _give_back(self) -> None:
+    def _leave(self) -> None:
         with contextlib.suppress(OSError):
             self._write(_LEAVE)
         if self._modes:
@@ -135,7 +135,7 @@ class Terminal:
         raise SystemExit(_TERMINATED)
 
     def _stopped(self, _: int, __: FrameType | None) -> None:
-        self._give_back()
+        self._leave()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._take()
+        self._enter()
         self._poke()

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, percent, printable, state
-from gem_cli.top.figures import ago, compact, count, two_places
+from gem_cli.top.figures import ago, compact, count, two_decimals
 from gem_cli.top.text import fit
 
 _MIB = 1 << 20
@@ -30,7 +30,7 @@ def _milliseconds(field: str) -> Callable[[Status], str]:
 
 
 def _mebibytes(field: str) -> Callable[[Status], str]:
-    return lambda worker: two_places(worker.get(field, 0) / _MIB)
+    return lambda worker: two_decimals(worker.get(field, 0) / _MIB)
 
 
 def _recent(worker: Status, field: str) -> Any:
@@ -55,8 +55,8 @@ COLUMNS = (
     Column("commits", 9, lambda worker: count(worker.get("commits", 0), 9), rank=1),
     Column("commits/s", 9, lambda worker: compact(worker.get("commits_per_second"))),
     Column("loss", 7, lambda worker: compact(worker.get("loss"))),
-    Column("stale", 5, lambda worker: two_places(worker.get("staleness_mean") if worker.get("commits") else None)),
-    Column("pi", 5, lambda worker: two_places(_recent(worker, "mean_pi"))),
+    Column("stale", 5, lambda worker: two_decimals(worker.get("staleness_mean") if worker.get("commits") else None)),
+    Column("pi", 5, lambda worker: two_decimals(_recent(worker, "mean_pi"))),
     Column("blocked", 7, lambda worker: percent(_recent(worker, "blocked_fraction"))),
     Column("clamped", 7, lambda worker: percent(_recent(worker, "clamped_fraction")), rank=3),
     Column("p50 ms", 7, _milliseconds("wait_p50_seconds"), rank=6),

@@ -58,7 +58,7 @@ class Child:
         """Whether it runs."""
         return self.exit_code is None
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Signal the process group, if running."""
         if not self.running:
             return
@@ -89,11 +89,11 @@ def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] =
     return left
 
 
-def end(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -> None:
+def terminate(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -> None:
     """Apply (signal, seconds) steps to running ones."""
     for number, seconds in steps:
         for child in children:
-            child.send(number)
+            child.send_signal(number)
         children = wait(children, seconds)
 
 

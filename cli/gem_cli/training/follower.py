@@ -37,17 +37,17 @@ class Follower:
         self._history_due = time.monotonic() + HISTORY_INTERVAL
         self.may_leave = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
+        self._thread = threading.Thread(target=self._read_reports, name="status", daemon=True)
         self._thread.start()
 
-    def take(self, timeout: float) -> Status | None:
+    def get(self, timeout: float) -> Status | None:
         """Return the next report; None: timeout."""
         try:
             return self._reports.get(timeout=timeout)
         except queue.Empty:
             return None
 
-    def take_history(self) -> History | None:
+    def newest_history(self) -> History | None:
         """Return the newest unread history."""
         newest = None
         while not self._histories.empty():
@@ -69,7 +69,7 @@ class Follower:
         self._thread.join(timeout=5)
         self._observer.close()
 
-    def _follow(self) -> None:
+    def _read_reports(self) -> None:
         while not self._closed.is_set():
             try:
                 for status in self._observer.watch_status(self._interval, stay=True):

@@ -10,7 +10,7 @@ Metrics = Sequence[Mapping[str, Any]]
 
 
 def draw(metrics: Metrics, title: str, path: Path) -> None:
-    """Write the plot. Raises ImportError without matplotlib."""
+    """Write the plot. Raises ModuleNotFoundError without matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gem_cli import status_view
-from gem_cli.training import plot, report, surroundings
+from gem_cli.training import plot, report, system_info
 from gem_cli.training.children import gemps
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
-from gem_cli.training.training import Outcome
+from gem_cli.training.training_run import Outcome
+from gem_core.extras import PACKAGES, explain_missing
 
 
 def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
@@ -28,7 +29,7 @@ def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str,
     return result
 
 
-def tell_best(folder: RunFolder, target: float | None, reporter: Reporter) -> dict[str, Any]:
+def report_best(folder: RunFolder, target: float | None, reporter: Reporter) -> dict[str, Any]:
     """Report the best evaluation; return summary fields."""
     facts = folder.best / "best.json"
     if not facts.exists():
@@ -48,15 +49,17 @@ def tell_best(folder: RunFolder, target: float | None, reporter: Reporter) -> di
     return {"best_accuracy": best["accuracy"], "best_version": version, "reached_stop_at_accuracy": reached}
 
 
-def draw_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
+def write_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
     """Write plot.png, if possible."""
     metrics = [line for line in folder.read_metrics() if line.get("commits")]
     if not metrics:
         return
     try:
         plot.draw(metrics, title, folder.plot)
-    except ImportError as error:
-        reporter.event("no_plot", f'no plot.png: {error.name} is not installed; pip install "gemps[worker]"')
+    except ModuleNotFoundError as error:
+        if error.name not in PACKAGES["plot"]:
+            raise
+        reporter.event("no_plot", explain_missing(error.name, "plot", "plot.png"))
 
 
 def write_report(folder: RunFolder) -> bool:
@@ -95,7 +98,7 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
         "parameters": status.get("parameter_count"),
         "seed": settings["server"]["seed"],
         "settings": settings,
-        "versions": surroundings.versions(),
-        "git_commit": surroundings.git_commit(),
-        "hardware": surroundings.hardware(),
+        "versions": system_info.versions(),
+        "git_commit": system_info.git_commit(),
+        "hardware": system_info.hardware(),
     }

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gem_worker import ParameterServer
 from gem_worker.settings import WireName
+from gemps import ParameterServer
 from torch import nn
 
 # What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
@@ -69,7 +69,7 @@ def main() -> int:
     model = build(task["layout"])
     trained = [one for one in model.parameters() if one.requires_grad]
     with ParameterServer(model=model, delta_wire=offers[0][0], parameter_wire=offers[1][0]) as ps:
-        while True:  # until the run is finished: then step() raises RunFinished, which the with block absorbs
+        while True:  # until the run is finished: then step() raises RunFinishedError, which the with block absorbs
             for one in trained:
                 one.grad = one.detach().clone()  # of 1/2 * sum(theta^2)
             ps.step()

@@ -28,6 +28,13 @@ class WorkerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORKER_CONDITION_SLOW: _ClassVar[WorkerCondition]
     WORKER_CONDITION_MUTED: _ClassVar[WorkerCondition]
     WORKER_CONDITION_GONE: _ClassVar[WorkerCondition]
+
+class TransportKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRANSPORT_KIND_UNSPECIFIED: _ClassVar[TransportKind]
+    TRANSPORT_KIND_GRPC: _ClassVar[TransportKind]
+    TRANSPORT_KIND_LANE: _ClassVar[TransportKind]
+    TRANSPORT_KIND_SHARED_MEMORY: _ClassVar[TransportKind]
 WORKER_STATE_UNSPECIFIED: WorkerState
 WORKER_STATE_JOINED: WorkerState
 WORKER_STATE_TRAINING: WorkerState
@@ -41,6 +48,10 @@ WORKER_CONDITION_SILENT: WorkerCondition
 WORKER_CONDITION_SLOW: WorkerCondition
 WORKER_CONDITION_MUTED: WorkerCondition
 WORKER_CONDITION_GONE: WorkerCondition
+TRANSPORT_KIND_UNSPECIFIED: TransportKind
+TRANSPORT_KIND_GRPC: TransportKind
+TRANSPORT_KIND_LANE: TransportKind
+TRANSPORT_KIND_SHARED_MEMORY: TransportKind
 
 class Histogram(_message.Message):
     __slots__ = ("bounds", "counts", "sum")
@@ -53,7 +64,7 @@ class Histogram(_message.Message):
     def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "overlap", "shares_memory", "condition", "recent_mean_pi", "recent_blocked_fraction", "recent_clamped_fraction", "staleness", "wait", "wait_p50_seconds", "wait_p99_seconds", "staleness_p99")
+    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "overlap", "shares_memory", "condition", "recent_mean_pi", "recent_blocked_fraction", "recent_clamped_fraction", "staleness", "wait", "wait_p50_seconds", "wait_p99_seconds", "staleness_p99", "transport")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +99,7 @@ class WorkerStatus(_message.Message):
     WAIT_P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAIT_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     name: str
     host_id: str
     rank: int
@@ -122,7 +134,8 @@ class WorkerStatus(_message.Message):
     wait_p50_seconds: float
     wait_p99_seconds: float
     staleness_p99: float
-    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., overlap: bool = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ...) -> None: ...
+    transport: TransportKind
+    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., overlap: bool = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ..., transport: _Optional[_Union[TransportKind, str]] = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "run_seconds")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gem_reproduction.errors import ReproductionError
 from gem_reproduction.figures.better_default import BetterDefault
+from gem_reproduction.figures.equal_samples import EqualSamples
 from gem_reproduction.figures.exchanges import Exchanges
 from gem_reproduction.figures.figure_1 import Figure1a, Figure1b, Figure1c, Figure1d
 from gem_reproduction.figures.figure_2 import Figure2
@@ -27,7 +28,7 @@ ALL = "all"
 BEYOND = "beyond"
 
 _BEYOND: dict[str, Figure] = {
-    figure.name: figure for figure in (Rules(), Sweeps(), WireTypes(), Heterogeneity(), BetterDefault())
+    figure.name: figure for figure in (Rules(), Sweeps(), WireTypes(), Heterogeneity(), BetterDefault(), EqualSamples())
 }
 
 _FIGURES: dict[str, Figure] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import ARRIVALS, failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict, geometric_mean
 from gem_reproduction.runs import Run, Scope
@@ -82,7 +82,7 @@ class BetterDefault(Figure):
         """Declare the runs; single workers use round-robin."""
         short = shorter(scope)
         return {
-            _named(model, arrival, tried, n): short.simulations(
+            _trial_name(model, arrival, tried, n): short.simulations(
                 workers=n,
                 model=model,
                 candidate=one.candidate,
@@ -102,15 +102,17 @@ class BetterDefault(Figure):
         workers = sorted({int(name.split(" | ")[3]) for name in found})
         ratios = {
             tried: {
-                f"{model}, {arrival}, n = {n}": found[_named(model, arrival, tried, n)].test_loss
-                / found[_named(model, arrival, _DEFAULT, n)].test_loss
+                f"{model}, {arrival}, n = {n}": found[_trial_name(model, arrival, tried, n)].test_loss
+                / found[_trial_name(model, arrival, _DEFAULT, n)].test_loss
                 for model, arrival in places
                 for n in workers
             }
             for tried in _TRIED
         }
         failures = {
-            tried: sum(failed(found[_named(model, arrival, tried, n)]) for model, arrival in places for n in workers)
+            tried: sum(
+                failed(found[_trial_name(model, arrival, tried, n)]) for model, arrival in places for n in workers
+            )
             for tried in _TRIED
         }
         over_all = {tried: geometric_mean(list(of.values())) for tried, of in ratios.items()}
@@ -134,7 +136,7 @@ class BetterDefault(Figure):
             )
         )
         for model, arrival in places:
-            groups = {tried: {n: found[_named(model, arrival, tried, n)] for n in workers} for tried in _TRIED}
+            groups = {tried: {n: found[_trial_name(model, arrival, tried, n)] for n in workers} for tried in _TRIED}
             lowest = {n: min(groups[tried][n].test_loss for tried in _TRIED) for n in workers}
             verdicts.append(
                 Verdict(
@@ -158,9 +160,11 @@ class BetterDefault(Figure):
         plots = canvas.subplots(1, len(_ARRIVALS), sharey=True)
         for axes, arrival in zip(plots, _ARRIVALS, strict=True):
             for tried, one in _TRIED.items():
-                values = [[run.test_loss for run in found[_named(model, arrival, tried, n)].outcomes] for n in workers]
-                drawing.bars_over_seeds(axes, workers, values, tried, one.colour)
-            drawing.axes_of(axes, "workers", "", x_scale="log", y_scale="log")
+                values = [
+                    [run.test_loss for run in found[_trial_name(model, arrival, tried, n)].outcomes] for n in workers
+                ]
+                pictures.bars_over_seeds(axes, workers, values, tried, one.colour)
+            pictures.axes_of(axes, "workers", "", x_scale="log", y_scale="log")
             axes.set_title(f"{model}, {arrival}", fontsize=9)
             axes.set_xticks(workers, [str(n) for n in workers])
             axes.minorticks_off()
@@ -173,5 +177,5 @@ def _models(scope: Scope) -> tuple[str, ...]:
     return _QUICK_MODELS if scope.quick else _MODELS
 
 
-def _named(model: str, arrival: str, tried: str, workers: int) -> str:
+def _trial_name(model: str, arrival: str, tried: str, workers: int) -> str:
     return f"{model} | {arrival} | {tried} | {workers}"

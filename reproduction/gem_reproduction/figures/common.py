@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.interface import Group, Verdict
 from gem_reproduction.runs import Run, Scope
 
@@ -17,7 +17,7 @@ WORKERS = (5, 10, 20, 30)
 
 def named(what: str, workers: int) -> str:
     """Return a run's name in `Figure.runs`."""
-    return f"{drawing.NAMES.get(what, what)}, {workers} worker{'' if workers == 1 else 's'}"
+    return f"{pictures.NAMES.get(what, what)}, {workers} worker{'' if workers == 1 else 's'}"
 
 
 def over_workers(
@@ -62,8 +62,8 @@ def draw_losses(axes: Axes, found: Mapping[str, Group], curves: Mapping[str, tup
     """Plot minibatch loss; `curves`: label and colour by name."""
     for name, (label, colour) in curves.items():
         outcomes = found[name].outcomes
-        drawing.over_seeds(
+        pictures.over_seeds(
             axes, [one.curves.step for one in outcomes], [one.curves.loss for one in outcomes], label, colour
         )
-    drawing.axes_of(axes, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
-    drawing.legend(axes)
+    pictures.axes_of(axes, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
+    pictures.legend(axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import losses
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -43,7 +43,7 @@ class Exchanges(Figure):
         """Declare the runs."""
         times: dict[str, Any] = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
         return {
-            _named(exchange, n): scope.beside().simulations(workers=n, exchange=exchange, **times)
+            _exchange_name(exchange, n): scope.beside().simulations(workers=n, exchange=exchange, **times)
             for exchange in _EXCHANGES
             for n in (_QUICK_WORKERS if scope.quick else _WORKERS)
         }
@@ -68,17 +68,17 @@ class Exchanges(Figure):
         left, right = canvas.subplots(1, 2)
         workers = sorted({int(name.split()[1]) for name in found})
         for exchange, colour in _EXCHANGES.items():
-            outcomes = found[_named(exchange, workers[-1])].outcomes
+            outcomes = found[_exchange_name(exchange, workers[-1])].outcomes
             steps, values = [one.curves.step for one in outcomes], [one.curves.loss for one in outcomes]
-            drawing.over_seeds(left, steps, values, f"{exchange}, {workers[-1]} workers", colour)
-            final = [[one.loss for one in found[_named(exchange, n)].outcomes] for n in workers]
-            drawing.bars_over_seeds(right, workers, final, exchange, colour)
-        drawing.axes_of(left, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
-        drawing.axes_of(right, "workers", "final training loss, L", y_scale="log")
-        drawing.legend(left)
+            pictures.over_seeds(left, steps, values, f"{exchange}, {workers[-1]} workers", colour)
+            final = [[one.loss for one in found[_exchange_name(exchange, n)].outcomes] for n in workers]
+            pictures.bars_over_seeds(right, workers, final, exchange, colour)
+        pictures.axes_of(left, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
+        pictures.axes_of(right, "workers", "final training loss, L", y_scale="log")
+        pictures.legend(left)
 
 
-def _named(exchange: str, workers: int) -> str:
+def _exchange_name(exchange: str, workers: int) -> str:
     return f"{exchange}, {workers} workers"
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import WORKERS, draw_losses, losses, named, never_diverges, over_workers
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -34,7 +34,7 @@ class _LossOfOneRule(Figure):
         every = [value for n in WORKERS for one in found[named("gem", n)].outcomes for value in one.curves.loss]
         finite = [value for value in every if math.isfinite(value)]
         axes.set_ylim(0.8 * min(finite), 2 * finite[0])
-        colours = dict(zip(WORKERS, drawing.SHADES, strict=False))
+        colours = dict(zip(WORKERS, pictures.SHADES, strict=False))
         draw_losses(axes, found, {named(self.rule, n): (f"{n} workers", colours[n]) for n in WORKERS})
 
 
@@ -164,7 +164,7 @@ class Figure1d(Figure):
         axes = canvas.add_subplot()
         for rule in self._rules:
             values = [[one.loss for one in found[named(rule, n)].outcomes] for n in WORKERS]
-            drawing.bars_over_seeds(axes, WORKERS, values, drawing.NAMES[rule], drawing.RULES[rule])
-        drawing.axes_of(axes, "workers", "final training loss, L", y_scale="log")
+            pictures.bars_over_seeds(axes, WORKERS, values, pictures.NAMES[rule], pictures.RULES[rule])
+        pictures.axes_of(axes, "workers", "final training loss, L", y_scale="log")
         axes.set_xticks(WORKERS)
-        drawing.legend(axes)
+        pictures.legend(axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -57,11 +57,11 @@ class Figure2(Figure):
         """Plot loss and accuracy."""
         left, right = canvas.subplots(1, 2)
         outcomes = found[named("gem", _WORKERS)].outcomes
-        colour = drawing.RULES["gem"]
+        colour = pictures.RULES["gem"]
         steps = [one.curves.step for one in outcomes]
-        drawing.over_seeds(left, steps, [one.curves.loss for one in outcomes], "100 workers", colour)
-        drawing.axes_of(left, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
+        pictures.over_seeds(left, steps, [one.curves.loss for one in outcomes], "100 workers", colour)
+        pictures.axes_of(left, "worker steps", "training loss (minibatches)", x_scale="log", y_scale="log")
         places = [[at.commits / _WORKERS for at in one.evaluations] for one in outcomes]
         accuracies = [[at.accuracy for at in one.evaluations] for one in outcomes]
-        drawing.over_seeds(right, places, accuracies, "100 workers", colour)
-        drawing.axes_of(right, "worker steps", "accuracy on held-out samples")
+        pictures.over_seeds(right, places, accuracies, "100 workers", colour)
+        pictures.axes_of(right, "worker steps", "accuracy on held-out samples")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import WORKERS, medians_of_pi, named, over_workers
 from gem_reproduction.figures.interface import MEDIAN, Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -56,14 +56,14 @@ class Figure3(Figure):
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         """Draw three plots."""
         median, mean, blocked = canvas.subplots(1, 3)
-        for n, colour in zip(WORKERS, drawing.SHADES, strict=False):
+        for n, colour in zip(WORKERS, pictures.SHADES, strict=False):
             outcomes = found[named("gem", n)].outcomes
             label = f"{n} workers"
-            drawing.over_seeds(median, *medians_of_pi(found[named("gem", n)], n), label, colour)
+            pictures.over_seeds(median, *medians_of_pi(found[named("gem", n)], n), label, colour)
             steps = [one.curves.step for one in outcomes]
-            drawing.over_seeds(mean, steps, [one.curves.mean_pi for one in outcomes], label, colour)
-            drawing.over_seeds(blocked, steps, [one.curves.blocked_fraction for one in outcomes], label, colour)
-        drawing.axes_of(median, "worker steps", "median of pi")
-        drawing.axes_of(mean, "worker steps", "mean of pi")
-        drawing.axes_of(blocked, "worker steps", "blocked fraction (pi = 0)")
-        drawing.legend(mean)
+            pictures.over_seeds(mean, steps, [one.curves.mean_pi for one in outcomes], label, colour)
+            pictures.over_seeds(blocked, steps, [one.curves.blocked_fraction for one in outcomes], label, colour)
+        pictures.axes_of(median, "worker steps", "median of pi")
+        pictures.axes_of(mean, "worker steps", "mean of pi")
+        pictures.axes_of(blocked, "worker steps", "blocked fraction (pi = 0)")
+        pictures.legend(mean)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.outcomes import Outcome
@@ -73,21 +73,21 @@ class Figure4(Figure):
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         """Plot loss, and time to a loss."""
         left, right = canvas.subplots(1, 2)
-        for n, colour in zip(_WORKERS, drawing.SHADES, strict=True):
+        for n, colour in zip(_WORKERS, pictures.SHADES, strict=True):
             outcomes = found[named("gem", n)].outcomes
             places = [[at.at for at in one.evaluations] for one in outcomes]
             values = [[at.training_loss for at in one.evaluations] for one in outcomes]
-            drawing.over_seeds(left, places, values, f"{n} worker{'' if n == 1 else 's'}", colour)
+            pictures.over_seeds(left, places, values, f"{n} worker{'' if n == 1 else 's'}", colour)
         left.axhline(_LOSS, color="#888888", linewidth=0.8, linestyle=":")
-        drawing.axes_of(left, "virtual time", "training loss", x_scale="log", y_scale="log")
-        drawing.legend(left)
+        pictures.axes_of(left, "virtual time", "training loss", x_scale="log", y_scale="log")
+        pictures.legend(left)
         times = [[one_time_to(one, _LOSS) for one in found[named("gem", n)].outcomes] for n in _WORKERS]
-        drawing.bars_over_seeds(right, _WORKERS, times, f"time to {_LOSS}", drawing.RULES["gem"])
+        pictures.bars_over_seeds(right, _WORKERS, times, f"time to {_LOSS}", pictures.RULES["gem"])
         first = time_to(found[named("gem", 1)], _LOSS)
         if math.isfinite(first):
             right.plot(_WORKERS, [first / n for n in _WORKERS], color="#888888", linestyle=":", label="1/n")
-        drawing.axes_of(right, "workers", f"virtual time to {_LOSS}", x_scale="log", y_scale="log")
-        drawing.legend(right)
+        pictures.axes_of(right, "workers", f"virtual time to {_LOSS}", x_scale="log", y_scale="log")
+        pictures.legend(right)
 
 
 def time_to(group: Group, loss: float) -> float:

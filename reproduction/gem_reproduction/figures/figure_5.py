@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -76,17 +76,17 @@ class Figure5(Figure):
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         """Plot both losses."""
         training, validation = canvas.subplots(1, 2)
-        looks = {named("gem", _WORKERS): ("GEM, 10 workers", drawing.RULES["gem"]), _SGD: (_SGD, drawing.SGD)}
+        looks = {named("gem", _WORKERS): ("GEM, 10 workers", pictures.RULES["gem"]), _SGD: (_SGD, pictures.SGD)}
         for name, (label, colour) in looks.items():
             outcomes = found[name].outcomes
             epochs = [[float(at + 1) for at in range(len(one.evaluations))] for one in outcomes]
             losses = [[at.training_loss for at in one.evaluations] for one in outcomes]
-            drawing.over_seeds(training, epochs, losses, label, colour)
+            pictures.over_seeds(training, epochs, losses, label, colour)
             losses = [[at.test_loss for at in one.evaluations] for one in outcomes]
-            drawing.over_seeds(validation, epochs, losses, label, colour)
-        drawing.axes_of(training, "epochs", "training loss", y_scale="log")
-        drawing.axes_of(validation, "epochs", "validation loss", y_scale="log")
-        drawing.legend(training)
+            pictures.over_seeds(validation, epochs, losses, label, colour)
+        pictures.axes_of(training, "epochs", "training loss", y_scale="log")
+        pictures.axes_of(validation, "epochs", "validation loss", y_scale="log")
+        pictures.legend(training)
 
 
 @cache

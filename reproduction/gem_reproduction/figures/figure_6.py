@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import draw_losses, losses, named, over_workers
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -56,7 +56,7 @@ class Figure6(Figure):
         """Plot each rule."""
         for axes, rule in zip(canvas.subplots(1, 2, sharey=True), ("gem", "downpour"), strict=True):
             curves = {
-                named(rule, n): (f"{drawing.NAMES[rule]}, {n} workers", colour)
-                for n, colour in zip(_WORKERS, drawing.SHADES[1:], strict=False)
+                named(rule, n): (f"{pictures.NAMES[rule]}, {n} workers", colour)
+                for n, colour in zip(_WORKERS, pictures.SHADES[1:], strict=False)
             }
-            draw_losses(axes, found, curves | {_SGD: (_SGD, drawing.SGD)})
+            draw_losses(axes, found, curves | {_SGD: (_SGD, pictures.SGD)})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import draw_losses, losses, named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -77,5 +77,5 @@ class Figure7(Figure):
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         """Plot the loss."""
-        colours = zip(_WORKERS, drawing.SHADES[1::2], strict=False)
+        colours = zip(_WORKERS, pictures.SHADES[1::2], strict=False)
         draw_losses(canvas.add_subplot(), found, {named("gem", n): (f"{n} workers", colour) for n, colour in colours})

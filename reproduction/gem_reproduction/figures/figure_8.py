@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import draw_losses, losses, medians_of_pi
 from gem_reproduction.figures.interface import MEDIAN, Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -39,31 +39,36 @@ class Figure8(Figure):
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Omit the default kappa, to share figure 1a's runs."""
         return {
-            _named(kappa, n): part.simulations(workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)})
+            _kappa_name(kappa, n): part.simulations(
+                workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)}
+            )
             for n, part in ((_WORKERS, scope), (_FEWER, scope.beside()))
             for kappa in _KAPPAS
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """Judge loss and pi by kappa."""
-        groups = {kappa: found[_named(kappa)] for kappa in _KAPPAS}
+        groups = {kappa: found[_kappa_name(kappa)] for kappa in _KAPPAS}
         pi = {kappa: group.mean("mean_pi") for kappa, group in groups.items()}
         loss = {kappa: group.loss for kappa, group in groups.items()}
-        fewer = {kappa: found[_named(kappa, _FEWER)].loss for kappa in _KAPPAS}
-        numbers = losses(found, [_named(kappa) for kappa in _KAPPAS])
+        fewer = {kappa: found[_kappa_name(kappa, _FEWER)].loss for kappa in _KAPPAS}
+        numbers = losses(found, [_kappa_name(kappa) for kappa in _KAPPAS])
         suffers = "L with kappa 4 is above the lower of those with kappa 2 and 3"
         return [
             Verdict("L with kappa 2 is below that with kappa 1", loss[2] < loss[1], numbers),
             Verdict(
                 "the mean of pi rises with kappa",
                 all(after > before for before, after in pairwise(pi.values())),
-                {_named(kappa): {"mean of pi": pi[kappa], MEDIAN: group.median_pi} for kappa, group in groups.items()},
+                {
+                    _kappa_name(kappa): {"mean of pi": pi[kappa], MEDIAN: group.median_pi}
+                    for kappa, group in groups.items()
+                },
             ),
             Verdict(suffers, loss[4] > min(loss[2], loss[3]), numbers),
             Verdict(
                 f"with {_FEWER} workers, too: {suffers}",
                 fewer[4] > min(fewer[2], fewer[3]),
-                losses(found, [_named(kappa, _FEWER) for kappa in _KAPPAS]),
+                losses(found, [_kappa_name(kappa, _FEWER) for kappa in _KAPPAS]),
                 must_hold=False,
             ),
         ]
@@ -71,17 +76,17 @@ class Figure8(Figure):
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         """Plot loss and pi."""
         left, right = canvas.subplots(1, 2)
-        colours = dict(zip(_KAPPAS, drawing.SHADES, strict=False))
-        draw_losses(left, found, {_named(kappa): (f"kappa {kappa}", colour) for kappa, colour in colours.items()})
+        colours = dict(zip(_KAPPAS, pictures.SHADES, strict=False))
+        draw_losses(left, found, {_kappa_name(kappa): (f"kappa {kappa}", colour) for kappa, colour in colours.items()})
         for kappa, colour in colours.items():
-            outcomes = found[_named(kappa)].outcomes
+            outcomes = found[_kappa_name(kappa)].outcomes
             steps = [one.curves.step for one in outcomes]
-            drawing.over_seeds(right, steps, [one.curves.mean_pi for one in outcomes], f"kappa {kappa}, mean", colour)
-            medians = medians_of_pi(found[_named(kappa)], _WORKERS)
-            drawing.over_seeds(right, *medians, f"kappa {kappa}, median", colour, "--")
-        drawing.axes_of(right, "worker steps", "pi")
-        drawing.legend(right, ncols=2)
+            pictures.over_seeds(right, steps, [one.curves.mean_pi for one in outcomes], f"kappa {kappa}, mean", colour)
+            medians = medians_of_pi(found[_kappa_name(kappa)], _WORKERS)
+            pictures.over_seeds(right, *medians, f"kappa {kappa}, median", colour, "--")
+        pictures.axes_of(right, "worker steps", "pi")
+        pictures.legend(right, ncols=2)
 
 
-def _named(kappa: int, workers: int = _WORKERS) -> str:
+def _kappa_name(kappa: int, workers: int = _WORKERS) -> str:
     return f"kappa {kappa}, {workers} workers"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -57,7 +57,7 @@ class _HeatMap(Figure):
         image = axes.imshow(
             values, aspect="auto", vmin=0, vmax=_DARKEST, cmap="viridis", extent=(0, last, len(values) - 0.5, -0.5)
         )
-        drawing.axes_of(axes, "server updates", "")
+        pictures.axes_of(axes, "server updates", "")
         axes.grid(visible=False)
         axes.set_yticks(range(len(medians.tensors)), medians.tensors)
         canvas.colorbar(image, ax=axes, label=f"median of pi (up to {_DARKEST:g})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _WORKERS = 16
 _RULES: Mapping[str, str] = {
-    "gem": drawing.RULES["gem"], "downpour": drawing.RULES["downpour"], "dana": "#aa3377",
+    "gem": pictures.RULES["gem"], "downpour": pictures.RULES["downpour"], "dana": "#aa3377",
 }  # fmt: skip
 _EVEN = "all alike"
 _CASES = (_EVEN, "half 4 times slower", "half die in the middle", "half join in the middle")
@@ -55,7 +55,7 @@ class Heterogeneity(Figure):
             zip(_CASES, ({}, {"slow": f"{half}x4"}, {"die": middle}, {"join": middle}), strict=True)
         )
         return {
-            _named(rule, case): short.simulations(
+            _case_name(rule, case): short.simulations(
                 rule,
                 workers=_WORKERS,
                 seconds=float(short.steps),
@@ -70,29 +70,29 @@ class Heterogeneity(Figure):
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """Compare GEM with itself and others."""
         table = {
-            rule: {f"L, {case}": found[_named(rule, case)].loss for case in _CASES}
-            | {f"accuracy, {case}": found[_named(rule, case)].accuracy for case in _CASES}
-            | {"failed": float(sum(failed(found[_named(rule, case)]) for case in _CASES))}
+            rule: {f"L, {case}": found[_case_name(rule, case)].loss for case in _CASES}
+            | {f"accuracy, {case}": found[_case_name(rule, case)].accuracy for case in _CASES}
+            | {"failed": float(sum(failed(found[_case_name(rule, case)]) for case in _CASES))}
             for rule in _RULES
         }
-        even = found[_named("gem", _EVEN)].loss
+        even = found[_case_name("gem", _EVEN)].loss
         return [
             Verdict(
                 f"GEM fails nowhere, and its L is at most {_AT_MOST:g} times that of workers that are all alike",
                 not table["gem"]["failed"]
-                and all(found[_named("gem", case)].loss <= _AT_MOST * even for case in _CASES),
+                and all(found[_case_name("gem", case)].loss <= _AT_MOST * even for case in _CASES),
                 table,
                 must_hold=False,
             ),
             Verdict(
                 "in each case GEM's L is at most that of DOWNPOUR and of DANA",
                 all(
-                    found[_named("gem", case)].loss <= found[_named(rule, case)].loss
+                    found[_case_name("gem", case)].loss <= found[_case_name(rule, case)].loss
                     for case in _CASES
                     for rule in _RULES
                 ),
                 {
-                    rule: {f"commits, {case}": found[_named(rule, case)].mean("commits") for case in _CASES}
+                    rule: {f"commits, {case}": found[_case_name(rule, case)].mean("commits") for case in _CASES}
                     for rule in _RULES
                 },
                 must_hold=False,
@@ -103,13 +103,13 @@ class Heterogeneity(Figure):
         """Plot each rule and case."""
         axes = canvas.add_subplot()
         for shift, (rule, colour) in enumerate(_RULES.items()):
-            losses = [[one.loss for one in found[_named(rule, case)].outcomes] for case in _CASES]
+            losses = [[one.loss for one in found[_case_name(rule, case)].outcomes] for case in _CASES]
             places = [place + 0.12 * (shift - 1) for place in range(len(_CASES))]
-            drawing.bars_over_seeds(axes, places, losses, drawing.NAMES.get(rule, rule), colour)
-        drawing.axes_of(axes, "", "final training loss, L", y_scale="log")
+            pictures.bars_over_seeds(axes, places, losses, pictures.NAMES.get(rule, rule), colour)
+        pictures.axes_of(axes, "", "final training loss, L", y_scale="log")
         axes.set_xticks(range(len(_CASES)), _CASES)
-        drawing.legend(axes)
+        pictures.legend(axes)
 
 
-def _named(rule: str, case: str) -> str:
+def _case_name(rule: str, case: str) -> str:
     return f"{rule}, {case}"

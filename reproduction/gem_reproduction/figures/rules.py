@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import ARRIVALS, failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -92,7 +92,7 @@ class Rules(Figure):
         """Declare the runs; single workers use round-robin."""
         short = shorter(scope, parts=_QUICK_PARTS)
         return {
-            _named(eta, arrival, method, n): short.simulations(
+            _method_name(eta, arrival, method, n): short.simulations(
                 one.rule,
                 workers=n,
                 eta=eta,
@@ -113,7 +113,7 @@ class Rules(Figure):
         for eta in etas:
             for arrival in ARRIVALS:
                 table = {method: _row(found, eta, arrival, method, workers) for method in _METHODS}
-                gem = {n: found[_named(eta, arrival, "gem", n)] for n in workers}
+                gem = {n: found[_method_name(eta, arrival, "gem", n)] for n in workers}
                 many = [n for n in workers if n >= 30]
                 verdicts.append(
                     Verdict(
@@ -127,7 +127,7 @@ class Rules(Figure):
                     Verdict(
                         f"{arrival}, eta {eta:g}: with 30 workers and more no other rule's L is below that of GEM",
                         all(
-                            gem[n].loss <= found[_named(eta, arrival, method, n)].loss
+                            gem[n].loss <= found[_method_name(eta, arrival, method, n)].loss
                             for n in many
                             for method in _METHODS
                         ),
@@ -150,10 +150,10 @@ class Rules(Figure):
         plots = canvas.subplots(1, len(ARRIVALS), sharey=True)
         for axes, arrival in zip(plots, ARRIVALS, strict=True):
             for method, one in _METHODS.items():
-                groups = [found[_named(eta, arrival, method, n)] for n in workers]
+                groups = [found[_method_name(eta, arrival, method, n)] for n in workers]
                 values = [[float("inf")] if failed(group) else [run.loss for run in group.outcomes] for group in groups]
-                drawing.bars_over_seeds(axes, workers, values, method, one.colour)
-            drawing.axes_of(axes, "workers", "", x_scale="log", y_scale="log")
+                pictures.bars_over_seeds(axes, workers, values, method, one.colour)
+            pictures.axes_of(axes, "workers", "", x_scale="log", y_scale="log")
             axes.set_title(arrival, fontsize=9)
             axes.set_xticks(workers, [str(n) for n in workers])
             axes.minorticks_off()
@@ -166,7 +166,7 @@ def _etas(scope: Scope) -> Sequence[float]:
     return _QUICK_ETAS if scope.quick else _ETAS
 
 
-def _named(eta: float, arrival: str, method: str, workers: int) -> str:
+def _method_name(eta: float, arrival: str, method: str, workers: int) -> str:
     return f"eta {eta:g} | {arrival} | {method} | {workers}"
 
 
@@ -177,11 +177,11 @@ def _of(found: Mapping[str, Group]) -> tuple[list[float], list[int]]:
 
 
 def _others(found: Mapping[str, Group], eta: float, arrival: str, workers: int) -> list[float]:
-    return [found[_named(eta, arrival, method, workers)].loss for method in _METHODS if method != "gem"]
+    return [found[_method_name(eta, arrival, method, workers)].loss for method in _METHODS if method != "gem"]
 
 
 def _row(found: Mapping[str, Group], eta: float, arrival: str, method: str, workers: Sequence[int]) -> dict[str, float]:
-    groups = {n: found[_named(eta, arrival, method, n)] for n in workers}
+    groups = {n: found[_method_name(eta, arrival, method, n)] for n in workers}
     return (
         {f"L, n = {n}": group.loss for n, group in groups.items()}
         | {f"accuracy, n = {n}": group.accuracy for n, group in groups.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gem_reproduction import drawing
+from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.runs import Run, Scope
@@ -43,7 +43,7 @@ class Sweeps(Figure):
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Omit default values, to share their runs."""
         return {
-            _named(setting, value, n): shorter(scope).simulations(
+            _setting_name(setting, value, n): shorter(scope).simulations(
                 workers=n, rule_settings={} if value == _DEFAULTS[setting] else {setting: value}
             )
             for setting, values in _SWEEPS.items()
@@ -53,8 +53,12 @@ class Sweeps(Figure):
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """Judge both claims."""
-        kappa = {(value, n): found[_named("kappa", value, n)].loss for value in _SWEEPS["kappa"] for n in _WORKERS}
-        pi_max = {(value, n): found[_named("pi_max", value, n)].loss for value in _SWEEPS["pi_max"] for n in _WORKERS}
+        kappa = {
+            (value, n): found[_setting_name("kappa", value, n)].loss for value in _SWEEPS["kappa"] for n in _WORKERS
+        }
+        pi_max = {
+            (value, n): found[_setting_name("pi_max", value, n)].loss for value in _SWEEPS["pi_max"] for n in _WORKERS
+        }
         fewest, most = min(_WORKERS), max(_WORKERS)
         return [
             Verdict(
@@ -76,23 +80,23 @@ class Sweeps(Figure):
         plots = canvas.subplots(1, len(_SWEEPS), sharey=True)
         for axes, (setting, values) in zip(plots, _SWEEPS.items(), strict=True):
             places = list(range(len(values)))
-            for n, colour in zip(_WORKERS, drawing.SHADES[1:], strict=False):
-                losses = [[one.loss for one in found[_named(setting, value, n)].outcomes] for value in values]
-                drawing.bars_over_seeds(axes, places, losses, f"{n} workers", colour)
-            drawing.axes_of(axes, setting, "", y_scale="log")
+            for n, colour in zip(_WORKERS, pictures.SHADES[1:], strict=False):
+                losses = [[one.loss for one in found[_setting_name(setting, value, n)].outcomes] for value in values]
+                pictures.bars_over_seeds(axes, places, losses, f"{n} workers", colour)
+            pictures.axes_of(axes, setting, "", y_scale="log")
             axes.set_xticks(places, [f"{value:g}" for value in values])
         plots[0].set_ylabel("final training loss, L", fontsize=9)
-        drawing.legend(plots[0])
+        pictures.legend(plots[0])
 
 
-def _named(setting: str, value: float, workers: int) -> str:
+def _setting_name(setting: str, value: float, workers: int) -> str:
     return f"{setting} {value:g}, {workers} workers"
 
 
 def _table(found: Mapping[str, Group], setting: str) -> dict[str, dict[str, float]]:
     rows = {}
     for value in _SWEEPS[setting]:
-        groups = {n: found[_named(setting, value, n)] for n in _WORKERS}
+        groups = {n: found[_setting_name(setting, value, n)] for n in _WORKERS}
         rows[f"{setting} {value:g}"] = (
             {f"L, n = {n}": group.loss for n, group in groups.items()}
             | {f"accuracy, n = {n}": group.accuracy for n, group in groups.items()}

@@ -44,7 +44,7 @@ class WireTypes(Figure):
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Declare each pair."""
         return {
-            _named(delta, parameters): shorter(scope).simulations(
+            _wire_name(delta, parameters): shorter(scope).simulations(
                 workers=_WORKERS, delta_wire=delta, parameter_wire=parameters
             )
             for delta in _TYPES
@@ -53,19 +53,22 @@ class WireTypes(Figure):
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
         """Judge deltas alone, then both."""
-        exact = found[_named("float32", "float32")].loss
+        exact = found[_wire_name("float32", "float32")].loss
         table = {
             f"deltas {delta}": {
-                f"L, parameters {parameters}": found[_named(delta, parameters)].loss for parameters in _TYPES
+                f"L, parameters {parameters}": found[_wire_name(delta, parameters)].loss for parameters in _TYPES
             }
-            | {f"accuracy, parameters {parameters}": found[_named(delta, parameters)].accuracy for parameters in _TYPES}
-            | {"failed": float(sum(failed(found[_named(delta, parameters)]) for parameters in _TYPES))}
+            | {
+                f"accuracy, parameters {parameters}": found[_wire_name(delta, parameters)].accuracy
+                for parameters in _TYPES
+            }
+            | {"failed": float(sum(failed(found[_wire_name(delta, parameters)]) for parameters in _TYPES))}
             for delta in _TYPES
         }
         return [
             Verdict(
                 f"with float32 parameters, L of every type of deltas is at most {_DELTAS} times that of float32",
-                all(found[_named(delta, "float32")].loss <= _DELTAS * exact for delta in _TYPES),
+                all(found[_wire_name(delta, "float32")].loss <= _DELTAS * exact for delta in _TYPES),
                 table,
                 must_hold=False,
             ),
@@ -73,13 +76,13 @@ class WireTypes(Figure):
                 f"with parameters in 16 bits, L of every type of deltas is at most {_BOTH} times that of float32 both "
                 "ways",
                 all(
-                    found[_named(delta, parameters)].loss <= _BOTH * exact
+                    found[_wire_name(delta, parameters)].loss <= _BOTH * exact
                     for delta in _TYPES
                     for parameters in ("float16", "bfloat16")
                 ),
                 {
                     f"deltas {delta}": {
-                        f"L / float32's, parameters {parameters}": found[_named(delta, parameters)].loss / exact
+                        f"L / float32's, parameters {parameters}": found[_wire_name(delta, parameters)].loss / exact
                         for parameters in _TYPES
                     }
                     for delta in _TYPES
@@ -91,7 +94,7 @@ class WireTypes(Figure):
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
         """Draw a table of L."""
         axes = canvas.add_subplot()
-        values = np.array([[found[_named(delta, one)].loss for one in _TYPES] for delta in _TYPES])
+        values = np.array([[found[_wire_name(delta, one)].loss for one in _TYPES] for delta in _TYPES])
         image = axes.imshow(values, cmap="Blues")
         for (row, column), value in np.ndenumerate(values):
             colour = "white" if value > np.mean([values.min(), values.max()]) else "black"
@@ -103,5 +106,5 @@ class WireTypes(Figure):
         canvas.colorbar(image, ax=axes, label="final training loss, L")
 
 
-def _named(delta: str, parameters: str) -> str:
+def _wire_name(delta: str, parameters: str) -> str:
     return f"deltas {delta}, parameters {parameters}"

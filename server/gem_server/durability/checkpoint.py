@@ -66,14 +66,14 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def write(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
+def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
     """Write the latest checkpoint; return its directory. Raises OSError."""
     files = files or Files()
     parent = data_dir / "checkpoints"
     if not parent.exists():
         files.make_directory(parent)
         files.sync(data_dir)
-    place = _unused_place(parent, checkpoint.clock)
+    place = _unused_path(parent, checkpoint.clock)
     before = (data_dir / LATEST).resolve()
     unfinished = parent / f".unfinished-{os.getpid()}"
     files.remove(unfinished)
@@ -234,7 +234,7 @@ def _as_type(values: NDArray[np.float32], element_type: ElementType) -> NDArray[
     return values
 
 
-def _unused_place(parent: Path, clock: int) -> Path:
+def _unused_path(parent: Path, clock: int) -> Path:
     """A clock may repeat."""
     number = 0
     while (place := parent / f"{clock:012d}-{number}").exists():

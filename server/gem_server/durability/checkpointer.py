@@ -10,14 +10,15 @@ from typing import Any
 
 from gem_server.durability import checkpoint
 from gem_server.durability.checkpoint import Checkpoint
-from gem_server.durability.files import Files, StorageFailure, is_full, storage_full
+from gem_server.durability.files import Files, StorageError, is_full, storage_full
 from gem_server.durability.log import Log, LogFile, remove_before
 from gem_server.durability.recovery import LOG
-from gem_server.errors import Refusal
-from gem_server.flow.applying import Applier
+from gem_server.errors import RefusedError
+from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import CutRequest
-from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.state.central_variable import CentralVariable
+from gem_server.version import Version
 
 # After a full disk.
 RETRY_SECONDS = 2.0
@@ -38,7 +39,7 @@ class Checkpointer:
         describe: Callable[[], dict[str, Any]],
         clock: Callable[[], float],
         log: Log | None,
-        on_failure: Callable[[StorageFailure], None],
+        on_failure: Callable[[StorageError], None],
     ) -> None:
         self._data_dir = data_dir
         self._files = files
@@ -84,20 +85,20 @@ class Checkpointer:
             if self._central.clock and self._central.version != self.newest_version:
                 try:
                     await self.write()
-                except StorageFailure:
+                except StorageError:
                     return
-                except (OSError, Refusal) as error:
+                except (OSError, RefusedError) as error:
                     logger.warning(
                         "no checkpoint (%s); the one before it stands, and this one is tried again",
                         error,
                         extra={"event": "no-checkpoint", "error": str(error)},
                     )
-                    self._tell_first(error)
+                    self._resolve_first(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     self._due.set()
 
     async def write(self) -> Path:
-        """Write while commits continue. Raises OSError if the disk is full, TOO_MANY, StorageFailure."""
+        """Write while commits continue. Raises OSError if the disk is full, TOO_MANY, StorageError."""
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_cut)
 
@@ -176,7 +177,7 @@ class Checkpointer:
         if layout is None:
             raise AssertionError("there are no parameters to write")
         whole = Checkpoint(layout, version.clock, parameters, buffers, self._central.constants, state)
-        job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write, self._data_dir, whole, self._files))
+        job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write_checkpoint, self._data_dir, whole, self._files))
         try:
             self.newest = await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -185,21 +186,21 @@ class Checkpointer:
         except OSError as error:
             if is_full(error):
                 raise
-            failure = StorageFailure(f"a checkpoint could not be written: {error}")
+            failure = StorageError(f"a checkpoint could not be written: {error}")
             self._on_failure(failure)
             raise failure from error
         if self._log is not None and file is not None:
-            self._log.follows(file, version.clock)
+            self._log.release_older_files(file, version.clock)
         else:
             remove_before(self._files, self._data_dir / LOG, None)
         self.newest_version = version
         self.written_at = self._clock()
-        self._tell_first(None)
+        self._resolve_first(None)
         about = {"event": "checkpoint", "clock": version.clock, "path": str(self.newest)}
         logger.info("checkpoint of clock %d: %s", version.clock, self.newest, extra=about)
         return self.newest
 
-    def _tell_first(self, error: Exception | None) -> None:
+    def _resolve_first(self, error: Exception | None) -> None:
         waiting, self._first = self._first, []
         for future in waiting:
             if future.done():

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 
 # Space may return; other errors are permanent.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -19,23 +19,23 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-def storage_full(what: str, error: OSError) -> Refusal:
-    """Refusal for a full disk."""
-    return Refusal(
+def storage_full(what: str, error: OSError) -> RefusedError:
+    """RefusedError for a full disk."""
+    return RefusedError(
         Reason.STORAGE_FULL,
         f"{what}: {error.strerror}; free some room on the disk of --data-dir, and it goes on by itself",
         retry_after=RETRY_SECONDS,
     )
 
 
-def storage_failed() -> Refusal:
-    """Refusal for a failed disk."""
-    return Refusal(
+def storage_failed() -> RefusedError:
+    """RefusedError for a failed disk."""
+    return RefusedError(
         Reason.DRAINING, "the server's disk has failed, and it stops: try again when it is back", retry_after=1.0
     )
 
 
-class StorageFailure(Exception):  # noqa: N818 - a name for what happened to the disk
+class StorageError(Exception):
     """A write or sync failed (but not for space): acknowledge nothing more."""
 
 

@@ -28,11 +28,11 @@ class LogJournal(Journal):
 
     def reserve(self) -> bool:
         """See Journal."""
-        return self._log.take_promise()
+        return self._log.try_reserve()
 
     def release(self) -> None:
         """See Journal."""
-        self._log.give_back_promise()
+        self._log.release_reservation()
 
     async def wait_unread(self, snapshot: Snapshot) -> None:
         """See Journal."""
@@ -45,7 +45,7 @@ class LogJournal(Journal):
     async def begin(self, snapshot: Snapshot) -> None:
         """See Journal."""
         await self._log.still(snapshot)
-        self._log.hold()
+        self._log.keep_group_open()
 
     async def committed(
         self, request: CommitRequest, verdict: Verdict, run: Run, theta: Callable[[], Awaitable[Snapshot]]

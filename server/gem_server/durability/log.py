@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from gem_core import Layout
 from gem_server.durability import log_format, run_record
-from gem_server.durability.files import Files, StorageFailure, is_full, storage_failed, storage_full
+from gem_server.durability.files import Files, StorageError, is_full, storage_failed, storage_full
 from gem_server.durability.log_format import ENTRY_BYTES, HEADER_BYTES, NO_LOG, FileHeader
 from gem_server.durability.run_record import Committed
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.state.central_variable import Snapshot
 
 FLOAT32_BYTES = 4
@@ -79,7 +79,7 @@ class Log:
         files: Files,
         staging_buffers: Callable[[Layout], int],
         on_large: Callable[[], None],
-        on_failure: Callable[[StorageFailure], None],
+        on_failure: Callable[[StorageError], None],
     ) -> None:
         self.directory = directory
         self.synced = 0
@@ -114,7 +114,7 @@ class Log:
     async def close(self) -> None:
         """Write applied commits, then end. Idempotent."""
         self._ending = True
-        self._look()
+        self._wake_writer()
         if self._writer is not None:
             await asyncio.wait([self._writer])
         self._thread.shutdown()
@@ -137,17 +137,17 @@ class Log:
         if self._failed:
             raise storage_failed()
         if self._current is None:
-            raise Refusal(Reason.NOT_INITIALIZED, "the first parameters are not stored yet: Pull, then Commit")
+            raise RefusedError(Reason.NOT_INITIALIZED, "the first parameters are not stored yet: Pull, then Commit")
         return self._end_after_another(self._current) <= self._current.allocated
 
-    def take_promise(self) -> bool:
+    def try_reserve(self) -> bool:
         """Reserve space for a commit, if allocated. Raises as `has_room`."""
         if not self.has_room():
             return False
         self._promised += 1
         return True
 
-    def give_back_promise(self) -> None:
+    def release_reservation(self) -> None:
         """Release a reservation."""
         self._promised -= 1
 
@@ -234,7 +234,7 @@ class Log:
             if group.snapshot is snapshot:
                 await asyncio.wait([group.done])
 
-    def hold(self) -> None:
+    def keep_group_open(self) -> None:
         """Keep the group open until `append`, because its snapshot may change."""
         self._held = True
 
@@ -252,10 +252,10 @@ class Log:
         group.totals = totals
         group.snapshot, group.parameters, group.buffers = snapshot, snapshot.parameters, snapshot.buffers
         group.last_clock = snapshot.version.clock
-        self._look()
+        self._wake_writer()
 
     async def prepare(self, layout: Layout) -> LogFile:
-        """Create the next file. Raises OSError if the disk is full, StorageFailure."""
+        """Create the next file. Raises OSError if the disk is full, StorageError."""
         header = FileHeader(
             self._last_number + 1,
             secrets.token_bytes(16),
@@ -290,18 +290,18 @@ class Log:
         self._open.append(file)
         self._last_number, self._last_id = file.header.number, file.header.log_id
         self._closed.append(_Group(file, asyncio.get_running_loop().create_future()))
-        self._look()
+        self._wake_writer()
         return file.reference
 
     async def begun(self, file: LogFile) -> None:
-        """Wait until everything up to the file's header is durable. Raises StorageFailure."""
+        """Wait until everything up to the file's header is durable. Raises StorageError."""
         for group in list(self._closed):
             if group.file is file and not group.entries:
                 await asyncio.wait([group.done])
         if self._failed:
-            raise StorageFailure("the log has failed")
+            raise StorageError("the log has failed")
 
-    def follows(self, file: LogFile, clock: int) -> None:
+    def release_older_files(self, file: LogFile, clock: int) -> None:
         """Release older files: this one's checkpoint is durable."""
         self._show(clock)
         remove_before(self._files, self.directory, file.header.number)
@@ -388,7 +388,7 @@ class Log:
             self._closed.append(self._collecting)
             self._collecting = None
 
-    def _look(self) -> None:
+    def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -401,9 +401,9 @@ class Log:
             elif not future.done():
                 future.set_result(None)
 
-    def _fail(self, what: str, file: LogFile | None, error: OSError) -> StorageFailure:
+    def _fail(self, what: str, file: LogFile | None, error: OSError) -> StorageError:
         place = file.path if file is not None else self.directory
-        failure = StorageFailure(f"could not {what} the log {place}: {error}")
+        failure = StorageError(f"could not {what} the log {place}: {error}")
         self._failed = True
         for _, future in self._waiting:
             if not future.done():
@@ -411,7 +411,7 @@ class Log:
         self._waiting.clear()
         while len(self._closed) > 1:  # its thread may read the first
             self._closed.pop().done.set_result(None)
-        self._look()
+        self._wake_writer()
         self._on_failure(failure)
         return failure
 

@@ -108,7 +108,7 @@ class _Chain:
             header = self._header(data, number, log_id)
             if header is None:
                 return False
-            self._take_records(path, data, header)
+            self._read_records(path, data, header)
         except DamageError as error:
             raise _refused(path, error) from None
         self._number, self._last_id = number, header.log_id
@@ -133,7 +133,7 @@ class _Chain:
             )
         return header
 
-    def _take_records(self, path: Path, data: memoryview, header: FileHeader) -> None:
+    def _read_records(self, path: Path, data: memoryview, header: FileHeader) -> None:
         end = log_format.HEADER_BYTES
         last: Record | None = None
         for record in log_format.read_records(data, header):

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gem_core import Statistics
-from gem_server.state.central_variable import Version
 from gem_server.state.ledger import Content, Entry, Ledger, Verdict
 from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState
+from gem_server.version import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Committed:
     samples: int
 
 
-def describe(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
+def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
     """Return the state for a restart."""
     return {
         "run": run.identity,

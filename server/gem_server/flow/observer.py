@@ -6,7 +6,7 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.sessions import Session
 
 
-class Observer:
+class CommitObserver:
     """Sees what the applying task does, in its order, before callers do. The methods of this class do nothing."""
 
     async def bound(self, central: CentralVariable) -> None:
@@ -24,5 +24,5 @@ class Observer:
         """The rule forgot an ended session's worker."""
 
 
-class NoObserver(Observer):
+class NoCommitObserver(CommitObserver):
     """For a server without a trace."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gem_server.flow.requests import AnyRequest, CommitRequest
-from gem_server.flow.staging import Hold, Purpose
+from gem_server.flow.staging_pool import BufferLease, Purpose
 from gem_server.flow.turns import Turns
 from gem_server.state.sessions import Session
 
@@ -36,13 +36,13 @@ class RequestQueue(ABC):
     def next(self) -> AnyRequest | None:
         """Remove and return the next request, if any."""
 
-    def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
+    def pick(self, waiting: Sequence[BufferLease], holding: Sequence[BufferLease]) -> BufferLease | None:
         """Choose who gets a buffer: the first; before training, an Initialize."""
         if waiting and self._started():
             return waiting[0]
         return next((hold for hold in waiting if hold.purpose is Purpose.INITIALIZE), None)
 
-    def last(self, waiting: Sequence[Hold]) -> Hold:
+    def last(self, waiting: Sequence[BufferLease]) -> BufferLease:
         """Choose who would get a buffer last."""
         return waiting[-1]
 
@@ -60,11 +60,11 @@ class RequestQueue(ABC):
         self.wake()
 
     def close(self) -> None:
-        """End `take` after the remaining requests."""
+        """End `get` after the remaining requests."""
         self._closed = True
         self.wake()
 
-    async def take(self) -> AnyRequest:
+    async def get(self) -> AnyRequest:
         """Wait for the next request. Raises QueueClosedError."""
         while True:
             request = self.next()
@@ -76,7 +76,7 @@ class RequestQueue(ABC):
             await self._wake
 
     def wake(self) -> None:
-        """Make `take` look again."""
+        """Make `get` check again."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -118,7 +118,7 @@ class StrictQueue(RequestQueue):
         self._unreserved = unreserved
         self._in_turn: dict[Session, deque[AnyRequest]] = {}
         self._at_once: deque[AnyRequest] = deque()
-        self._served: Hold | None = None
+        self._served: BufferLease | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._in_turn.values())) + len(self._at_once)
@@ -152,7 +152,7 @@ class StrictQueue(RequestQueue):
 
     def _whose_turn(self) -> Session | None:
         if self._closed:
-            places = self._turns.places()
+            places = self._turns.distances()
             return min(self._in_turn, key=lambda session: places[session])
         if not self._started():
             return None
@@ -168,7 +168,7 @@ class StrictQueue(RequestQueue):
             del self._in_turn[session]
         return request
 
-    def pick(self, waiting: Sequence[Hold], holding: Sequence[Hold]) -> Hold | None:
+    def pick(self, waiting: Sequence[BufferLease], holding: Sequence[BufferLease]) -> BufferLease | None:
         """Grant buffers in the order of turns.
 
         Otherwise commits could fill the pool while waiting for one without a buffer. Earlier commits also have priority
@@ -194,11 +194,11 @@ class StrictQueue(RequestQueue):
             ahead.remove(session)  # do not grant past its second turn
         return None
 
-    def last(self, waiting: Sequence[Hold]) -> Hold:
+    def last(self, waiting: Sequence[BufferLease]) -> BufferLease:
         """Choose the farthest turn, so that the current one cannot starve."""
         if self._turns.over:
             return waiting[-1]
-        places = self._turns.places()
+        places = self._turns.distances()
         return max(waiting, key=lambda hold: -1 if hold.purpose is Purpose.INITIALIZE else places.get(hold.session, -1))
 
     @property

@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_server.flow.calls import Call
-from gem_server.flow.reading import Reader
-from gem_server.flow.staging import Hold
-from gem_server.state.central_variable import Version
+from gem_server.flow.reader import Reader
+from gem_server.flow.staging_pool import BufferLease
 from gem_server.state.ledger import Content, Verdict
 from gem_server.state.sessions import Session
+from gem_server.version import Version
+
+if TYPE_CHECKING:
+    from gem_server.flow.applier import Applier
 
 Outcome = TypeVar("Outcome")
 
@@ -34,6 +37,14 @@ class Request(Generic[Outcome]):
     def in_turn(self) -> bool:
         """Whether it takes a turn."""
         return False
+
+    async def serve(self, applier: "Applier") -> None:
+        """Run in the applying task, unless the caller has left: only commits outlive their callers."""
+        if not self.done.done():
+            await self._execute(applier)
+
+    async def _execute(self, applier: "Applier") -> None:
+        raise NotImplementedError
 
     def resolve(self, outcome: Outcome) -> bool:
         """Set the outcome; return False if `done` already."""
@@ -71,7 +82,7 @@ class CommitRequest(Request[Applied]):
 
     session: Session
     call: Call
-    hold: Hold
+    hold: BufferLease
     sequence: int
     base: Version
     content: Content
@@ -95,6 +106,10 @@ class CommitRequest(Request[Applied]):
         if self._applied is not None:
             self._applied.set_result(None)
 
+    async def serve(self, applier: "Applier") -> None:
+        """See `Request`."""
+        await applier.apply_commit(self)
+
 
 @dataclass(slots=True, eq=False)
 class PullRequest(Request[Reader | Unchanged]):
@@ -109,6 +124,14 @@ class PullRequest(Request[Reader | Unchanged]):
         """Pulls take turns, for reproducible snapshots."""
         return True
 
+    async def serve(self, applier: "Applier") -> None:
+        """See `Request`."""
+        self.session.queued_pulls -= 1
+        await Request.serve(self, applier)  # super() fails with slots
+
+    async def _execute(self, applier: "Applier") -> None:
+        await applier.pull(self)
+
 
 @dataclass(slots=True, eq=False)
 class SnapshotRequest(Request[Reader]):
@@ -118,6 +141,9 @@ class SnapshotRequest(Request[Reader]):
     call: Call
     version: Version | None
 
+    async def _execute(self, applier: "Applier") -> None:
+        await applier.read_snapshot(self)
+
 
 @dataclass(slots=True, eq=False)
 class SharedPullRequest(Request[Reader | Unchanged]):
@@ -126,6 +152,9 @@ class SharedPullRequest(Request[Reader | Unchanged]):
     session: None
     call: Call
     known_version: Version | None
+
+    async def _execute(self, applier: "Applier") -> None:
+        await applier.pull_shared(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -137,12 +166,18 @@ class InitializeRequest(Request[bool]):
     buffers: bytes
     constants: bytes
 
+    async def _execute(self, applier: "Applier") -> None:
+        self.resolve(await applier.initialize(self))
+
 
 @dataclass(slots=True, eq=False)
 class ForgetRequest(Request[None]):
     """Removes an ended session's worker from the rule."""
 
     session: Session
+
+    async def _execute(self, applier: "Applier") -> None:
+        await applier.forget(self.session)
 
 
 @dataclass(slots=True, eq=False)
@@ -152,3 +187,6 @@ class CutRequest(Request[tuple[dict[str, Any], Reader]]):
     session: None
     call: Call
     describe: Callable[[], dict[str, Any]]
+
+    async def _execute(self, applier: "Applier") -> None:
+        await applier.cut(self)

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
-from gem_server.flow.reading import Reader
-from gem_server.state.central_variable import CentralVariable, Version
+from gem_server.flow.reader import Reader
+from gem_server.state.central_variable import CentralVariable
 from gem_server.state.memory import SHARED_SNAPSHOTS
+from gem_server.version import Version
 
 RETRY_SECONDS = 1.0
 
@@ -50,7 +51,7 @@ class SharedSnapshots:
         if len(self._snapshots) >= SHARED_SNAPSHOTS:
             self.end_stalled()
         if len(self._snapshots) >= SHARED_SNAPSHOTS:
-            raise Refusal(
+            raise RefusedError(
                 Reason.TOO_MANY,
                 f"{SHARED_SNAPSHOTS} older versions are being read by callers without a session: pull again later",
                 retry_after=RETRY_SECONDS,
@@ -61,7 +62,7 @@ class SharedSnapshots:
         limit = self._clock() - self._stall_timeout
         for reader in [one for shared in self._snapshots for one in shared.readers if one.progressed_at <= limit]:
             reader.end(
-                Refusal(
+                RefusedError(
                     Reason.STALLED,
                     f"nothing was read for {self._stall_timeout:g} s while others waited: pull again",
                     retry_after=RETRY_SECONDS,

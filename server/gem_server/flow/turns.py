@@ -43,7 +43,7 @@ class Turns(ABC):
         """Yield the sessions of upcoming commits, with repetitions."""
 
     @abstractmethod
-    def places(self) -> Mapping[Session, float]:
+    def distances(self) -> Mapping[Session, float]:
         """Return distances to the next turns."""
 
 
@@ -75,7 +75,7 @@ class RankTurns(Turns):
         """Yield each session once."""
         return iter(self._ring())
 
-    def places(self) -> Mapping[Session, float]:
+    def distances(self) -> Mapping[Session, float]:
         """Return positions in the ring."""
         return {session: number for number, session in enumerate(self._ring())}
 
@@ -148,7 +148,7 @@ class TraceTurns(Turns):
             if is_commit(turn) and (session := by_rank.get(turn)) is not None:
                 yield session
 
-    def places(self) -> Mapping[Session, float]:
+    def distances(self) -> Mapping[Session, float]:
         """Return turns until each next commit, or infinity."""
         return {session: self._until(rank) for rank, session in self._by_rank().items()}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.security.tokens import Role, Tokens
 
 PULL_WITH_SESSION = "Pull with a session_id"
@@ -38,7 +38,7 @@ class Access:
     def check(self, call: str, authorization: str | None) -> None:
         """Raise CREDENTIALS or ROLE unless `authorization` allows the call."""
         if authorization is None:
-            raise Refusal(
+            raise RefusedError(
                 Reason.CREDENTIALS,
                 "this server asks for a token: send it as the metadata 'authorization: Bearer TOKEN' (for gemps, put "
                 "it into a file and name that in GEMPS_CLIENT_TOKEN_FILE)",
@@ -46,13 +46,13 @@ class Access:
         scheme, _, token = authorization.partition(" ")
         role = self._role_of(token.strip()) if scheme.lower() == "bearer" else None
         if role is None:
-            raise Refusal(
+            raise RefusedError(
                 Reason.CREDENTIALS,
                 "this server does not know the token: use one that stands in its --tokens file, or add yours there",
             )
         if role is not Role.OPERATOR and role not in _MAY.get(call, ()):
             allowed = [one.value for one in Role if one is Role.OPERATOR or one in _MAY.get(call, ())]
-            raise Refusal(
+            raise RefusedError(
                 Reason.ROLE,
                 f"a token of the role {role.value} does not allow {call}: use one of the role {' or '.join(allowed)}",
                 metadata={"role": role.value},

@@ -4,7 +4,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gem_server.security.reloading import UnusableFileError, read_text
+from gem_server.security.watched_files import UnusableFileError, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> C
     )
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
-    except (ssl.SSLError, _EncryptedKeyError) as error:
+    except (OSError, _EncryptedKeyError) as error:  # ssl.SSLError, or a file that went away
         raise UnusableFileError(
             f"--tls-cert {certificate} and --tls-key {key} are no pair of a certificate and its private key, both in "
             f"PEM and the key without a password ({_reason(error)}): give those that belong together"

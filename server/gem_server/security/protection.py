@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from gem_server.errors import StartupError
 from gem_server.security.access import Access
 from gem_server.security.certificates import Certificates, read_certificates
-from gem_server.security.reloading import Reloading, UnusableFileError
 from gem_server.security.tokens import Tokens, read_tokens
+from gem_server.security.watched_files import UnusableFileError, WatchedFiles
 from gem_server.settings import ServerSettings, is_loopback
 
 
@@ -14,7 +14,7 @@ from gem_server.settings import ServerSettings, is_loopback
 class Protection:
     """TLS and token checks; None: not configured."""
 
-    certificates: Reloading[Certificates] | None
+    certificates: WatchedFiles[Certificates] | None
     access: Access | None
 
 
@@ -48,14 +48,14 @@ def _asked_for(settings: ServerSettings) -> list[str]:
     return [what for what, path in asked if path is not None]
 
 
-def _certificates(settings: ServerSettings) -> Reloading[Certificates] | None:
+def _certificates(settings: ServerSettings) -> WatchedFiles[Certificates] | None:
     certificate, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if certificate is None or key is None:
         return None
     paths = [path for path in (certificate, key, client_ca) if path is not None]
-    return Reloading(paths, lambda: read_certificates(certificate, key, client_ca))
+    return WatchedFiles(paths, lambda: read_certificates(certificate, key, client_ca))
 
 
-def _tokens(settings: ServerSettings) -> Reloading[Tokens] | None:
+def _tokens(settings: ServerSettings) -> WatchedFiles[Tokens] | None:
     path = settings.tokens
-    return Reloading([path], lambda: read_tokens(path)) if path is not None else None
+    return WatchedFiles([path], lambda: read_tokens(path)) if path is not None else None

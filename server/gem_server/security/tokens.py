@@ -7,7 +7,7 @@ from enum import Enum
 from hashlib import sha256
 from pathlib import Path
 
-from gem_server.security.reloading import UnusableFileError, read_text
+from gem_server.security.watched_files import UnusableFileError, read_text
 
 MIN_CHARACTERS = 16
 # gRPC limits metadata to 8 KiB.

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 
 # First-message timeouts: usual, and the oldest's while more than CROWD wait.
 PATIENCE_SECONDS, CROWDED_SECONDS = 30.0, 1.0
@@ -31,7 +31,7 @@ class FirstMessages:
                 finally:
                     self._waiting.pop(patience, None)
         except TimeoutError:
-            raise Refusal(
+            raise RefusedError(
                 Reason.STALLED,
                 "the call's first message did not come in time: open a call when there is something to send",
                 retry_after=RETRY_SECONDS,

@@ -1,17 +1,22 @@
 """A gRPC stream as CommitTransport."""
 
-from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, take_apart
+from typing import Final
+
+from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, split_message
 from gemps.v1 import commit_pb2
 from grpc.aio import ServicerContext
 
 from gem_core.chunking import Assembler
-from gem_server.errors import Reason, Refusal
-from gem_server.flow.committing import Footer
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.commit_service import Footer
 from gem_server.service import messages
+from gem_server.state.sessions import TransportKind
 
 
 class GrpcTransport:
     """See CommitTransport."""
+
+    kind: Final = TransportKind.GRPC
 
     def __init__(self, context: "ServicerContext[bytes, bytes]") -> None:
         self._context = context
@@ -21,16 +26,16 @@ class GrpcTransport:
         raw: bytes | object = await self._context.read()
         if not isinstance(raw, bytes):  # grpc.aio.EOF
             return None
-        return take_apart(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
+        return split_message(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
 
     async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
         """See CommitTransport."""
         await self._context.write(proceed)
         while (received := await self.receive()) is not None:
-            footer = take_chunk(sink, *received)
+            footer = process_message(sink, *received)
             if footer is not None:
                 return footer
-        raise Refusal(
+        raise RefusedError(
             Reason.OUT_OF_ORDER,
             "the stream ended without the commit's footer, and nothing was applied: send it again",
         )
@@ -40,10 +45,12 @@ class GrpcTransport:
         await self._context.write(b"".join((head, data)))
 
 
-def take_chunk(sink: Assembler, message: commit_pb2.CommitRequest, offset: int, data: Buffer | None) -> Footer | None:
+def process_message(
+    sink: Assembler, message: commit_pb2.CommitRequest, offset: int, data: Buffer | None
+) -> Footer | None:
     """Process a message after `proceed`; return its footer, if any."""
     if message.HasField("header"):
-        raise Refusal(
+        raise RefusedError(
             Reason.OUT_OF_ORDER,
             "a header came before the footer of the commit before it: finish one commit, then start the next",
         )

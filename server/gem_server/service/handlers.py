@@ -8,16 +8,16 @@ from typing import Any, TypeAlias
 import grpc
 from gemps.v1 import parameter_server_pb2
 
-from gem_server.errors import Reason, Refusal
-from gem_server.service.commit_stream import CommitStream
+from gem_server.errors import Reason, RefusedError
+from gem_server.service.commit_handler import CommitHandler
 from gem_server.service.first_message import FirstMessages
 from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.health import Health
-from gem_server.service.history import History
-from gem_server.service.initialize_stream import InitializeStream
-from gem_server.service.membership import Membership
+from gem_server.service.history_handler import HistoryHandler
+from gem_server.service.initialize_handler import InitializeHandler
+from gem_server.service.membership_handler import MembershipHandler
 from gem_server.service.operations import Operations
-from gem_server.service.pull_stream import PullStream
+from gem_server.service.pull_handler import PullHandler
 from gem_server.service.status import Status
 from gem_server.service.status_codes import abort
 
@@ -29,12 +29,12 @@ Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 
 def handlers(
     first: FirstMessages,
-    membership: Membership,
-    initialize: InitializeStream,
-    pull: PullStream,
-    commit: CommitStream,
+    membership: MembershipHandler,
+    initialize: InitializeHandler,
+    pull: PullHandler,
+    commit: CommitHandler,
     status: Status,
-    history: History,
+    history: HistoryHandler,
     operations: Operations,
 ) -> Service:
     """Return the service. Requests are streams: gRPC awaits unary ones without timeout."""
@@ -46,9 +46,9 @@ def handlers(
         "Commit": many(_let_go(commit.serve)),
         "Heartbeat": one(_given_first(first, membership.heartbeat)),
         "Leave": one(_given_first(first, membership.leave)),
-        "GetStatus": one(_given_first(first, status.get)),
+        "GetStatus": one(_given_first(first, status.get_status)),
         "WatchStatus": many(_given_first(first, status.watch)),
-        "GetHistory": one(_given_first(first, history.get)),
+        "GetHistory": one(_given_first(first, history.get_history)),
         "ReportEvaluation": one(_given_first(first, operations.report_evaluation)),
         "Control": one(_given_first(first, operations.control)),
     }
@@ -71,9 +71,9 @@ def _given_first(first: FirstMessages, method: Method) -> Method:
         try:
             request = await first.wait(context.read())
             if request is grpc.aio.EOF:
-                raise Refusal(Reason.MALFORMED, "the call ended without its request: send one")
+                raise RefusedError(Reason.MALFORMED, "the call ended without its request: send one")
             return await method(request, context)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             await abort(context, refusal)
 
     return _let_go(serve)

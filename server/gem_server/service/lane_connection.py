@@ -18,14 +18,14 @@ import grpc
 from gemps import lane
 from gemps.framing import (
     COMMIT_REQUEST_CHUNK,
-    WHOLE_BYTES,
     Buffer,
     FramingError,
     message_head,
     parse_fields,
-    take_apart,
+    split_message,
 )
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.limits import HELLO_BYTES, WHOLE_PAYLOAD_BYTES
 from gemps.tls_stream import STEP_BYTES, TlsStream
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
@@ -33,9 +33,10 @@ from google.rpc import code_pb2, status_pb2
 
 from gem_core.chunking import Assembler
 from gem_core.errors import CoreError
-from gem_server.errors import Refusal
-from gem_server.flow.committing import Footer
-from gem_server.service.grpc_transport import take_chunk
+from gem_server.errors import RefusedError
+from gem_server.flow.commit_service import Footer
+from gem_server.service.grpc_transport import process_message
+from gem_server.state.sessions import TransportKind
 
 # Timeout of HELLO, TLS handshake included.
 HELLO_SECONDS = 5.0
@@ -46,10 +47,10 @@ PING_SECONDS = 10.0
 # TCP keepalive, as gRPC's.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
 # Work in one event-loop iteration: 4 MiB take some milliseconds, a frame some ten microseconds.
-_TURN_BYTES = 4 << 20
-_TURN_FRAMES = 64
+TURN_BYTES = 4 << 20
+TURN_FRAMES = 64
 # After END, drain: an immediate close would reset the connection and could lose END.
-_LINGER_BYTES, _LINGER_SECONDS = 8 << 20, 1.0
+LINGER_BYTES, LINGER_SECONDS = 8 << 20, 1.0
 
 _DROPPED = memoryview(bytearray(64 << 10))
 _CIPHERTEXT = memoryview(bytearray(STEP_BYTES))  # shared: each read is copied at once
@@ -68,6 +69,8 @@ class LaneConnection:
     `on_illegal` gets the reason of a protocol violation.
     """
 
+    kind: Final = TransportKind.LANE
+
     def __init__(
         self,
         connection: socket.socket,
@@ -85,7 +88,7 @@ class LaneConnection:
         self._check_hello, self._serve = check_hello, serve
         self._on_illegal, self._on_end = on_illegal, on_end
         self._loop = asyncio.get_running_loop()
-        self._lane = Lane(Side.SERVER, lane.HELLO_BYTES + lane.HEADER_BYTES)
+        self._lane = Lane(Side.SERVER, HELLO_BYTES + lane.HEADER_BYTES)
         self.session_id = b""
         self._incarnation = 0
         self._authorization = ""
@@ -147,7 +150,7 @@ class LaneConnection:
 
     def welcome(self, delta_bytes: int) -> None:
         """Accept commits."""
-        whole = delta_bytes if delta_bytes <= WHOLE_BYTES else 0
+        whole = delta_bytes if delta_bytes <= WHOLE_PAYLOAD_BYTES else 0
         self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
         self._limit_time(None)
         self._put(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
@@ -185,7 +188,7 @@ class LaneConnection:
         if self._unsent:
             await self._drain()
         self._moved += size
-        if self._moved >= _TURN_BYTES:
+        if self._moved >= TURN_BYTES:
             self._moved = 0
             await asyncio.sleep(0)
 
@@ -234,12 +237,12 @@ class LaneConnection:
                 frames += 1
                 if self._is_over or self._to_drop:
                     return
-                if frames >= _TURN_FRAMES:
+                if frames >= TURN_FRAMES:
                     self._wait_for_turn()
                     return
             if is_drained:
                 return
-            if taken >= _TURN_BYTES:
+            if taken >= TURN_BYTES:
                 self._wait_for_turn()
                 return
             is_chunk = self._lane.missing > 0 and self._sink is not None
@@ -273,7 +276,7 @@ class LaneConnection:
         if frame.kind == Kind.MESSAGE and self._sink is not None:
             self._upload_goes_on(self._sink, frame)
         elif frame.kind == Kind.MESSAGE and self._lane.state is State.COMMITTING:
-            self._to_drop = _LINGER_BYTES  # the handler is about to abort
+            self._to_drop = LINGER_BYTES  # the handler is about to abort
         elif frame.kind == Kind.MESSAGE:
             self._commit_begins(frame)
         elif frame.kind == Kind.HELLO:
@@ -300,10 +303,10 @@ class LaneConnection:
 
     def _commit_begins(self, frame: Frame) -> None:
         try:
-            self._begun.set_result(take_apart(commit_pb2.CommitRequest, bytes(frame.body), COMMIT_REQUEST_CHUNK))
+            self._begun.set_result(split_message(commit_pb2.CommitRequest, bytes(frame.body), COMMIT_REQUEST_CHUNK))
         except FramingError as error:
             self._begun.set_exception(error)
-            self._to_drop = _LINGER_BYTES
+            self._to_drop = LINGER_BYTES
 
     def _upload_goes_on(self, sink: Assembler, frame: Frame) -> None:
         try:
@@ -313,9 +316,9 @@ class LaneConnection:
                 sink.begin(offset, frame.size - start)
                 sink.fill(frame.body[start:])
             else:
-                received = take_apart(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK)
-                self._message_done(take_chunk(sink, *received))
-        except (CoreError, FramingError, Refusal) as error:
+                received = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK)
+                self._message_done(process_message(sink, *received))
+        except (CoreError, FramingError, RefusedError) as error:
             self._upload_failed(error)
 
     def _chunk_received(self, count: int) -> None:
@@ -324,8 +327,8 @@ class LaneConnection:
             if self._sink is not None:
                 self._sink.filled(count)
                 if not self._lane.missing and self._fields is not None:
-                    self._message_done(take_chunk(self._sink, self._fields, 0, None))
-        except (CoreError, Refusal) as error:
+                    self._message_done(process_message(self._sink, self._fields, 0, None))
+        except (CoreError, RefusedError) as error:
             self._upload_failed(error)
 
     def _message_done(self, footer: Footer | None) -> None:
@@ -337,7 +340,7 @@ class LaneConnection:
 
     def _upload_failed(self, error: Exception) -> None:
         """Fail the handler."""
-        self._to_drop = _LINGER_BYTES
+        self._to_drop = LINGER_BYTES
         if self._footer is not None and not self._footer.done():
             self._footer.set_exception(error)
 
@@ -372,8 +375,8 @@ class LaneConnection:
         if is_torn or not was_sending:
             self.close()
             return
-        self._to_drop = _LINGER_BYTES
-        self._limit_time(_LINGER_SECONDS)
+        self._to_drop = LINGER_BYTES
+        self._limit_time(LINGER_SECONDS)
 
     def _check(self) -> None:
         """Raise CancelledError if closed."""

@@ -1,9 +1,11 @@
 """The lane's port (lane.proto)."""
 
 import asyncio
+import errno
 import logging
+import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from gemps import lane
 from gemps.lane import IllegalFrameError
@@ -11,9 +13,9 @@ from gemps.v1 import lane_pb2
 
 from gem_server.errors import StartupError
 from gem_server.security.certificates import Certificates
-from gem_server.security.reloading import Reloading
-from gem_server.service.accepting import accept_all
-from gem_server.service.door import address_of
+from gem_server.security.watched_files import WatchedFiles
+from gem_server.service.accept import accept_all
+from gem_server.service.auth_interceptor import address_of
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.refusal_log import RefusalLog
 
@@ -32,10 +34,10 @@ class LanePort:
         self,
         serve: Callable[[LaneConnection], Awaitable[None]],
         incarnation: int,
-        certificates: Reloading[Certificates] | None,
+        certificates: WatchedFiles[Certificates] | None,
     ) -> None:
         self._serve = serve
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._certificates = certificates
         self._refusals = RefusalLog()
         self._listening: list[socket.socket] = []
@@ -44,32 +46,61 @@ class LanePort:
         self._strangers: dict[LaneConnection, None] = {}
         self.port = 0
 
-    def open(self, host: str, port: int) -> int:
-        """Listen; return the port. Raises StartupError."""
+    @property
+    def connections(self) -> tuple[LaneConnection, ...]:
+        """Open connections, oldest first."""
+        return tuple(self._connections)
+
+    @property
+    def strangers(self) -> int:
+        """Number of connections before a valid HELLO."""
+        return len(self._strangers)
+
+    def open(self, host: str, port: int, *, only_if_free: bool = False) -> int:
+        """Listen at the host's addresses, as gRPC does at those that it can bind; return the port.
+
+        `only_if_free`: fail if any address has the port in use. Raises StartupError.
+        """
+        failures: dict[str, OSError] = {}
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
-                listening = socket.create_server(
-                    (name[0], self.port or port),
-                    family=family,
-                    backlog=socket.SOMAXCONN,
-                    # As gRPC does.
-                    dualstack_ipv6=name[0] == "::" and socket.has_dualstack_ipv6(),
-                )
-                self._listening.append(listening)
-                listening.setblocking(False)
-                self.port = listening.getsockname()[1]
         except OSError as error:
+            found, failures[host] = [], error
+        for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
+            try:
+                self._listen(family, str(name[0]), self.port or port)
+            except OSError as error:
+                failures[str(name[0])] = error
+        in_use = any(error.errno == errno.EADDRINUSE for error in failures.values())
+        if not self._listening or (only_if_free and in_use):
             self._stop_listening()
             raise StartupError(
-                f"cannot listen on port {port} of {host} for the lane: another process has it, or the address is not "
-                "this machine's; stop that process, or choose another --lane-port (0 takes a free one, -1 none)"
-            ) from error
+                f"cannot listen on port {port} of {host} for the lane: {_reasons(failures)}; stop a process that has "
+                "the port, or choose another --lane-port (0 takes a free one, -1 none)"
+            )
+        if failures:
+            logger.warning(
+                "the lane cannot listen on port %d at every address of %s: %s. Workers that connect to those commit "
+                "over gRPC; to avoid that, choose another --lane-port or --bind",
+                self.port,
+                host,
+                _reasons(failures),
+            )
         for listening in self._listening:
             pause = 0.0 if self._certificates is None else HANDSHAKE_PAUSE_SECONDS
             accepting = accept_all(listening, lambda: True, self._accept, "commits", pause)
             self._accepting.append(asyncio.create_task(accepting))
         return self.port
+
+    def _listen(self, family: int, address: str, port: int) -> None:
+        # As gRPC does.
+        dualstack = address == "::" and socket.has_dualstack_ipv6()
+        listening = socket.create_server(
+            (address, port), family=family, backlog=socket.SOMAXCONN, dualstack_ipv6=dualstack
+        )
+        self._listening.append(listening)
+        listening.setblocking(False)
+        self.port = listening.getsockname()[1]
 
     async def close(self, grace: float | None) -> None:
         """Stop within `grace` seconds. Idempotent."""
@@ -88,17 +119,18 @@ class LanePort:
         for listening in self._listening:
             listening.close()
         self._listening.clear()
+        self.port = 0
 
-    def _accept(self, accepted: socket.socket) -> None:
+    async def _accept(self, accepted: socket.socket) -> None:
+        tls = (await self._certificates.newest()).context if self._certificates is not None else None
         if len(self._strangers) >= MAX_STRANGERS:
             next(iter(self._strangers)).close()
-        tls = self._certificates.current().context if self._certificates is not None else None
         try:
             connection = LaneConnection(
                 accepted,
                 tls,
                 check_hello=self._check_hello,
-                serve=self._welcome,
+                serve=self._serve_after_hello,
                 on_illegal=self._on_illegal,
                 on_end=self._forget,
             )
@@ -111,17 +143,26 @@ class LanePort:
     def _check_hello(self, hello: lane_pb2.LaneHello) -> None:
         if hello.magic != lane.MAGIC or hello.version != lane.VERSION:
             raise IllegalFrameError(f"a HELLO of version {hello.version}; this server speaks {lane.VERSION}")
-        if hello.incarnation != self._incarnation:
+        if hello.incarnation != self.incarnation:
             raise IllegalFrameError("a HELLO for another server, or for this one before it was restarted: Join tells")
 
-    async def _welcome(self, connection: LaneConnection) -> None:
+    async def _serve_after_hello(self, connection: LaneConnection) -> None:
         self._strangers.pop(connection, None)
         await self._serve(connection)
 
     def _on_illegal(self, connection: LaneConnection, reason: str) -> None:
         address = address_of(connection)
-        self._refusals.tell(address.rpartition(":")[0], f"a connection of the lane from {address} was ended: {reason}")
+        self._refusals.log(address.rpartition(":")[0], f"a connection of the lane from {address} was ended: {reason}")
 
     def _forget(self, connection: LaneConnection) -> None:
         self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
+
+
+def _reasons(failures: Mapping[str, OSError]) -> str:
+    return ", ".join(f"{address} ({_reason(error)})" for address, error in failures.items())
+
+
+def _reason(error: OSError) -> str:
+    """Plain text: `socket.create_server` appends the address to `strerror`; unresolved names have negative errnos."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

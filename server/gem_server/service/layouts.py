@@ -10,7 +10,7 @@ from gemps.v1 import layout_pb2
 
 from gem_core import MAX_CHUNK_BYTES, Layout, LayoutError
 from gem_core.layout import MAX_TENSORS
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
 
 _TENSORS_PATH = (layout_pb2.Layout.TENSORS_FIELD_NUMBER,)
@@ -47,7 +47,7 @@ class Layouts:
         job = self._waiting.get(source)
         if job is None:
             if len(self._waiting) >= MAX_WAITING:
-                raise Refusal(
+                raise RefusedError(
                     Reason.TOO_MANY,
                     f"{MAX_WAITING} other layouts are being decoded: join again later",
                     retry_after=RETRY_SECONDS,

@@ -3,12 +3,13 @@
 import logging
 
 import grpc
+from gemps.limits import MESSAGE_BYTES
 from grpc_reflection.v1alpha import reflection
 
 from gem_server.errors import StartupError
 from gem_server.security.protection import Protection
 from gem_server.service import handlers
-from gem_server.service.door import TokenInterceptor, server_credentials
+from gem_server.service.auth_interceptor import TokenInterceptor, server_credentials
 from gem_server.service.first_message import FirstMessages
 from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.health import Health
@@ -19,10 +20,8 @@ MIB = 1024 * 1024
 logging.getLogger("grpc._cython.cygrpc").addFilter(
     lambda record: not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
 )
-# docs/design.md, section 3. Fits 2 MiB chunks.
-MAX_RECEIVE_BYTES = 2 * MIB + 64 * 1024
 CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", 4 * MIB),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 60_000),
@@ -30,7 +29,9 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+    # No limit, so reading pauses at 10 000 unsent answers. With a limit, a peer that reads no answer cannot be closed,
+    # and each further ping adds to an error (1.85.1).
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * MIB),
@@ -74,9 +75,9 @@ class Listener:
         await self._server.start()
         return port
 
-    def tell_health(self, *, serving: bool) -> None:
+    def set_health(self, *, serving: bool) -> None:
         """Set the reported health."""
-        self._health.tell(serving=serving)
+        self._health.set_status(serving=serving)
 
     async def close(self, grace: float | None) -> None:
         """Stop within `grace` seconds. Idempotent."""

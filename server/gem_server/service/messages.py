@@ -5,22 +5,20 @@ import unicodedata
 from functools import lru_cache
 from typing import TypeVar
 
+from gemps.limits import FIELDS_BYTES, TEXT_BYTES
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
 from gem_core.wire_types import encoded_bytes
-from gem_server.errors import Reason, Refusal
-from gem_server.flow import committing
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow import commit_service
 from gem_server.settings import ServerSettings
-from gem_server.state.central_variable import Handle, Version
 from gem_server.state.evaluations import Evaluation
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import RunState
 from gem_server.state.sessions import Session
-
-MAX_SMALL_MESSAGE_BYTES = 8192
-MAX_TEXT_BYTES = 256
+from gem_server.version import Handle, Version
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
@@ -61,37 +59,37 @@ _SCHEDULES = {
 }
 
 
-def parse(kind: type[AnyMessage], raw: bytes, limit: int = MAX_SMALL_MESSAGE_BYTES) -> AnyMessage:
+def parse(kind: type[AnyMessage], raw: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:
     """Parse a message of limited size. Raises MALFORMED."""
     check_size(kind, len(raw), limit)
     try:
         return kind.FromString(raw)
     except DecodeError:
-        raise Refusal(
+        raise RefusedError(
             Reason.MALFORMED, f"these bytes are not a {kind.DESCRIPTOR.full_name}: use code generated from the protos"
         ) from None
 
 
 def delta_bytes(session: Session) -> int:
     """Return a delta's bytes."""
-    layout = session.joining.layout
-    return encoded_bytes(session.joining.delta_wire_type, layout.parameter_count) + layout.buffer_bytes
+    layout = session.join_info.layout
+    return encoded_bytes(session.join_info.delta_wire_type, layout.parameter_count) + layout.buffer_bytes
 
 
-def check_size(kind: type[Message], size: int, limit: int = MAX_SMALL_MESSAGE_BYTES) -> None:
+def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> None:
     """Raise MALFORMED above `limit`."""
     if size > limit:
-        raise Refusal(
+        raise RefusedError(
             Reason.MALFORMED, f"{size} bytes of {kind.DESCRIPTOR.name} beside its chunk: send at most {limit}"
         )
 
 
 def text(value: str, field: str, required: bool = False) -> str:
     """Validate a text field. Raises MALFORMED."""
-    if len(value.encode()) > MAX_TEXT_BYTES or (required and not value):
-        raise Refusal(Reason.MALFORMED, f"{field} must have {1 if required else 0} to {MAX_TEXT_BYTES} bytes of UTF-8")
+    if len(value.encode()) > TEXT_BYTES or (required and not value):
+        raise RefusedError(Reason.MALFORMED, f"{field} must have {1 if required else 0} to {TEXT_BYTES} bytes of UTF-8")
     if any(unicodedata.category(character) == "Cc" for character in value):
-        raise Refusal(Reason.MALFORMED, f"{field} must not contain control characters")
+        raise RefusedError(Reason.MALFORMED, f"{field} must not contain control characters")
     return value
 
 
@@ -146,13 +144,13 @@ def version_to(version: Version) -> transfer_pb2.Version:
 def wire_type_from(number: int) -> WireType:
     """Decode a wire type for messages. Raises WIRE_TYPE."""
     if number == WireType.SHARED_MEMORY:
-        raise Refusal(Reason.WIRE_TYPE, "SHARED_MEMORY is for commits alone: use what Join settled")
+        raise RefusedError(Reason.WIRE_TYPE, "SHARED_MEMORY is for commits alone: use what Join settled")
     return _wire_type_of_commit(number)
 
 
-def header_from(message: commit_pb2.CommitHeader) -> committing.Header:
+def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
     """Decode a commit header. Raises WIRE_TYPE, MALFORMED."""
-    return committing.Header(
+    return commit_service.Header(
         message.sequence,
         version_from(message.base_version),
         _wire_type_of_commit(message.wire_type),
@@ -167,14 +165,14 @@ def header_from(message: commit_pb2.CommitHeader) -> committing.Header:
 
 def _scale_from(scale: float) -> float:
     if not math.isfinite(scale):
-        raise Refusal(Reason.MALFORMED, f"scale is {scale!r}: send a finite number, or none")
+        raise RefusedError(Reason.MALFORMED, f"scale is {scale!r}: send a finite number, or none")
     return scale
 
 
 def _wire_type_of_commit(number: int) -> WireType:
     known = _WIRE_TYPES.get(number)
     if known is None:
-        raise Refusal(Reason.WIRE_TYPE, f"wire_type {number} is unspecified or unknown: use what Join settled")
+        raise RefusedError(Reason.WIRE_TYPE, f"wire_type {number} is unspecified or unknown: use what Join settled")
     return known
 
 
@@ -187,9 +185,9 @@ def handle_to(handle: Handle) -> transfer_pb2.SharedMemoryHandle:
     return transfer_pb2.SharedMemoryHandle(region=handle.region, offset=handle.offset, byte_count=handle.byte_count)
 
 
-def footer_from(message: transfer_pb2.Footer) -> committing.Footer:
+def footer_from(message: transfer_pb2.Footer) -> commit_service.Footer:
     """Decode a payload footer."""
-    return committing.Footer(message.byte_count, message.chunk_count, message.crc32c)
+    return commit_service.Footer(message.byte_count, message.chunk_count, message.crc32c)
 
 
 def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gemps.v1 import operations_pb2
 
-from gem_server.durability.files import StorageFailure, storage_failed, storage_full
-from gem_server.errors import Reason, Refusal
+from gem_server.durability.files import StorageError, storage_failed, storage_full
+from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
-from gem_server.service.answering import Answering, Context
+from gem_server.service.call_context import CallContexts, Context
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluation, Evaluations
 from gem_server.state.run import Run
@@ -23,14 +23,14 @@ class Operations:
 
     def __init__(
         self,
-        answering: Answering,
+        contexts: CallContexts,
         run: Run,
         central: CentralVariable,
         evaluations: Evaluations,
         write_checkpoint: Callable[[], Awaitable[Path]] | None,
         run_seconds: Callable[[], float],
     ) -> None:
-        self._answering = answering
+        self._contexts = contexts
         self._run = run
         self._central = central
         self._evaluations = evaluations
@@ -39,16 +39,16 @@ class Operations:
 
     async def report_evaluation(self, raw: bytes, context: Context) -> bytes:
         """Record an evaluation."""
-        return await self._answering.unary(context, lambda _: self._report_evaluation(raw))
+        return await self._contexts.unary(context, lambda _: self._report_evaluation(raw))
 
     async def control(self, raw: bytes, context: Context) -> bytes:
         """Finish the run, or write a checkpoint."""
-        return await self._answering.unary(context, lambda _: self._control(raw))
+        return await self._contexts.unary(context, lambda _: self._control(raw))
 
     async def _report_evaluation(self, raw: bytes) -> operations_pb2.ReportEvaluationResponse:
         request = messages.parse(operations_pb2.ReportEvaluationRequest, raw)
         if not 0 <= request.accuracy <= 1 or math.isnan(request.loss):
-            raise Refusal(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and loss a number")
+            raise RefusedError(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and loss a number")
         best = self._evaluations.report(
             Evaluation(
                 messages.version_from(request.version),
@@ -72,7 +72,7 @@ class Operations:
         elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
             path = str(await self._checkpoint())
         else:
-            raise Refusal(
+            raise RefusedError(
                 Reason.MALFORMED, f"action {request.action} is unspecified or unknown: set FINISH or CHECKPOINT"
             )
         return operations_pb2.ControlResponse(
@@ -83,12 +83,14 @@ class Operations:
 
     async def _checkpoint(self) -> Path:
         if self._write_checkpoint is None:
-            raise Refusal(Reason.NOT_OFFERED, "this server has no data directory: start it with --data-dir")
+            raise RefusedError(Reason.NOT_OFFERED, "this server has no data directory: start it with --data-dir")
         if self._central.layout is None:
-            raise Refusal(Reason.NOT_INITIALIZED, "there are no parameters to write yet: wait for the first worker")
+            raise RefusedError(
+                Reason.NOT_INITIALIZED, "there are no parameters to write yet: wait for the first worker"
+            )
         try:
             return await self._write_checkpoint()
         except OSError as error:
             raise storage_full("there is no room for the checkpoint", error) from error
-        except StorageFailure as failure:
+        except StorageError as failure:
             raise storage_failed() from failure

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Told:
+class _LoggedCaller:
     at: float
     left_out: int = 0
 
@@ -24,21 +24,21 @@ class RefusalLog:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._told: dict[str, _Told] = {}
+        self._entries: dict[str, _LoggedCaller] = {}
 
-    def tell(self, who: str, line: str) -> None:
+    def log(self, who: str, line: str) -> None:
         """Log a refusal of caller `who`."""
         now = self._clock()
-        if who not in self._told:
+        if who not in self._entries:
             self._forget(now)
-            who = who if len(self._told) < MAX_NAMES else _OTHERS
-        before = self._told.get(who)
+            who = who if len(self._entries) < MAX_NAMES else _OTHERS
+        before = self._entries.get(who)
         if before is not None and now - before.at < LINE_SECONDS:
             before.left_out += 1
             return
         more = f" ({before.left_out} more since the line before)" if before is not None and before.left_out else ""
         logger.warning("%s%s", line, more, extra={"event": "refused", "caller": who})
-        self._told[who] = _Told(now)
+        self._entries[who] = _LoggedCaller(now)
 
     def _forget(self, now: float) -> None:
-        self._told = {who: told for who, told in self._told.items() if now - told.at < LINE_SECONDS}
+        self._entries = {who: told for who, told in self._entries.items() if now - told.at < LINE_SECONDS}

@@ -7,7 +7,7 @@ from gemps.v1 import transfer_pb2
 
 from gem_core import PayloadFormat, Splitter
 from gem_core.wire_kernels import COMPILED
-from gem_server.flow.reading import Reader
+from gem_server.flow.reader import Reader
 
 
 class PayloadWriter(Protocol):
@@ -46,11 +46,11 @@ async def send(
     rest = reader.buffers + constants if payload.with_constants else reader.buffers
     splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset, COMPILED)
     try:
-        reader.check()
+        reader.check_alive()
         # Encode, checksum, send by chunk: cache locality.
         for message, data, last in payload_messages(splitter, chunk_field, payload.byte_count, head):
             await writer.write(message, data, last=last)
-            reader.check()
+            reader.check_alive()
     finally:
         reader.close()
     return payload.byte_count - offset

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from gemps.limits import SHARED_MEMORY_REQUEST_BYTES
 from gemps.v1 import shared_memory_pb2
 
 from gem_core import WireType
-from gem_server.errors import Reason, Refusal, StartupError
+from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.service import messages
-from gem_server.service.accepting import accept_all
-from gem_server.service.answering import Gate
+from gem_server.service.accept import accept_all
+from gem_server.service.call_context import ReadinessGate
 from gem_server.settings import MAX_SOCKET_PATH_BYTES
 from gem_server.shared_memory.regions import PAYLOAD_OFFSET, Region, SessionRegions
 from gem_server.state.sessions import Session, Sessions
 
 REQUEST_SECONDS = 10.0
-MAX_REQUEST_BYTES = 256
 # Reconnects and silent clients.
 SPARE_CONNECTIONS = 64
 
@@ -39,7 +39,7 @@ class SharedMemorySocket:
         self,
         path: Path,
         sessions: Sessions,
-        gate: Gate,
+        gate: ReadinessGate,
         clock: Callable[[], float],
         on_release: Callable[[], None] = lambda: None,
     ) -> None:
@@ -66,7 +66,7 @@ class SharedMemorySocket:
             listening.close()
             raise
         self._listening = listening
-        accepting = accept_all(listening, self._has_room, self._take, "shared memory")
+        accepting = accept_all(listening, self._has_room, self._accept, "shared memory")
         self._accepting = asyncio.create_task(accepting)
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class SharedMemorySocket:
     def _has_room(self) -> bool:
         return len(self._connections) < self._sessions.max_sessions + SPARE_CONNECTIONS
 
-    def _take(self, connection: socket.socket) -> None:
+    async def _accept(self, connection: socket.socket) -> None:
         task = asyncio.create_task(self._serve(connection))
         self._connections[task] = None
         task.add_done_callback(self._connections.pop)
@@ -94,13 +94,13 @@ class SharedMemorySocket:
         with connection:
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
-                    raw = await loop.sock_recv(connection, MAX_REQUEST_BYTES)
+                    raw = await loop.sock_recv(connection, SHARED_MEMORY_REQUEST_BYTES)
                 if not raw:
                     return
                 session, regions = self._regions_for(raw)
             except TimeoutError:
                 return
-            except Refusal as refusal:
+            except RefusedError as refusal:
                 with suppress(OSError):
                     connection.send(_refusal(refusal))
                 return
@@ -108,7 +108,7 @@ class SharedMemorySocket:
                 if error.errno not in (errno.ECONNRESET, errno.EPIPE):
                     logger.warning("no shared memory for a worker, which uses the stream: %s", error.strerror or error)
                 return
-            self._take_over(session)
+            self._supersede_older_connection(session)
             delta = regions.new_delta()
             shared: list[Region] = [delta, *regions.snapshots]
             try:
@@ -126,19 +126,21 @@ class SharedMemorySocket:
                 self._on_release()
 
     def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
-        """Raises Refusal; OSError if out of memory."""
+        """Raises RefusedError; OSError if out of memory."""
         self._gate.check_not_draining()
-        request = messages.parse(shared_memory_pb2.SharedMemoryRequest, raw, MAX_REQUEST_BYTES)
+        request = messages.parse(shared_memory_pb2.SharedMemoryRequest, raw, SHARED_MEMORY_REQUEST_BYTES)
         session = self._sessions.get(request.session_id, self._clock())
         self._sessions.check_layout(session)
-        joining = session.joining
-        if (joining.delta_wire_type, joining.parameter_wire_type) != (WireType.FLOAT32, WireType.FLOAT32):
-            raise Refusal(Reason.WIRE_TYPE, "shared memory holds FLOAT32: join with that for deltas and parameters")
+        join_info = session.join_info
+        if (join_info.delta_wire_type, join_info.parameter_wire_type) != (WireType.FLOAT32, WireType.FLOAT32):
+            raise RefusedError(
+                Reason.WIRE_TYPE, "shared memory holds FLOAT32: join with that for deltas and parameters"
+            )
         if session.regions is None:
-            session.regions = SessionRegions(joining.layout, snapshots=2 if joining.overlap else 1)
+            session.regions = SessionRegions(join_info.layout, snapshots=2 if join_info.overlap else 1)
         return session, session.regions
 
-    def _take_over(self, session: Session) -> None:
+    def _supersede_older_connection(self, session: Session) -> None:
         current = asyncio.current_task()
         for task, owner in self._connections.items():
             if owner is session:
@@ -204,7 +206,7 @@ def _answer(regions: list[Region]) -> bytes:
     return shared_memory_pb2.SharedMemoryResponse(delta=delta, snapshots=snapshots).SerializeToString()
 
 
-def _refusal(refusal: Refusal) -> bytes:
+def _refusal(refusal: RefusedError) -> bytes:
     response = shared_memory_pb2.SharedMemoryResponse(
         refused=f"ERROR_REASON_{refusal.reason.name}", message=refusal.message[:1024]
     )

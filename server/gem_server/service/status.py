@@ -9,16 +9,16 @@ from gemps.v1 import run_pb2, status_pb2
 
 from gem_server import __version__
 from gem_server.durability.checkpointer import Checkpointer
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.request_queue import RequestQueue
-from gem_server.flow.staging import StagingPool
+from gem_server.flow.staging_pool import StagingPool
 from gem_server.process_memory import anonymous_bytes
 from gem_server.service import messages
-from gem_server.service.answering import Answering, Context
+from gem_server.service.call_context import CallContexts, Context
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.run import Run, RunState
-from gem_server.state.sessions import Session, Sessions
+from gem_server.state.sessions import Session, Sessions, TransportKind
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
 from gem_server.telemetry.histogram import Histogram
@@ -47,6 +47,12 @@ _CONDITIONS = {
     Condition.GONE: status_pb2.WORKER_CONDITION_GONE,
 }
 
+_TRANSPORTS = {
+    TransportKind.GRPC: status_pb2.TRANSPORT_KIND_GRPC,
+    TransportKind.LANE: status_pb2.TRANSPORT_KIND_LANE,
+    TransportKind.SHARED_MEMORY: status_pb2.TRANSPORT_KIND_SHARED_MEMORY,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -69,27 +75,27 @@ class Observed:
 class Status:
     """Serves GetStatus and WatchStatus."""
 
-    def __init__(self, answering: Answering, observed: Observed, clock: Callable[[], float]) -> None:
-        self._answering = answering
+    def __init__(self, contexts: CallContexts, observed: Observed, clock: Callable[[], float]) -> None:
+        self._contexts = contexts
         self._observed = observed
         self._clock = clock
         self.watchers = 0
         self._made = b"", False
         self._made_at = -math.inf
 
-    async def get(self, raw: bytes, context: Context) -> bytes:
+    async def get_status(self, raw: bytes, context: Context) -> bytes:
         """Return the status."""
-        return await self._answering.unary(context, lambda _: self._get(raw))
+        return await self._contexts.unary(context, lambda _: self._get(raw))
 
     async def watch(self, raw: bytes, context: Context) -> None:
         """Stream the status until the run is over, or without end if `stay` is set."""
-        async with self._answering.stream(context):
+        async with self._contexts.stream(context):
             request = messages.parse(status_pb2.WatchStatusRequest, raw)
             interval = request.interval_seconds or DEFAULT_INTERVAL_SECONDS
             if not interval >= MIN_INTERVAL_SECONDS:
-                raise Refusal(Reason.MALFORMED, f"interval_seconds must be at least {MIN_INTERVAL_SECONDS}")
+                raise RefusedError(Reason.MALFORMED, f"interval_seconds must be at least {MIN_INTERVAL_SECONDS}")
             if self.watchers >= MAX_WATCHERS:
-                raise Refusal(
+                raise RefusedError(
                     Reason.TOO_MANY,
                     f"{MAX_WATCHERS} callers watch already: use GetStatus now and then, or watch later",
                     retry_after=RETRY_SECONDS,
@@ -98,18 +104,18 @@ class Status:
             try:
                 while True:
                     newest, is_over = await self._for_watchers()
-                    await _write(context, newest)
+                    await _send_report(context, newest)
                     if is_over and not request.stay:
                         return
                     await asyncio.sleep(interval)
-                    self._answering.check_access(context, "WatchStatus")  # a stream may outlive its token
+                    self._contexts.check_access(context, "WatchStatus")  # a stream may outlive its token
             finally:
                 self.watchers -= 1
 
     async def _for_watchers(self) -> tuple[bytes, bool]:
         """The watchers' cached message, and whether the run is over."""
         if self._clock() - self._made_at >= MIN_INTERVAL_SECONDS:
-            report = await self.shown()
+            report = await self.report_when_durable()
             is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)
             self._made = status_pb2.WatchStatusResponse(status=report).SerializeToString(), is_over
             self._made_at = self._clock()
@@ -119,10 +125,10 @@ class Status:
         messages.parse(status_pb2.GetStatusRequest, raw)
         return status_pb2.GetStatusResponse(status=self.report())
 
-    async def shown(self, *, with_histograms: bool = False) -> status_pb2.RunStatus:
+    async def report_when_durable(self, *, with_histograms: bool = False) -> status_pb2.RunStatus:
         """Return the status once it is durable."""
         report = self.report(with_histograms=with_histograms)
-        await self._answering.may_be_shown()
+        await self._contexts.wait_durable()
         return report
 
     def report(self, *, with_histograms: bool = True) -> status_pb2.RunStatus:
@@ -208,12 +214,12 @@ class Status:
         return status
 
 
-async def _write(context: Context, message: bytes) -> None:
+async def _send_report(context: Context, message: bytes) -> None:
     try:
         async with asyncio.timeout(UNREAD_SECONDS):
             await context.write(message)
     except TimeoutError:
-        raise Refusal(
+        raise RefusedError(
             Reason.STALLED,
             f"no status was read for {UNREAD_SECONDS:g} s: watch again, and read",
             retry_after=RETRY_SECONDS,
@@ -264,7 +270,7 @@ def _worker(
         bytes_received=seen.bytes_received,
         bytes_sent=seen.bytes_sent,
         seconds_since_last_call=silent_for,
-        overlap=session is not None and session.joining.overlap,
+        overlap=session is not None and session.join_info.overlap,
         shares_memory=session is not None and session.shares_memory,
         condition=_CONDITIONS[found],
     )
@@ -273,6 +279,8 @@ def _worker(
         status.loss = seen.loss
     if seen.statistics is not None:
         messages.put_statistics(seen.statistics, status.statistics)
+    if session is not None and session.transport is not None:
+        status.transport = _TRANSPORTS[session.transport]
     if session is not None and session.held is not None:
         status.snapshot_version.CopyFrom(messages.version_to(session.held.newest.version))
     return status

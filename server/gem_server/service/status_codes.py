@@ -19,8 +19,8 @@ from gem_core.errors import (
     SizeMismatchError,
     WireTypeError,
 )
-from gem_server.errors import Reason, Refusal
-from gem_server.service.hanging_up import hang_up
+from gem_server.errors import Reason, RefusedError
+from gem_server.service.disconnect import disconnect
 
 if TYPE_CHECKING:
     from gem_server.service.lane_connection import LaneConnection
@@ -34,7 +34,7 @@ CHECKSUM_RETRY_SECONDS = 0.1
 # Timeout; a status queues behind unread messages.
 STATUS_SECONDS = 20.0
 
-_CODES: dict[Reason, grpc.StatusCode] = {
+CODES: dict[Reason, grpc.StatusCode] = {
     Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.OUT_OF_ORDER: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.BAD_CHUNK: grpc.StatusCode.INVALID_ARGUMENT,
@@ -80,20 +80,20 @@ _CORE_REASONS: dict[type[Exception], Reason] = {
 logger = logging.getLogger(__name__)
 
 
-def as_refusal(error: Exception) -> Refusal:
+def as_refusal(error: Exception) -> RefusedError:
     """Convert an error; bugs become INTERNAL without details."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedError):
         return error
     if isinstance(error, CoreError | FramingError):
         reason = _CORE_REASONS[type(error)]
         retry = CHECKSUM_RETRY_SECONDS if reason is Reason.CHECKSUM else None
-        return Refusal(reason, str(error), retry_after=retry)
-    return Refusal(Reason.INTERNAL, "an error in the server; its log has the particulars. Report it, please")
+        return RefusedError(reason, str(error), retry_after=retry)
+    return RefusedError(Reason.INTERNAL, "an error in the server; its log has the particulars. Report it, please")
 
 
-async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refusal: Refusal) -> NoReturn:
+async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refusal: RefusedError) -> NoReturn:
     """Send the refusal. Raises CancelledError after disconnection."""
-    code = _CODES[refusal.reason]
+    code = CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message)
     info = error_details_pb2.ErrorInfo(reason=refusal.reason.name, domain=DOMAIN)
@@ -108,7 +108,7 @@ async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refus
         async with asyncio.timeout(STATUS_SECONDS):
             await context.abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
     except TimeoutError:
-        hang_up(context.peer())
+        disconnect(context.peer())
     except grpc.aio.InternalError:
         pass  # grpc.aio (1.85.1) would log a traceback
     raise asyncio.CancelledError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gem_core import Layout
 from gem_server.shared_memory.memory_file import MemoryFile
-from gem_server.state.central_variable import Handle, Version
+from gem_server.version import Handle, Version
 
 # After the stamp, aligned to a cache line.
 PAYLOAD_OFFSET = 64

@@ -5,28 +5,13 @@ Written by the applying task only: from the event loop, or from the kernel threa
 
 import secrets
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Layout, Statistics, UpdateRule, WorkerState
-
-
-class Version(NamedTuple):
-    """(incarnation, clock). Clocks of different incarnations are not comparable; clock 0: no parameters."""
-
-    incarnation: int
-    clock: int
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A payload in shared memory."""
-
-    region: int
-    offset: int
-    byte_count: int
+from gem_core import Layout, RuleState, Statistics, UpdateRule
+from gem_server.version import Handle, Version
 
 
 class Published(Protocol):
@@ -102,7 +87,7 @@ class CentralVariable:
         self.constants = constants
         self.clock = clock
 
-    def apply(self, rule: UpdateRule, state: WorkerState, delta: NDArray[np.float32], staleness: int) -> Statistics:
+    def apply(self, rule: UpdateRule, state: RuleState, delta: NDArray[np.float32], staleness: int) -> Statistics:
         """Run the rule, without `advance`. May run on any thread."""
         return rule.commit(self.parameters, state, delta, staleness)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gem_server.state.central_variable import Version
+from gem_server.version import Version
 
 MAX_CURVE = 512
 

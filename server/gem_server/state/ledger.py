@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gem_core import Statistics
-from gem_server.state.central_variable import Version
 from gem_server.state.run import RunState
+from gem_server.version import Version
 
 
 class Content(NamedTuple):
@@ -49,7 +49,7 @@ class Ledger:
     capacity: int
     entries: OrderedDict[bytes, Entry] = field(default_factory=OrderedDict)
 
-    def open(self, session_id: bytes, worker_name: str, in_use: set[bytes]) -> Entry:
+    def open_entry(self, session_id: bytes, worker_name: str, in_use: set[bytes]) -> Entry:
         """Return the session's entry, new if missing. Keeps `in_use` ones."""
         entry = self.entries.get(session_id)
         if entry is None:

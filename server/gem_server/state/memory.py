@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gem_core import Layout
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
@@ -80,7 +80,7 @@ class MemoryBudget:
         if needed > self.limit:
             fits_alone = model + worker + layout.object_bytes <= self.limit
             buffers = count_buffers(self.staging_buffers, layout)
-            raise Refusal(
+            raise RefusedError(
                 Reason.MEMORY,
                 f"the model takes {shared:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "

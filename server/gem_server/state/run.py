@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.workers import Worker
 
@@ -76,9 +76,9 @@ class Run:
     @property
     def expected_commits(self) -> int:
         """Commits at the run's end, with the present workers; 0: unknown."""
-        has_limits = self.budget.steps or self.budget.epochs
-        ends = (self.budget.commits, self.commits + self._left if has_limits else 0)
-        return min(filter(None, ends), default=0)
+        budget = self.budget
+        of_workers = self.commits + self._left if budget.steps or budget.epochs else 0
+        return min(budget.commits, of_workers) if budget.commits and of_workers else budget.commits or of_workers
 
     @property
     def commits_of_process(self) -> int:
@@ -93,8 +93,8 @@ class Run:
 
     def check_limit(self, steps_per_epoch: int) -> None:
         """Raise MALFORMED if eta needs this worker's unknown budget."""
-        if self.schedule.follows_budget and self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
-            raise Refusal(
+        if self.schedule.depends_on_budget and self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
+            raise RefusedError(
                 Reason.MALFORMED,
                 "the budget is in epochs, and --eta-schedule cosine follows it: give ParameterServer "
                 "steps_per_epoch=len(loader), or the server --eta-decay-commits",
@@ -109,14 +109,14 @@ class Run:
     def check_open(self, worker: Worker) -> None:
         """Raise RUN_FINISHED if the worker cannot commit."""
         if self.finished_because is not None:
-            raise Refusal(Reason.RUN_FINISHED, f"the run is finished ({self.finished_because}): leave, and exit 0")
+            raise RefusedError(Reason.RUN_FINISHED, f"the run is finished ({self.finished_because}): leave, and exit 0")
         if worker.done or (worker.limit is not None and worker.commits + worker.reserved >= worker.limit):
-            raise Refusal(
+            raise RefusedError(
                 Reason.RUN_FINISHED,
                 f"worker {worker.name} has spent its budget of {worker.limit} commits: leave, and exit 0",
             )
         if self.budget.commits and self.all_reserved:
-            raise Refusal(
+            raise RefusedError(
                 Reason.RUN_FINISHED, f"the run's budget of {self.budget.commits} commits is spent: leave, and exit 0"
             )
 

@@ -22,7 +22,7 @@ class EtaSchedule:
     eta_min: float = 0.0
 
     @property
-    def follows_budget(self) -> bool:
+    def depends_on_budget(self) -> bool:
         """Whether eta depends on the run's end."""
         return self.kind == "cosine" and not self.decay_commits
 

@@ -5,21 +5,30 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from gem_core import Layout, WireType
-from gem_server.errors import Reason, Refusal
+from gem_server.errors import Reason, RefusedError
 from gem_server.shared_memory.regions import SessionRegions
 from gem_server.state.fairness import FairnessWindow
-from gem_server.state.held import Held
 from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.run import Run, RunState
+from gem_server.state.worker_snapshots import WorkerSnapshots
 from gem_server.state.workers import Worker, Workers, WorkerState
 
 # To distinguish expired from unknown.
 REMEMBERED_ENDED_SESSIONS = 4096
 SESSIONS_RETRY_SECONDS = 10.0
+
+
+class TransportKind(Enum):
+    """How a delta reached the server."""
+
+    GRPC = "gRPC"
+    LANE = "lane"
+    SHARED_MEMORY = "shared memory"
 
 
 class Endable(Protocol):
@@ -36,15 +45,15 @@ class Queued(Protocol):
         """Future for its application."""
 
 
-class Reading(Protocol):
+class SnapshotStream(Protocol):
     """A stream of a session's snapshot."""
 
-    def end(self, refusal: Refusal) -> None:
+    def end(self, refusal: RefusedError) -> None:
         """Revoke at once; end the call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinInfo:
     """A parsed `JoinRequest`."""
 
     session_id: bytes
@@ -66,10 +75,10 @@ class Session:
     `number` counts joins from 1. `held`: None before the first pull; written by the applying task only. `idle_calls`:
     open calls that wait for the worker. `reader` streams the newest snapshot. `queued_sequence` (0: none),
     `queued_commit`: in the queue. `asked_at`: when it began waiting for a staging buffer. `regions`: shared memory, now
-    or before.
+    or before. `transport`: of the last commit.
     """
 
-    joining: Joining
+    join_info: JoinInfo
     worker: Worker
     entry: Entry
     number: int
@@ -77,22 +86,23 @@ class Session:
     last_call: float
     open_calls: int = 0
     idle_calls: int = 0
-    ended: Refusal | None = None
-    held: Held | None = None
+    ended: RefusedError | None = None
+    held: WorkerSnapshots | None = None
     commit_call: Endable | None = None
     initialize_call: Endable | None = None
-    reader: Reading | None = None
+    reader: SnapshotStream | None = None
     queued_pulls: int = 0
     queued_sequence: int = 0
     queued_commit: Queued | None = None
     asked_at: float | None = None
     uploads_slowly: bool = False
     regions: SessionRegions | None = None
+    transport: TransportKind | None = None
 
     @property
     def session_id(self) -> bytes:
         """16 bytes; a secret."""
-        return self.joining.session_id
+        return self.join_info.session_id
 
     @property
     def shares_memory(self) -> bool:
@@ -125,7 +135,7 @@ class Sessions:
     _joined: int = 0
     _restored_until: float | None = None
     _live: dict[bytes, Session] = field(default_factory=dict)
-    _ended: OrderedDict[bytes, Refusal] = field(default_factory=OrderedDict)
+    _ended: OrderedDict[bytes, RefusedError] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -152,59 +162,59 @@ class Sessions:
             why = self._ended.get(session_id)
             if why is not None:
                 raise why.again()
-            raise Refusal(
+            raise RefusedError(
                 Reason.UNKNOWN_SESSION,
                 "this session has not joined this server (was it restarted?): Join with the same session id, then Pull",
             )
         session.last_call = session.worker.last_call = now
         return session
 
-    def join(self, joining: Joining, now: float) -> Session:
+    def join(self, join_info: JoinInfo, now: float) -> Session:
         """Create a session, or return the live one with this id.
 
-        Ends another session of this worker; its id cannot join again. Raises Refusal, without changes.
+        Ends another session of this worker; its id cannot join again. Raises RefusedError, without changes.
         """
-        self._check_layout(joining.layout)
-        same = self._live.get(joining.session_id)
+        self._check_layout(join_info.layout)
+        same = self._live.get(join_info.session_id)
         if same is not None:
-            self._check_same_worker(same, joining)
+            self._check_same_worker(same, join_info)
             same.last_call = same.worker.last_call = now
             return same
-        why = self._ended.get(joining.session_id)
+        why = self._ended.get(join_info.session_id)
         if why is not None and why.reason is Reason.SUPERSEDED:
             raise why.again()  # or two processes with one name end each other forever
-        known = self.ledger.find(joining.session_id)
-        if known is not None and known.worker_name != joining.worker_name:
-            raise Refusal(
+        known = self.ledger.find(join_info.session_id)
+        if known is not None and known.worker_name != join_info.worker_name:
+            raise RefusedError(
                 Reason.MALFORMED,
                 "this session id belongs to another worker name: make a new random session id for each worker",
             )
-        self.run.check_limit(joining.steps_per_epoch)
-        older = self._by_name(joining.worker_name)
+        self.run.check_limit(join_info.steps_per_epoch)
+        older = self._by_name(join_info.worker_name)
         if len(self._live) - (older is not None) >= self.max_sessions:
-            raise Refusal(
+            raise RefusedError(
                 Reason.TOO_MANY,
                 f"{len(self._live)} workers are joined, and no more are allowed: raise --max-sessions",
                 retry_after=SESSIONS_RETRY_SECONDS,
             )
         self.memory.promise(
-            joining.session_id,
-            joining.layout,
-            overlap=joining.overlap,
+            join_info.session_id,
+            join_info.layout,
+            overlap=join_info.overlap,
             instead_of=older.session_id if older else None,
         )
         if older is not None:
             self.end(
                 older,
                 WorkerState.SUPERSEDED,
-                Refusal(
+                RefusedError(
                     Reason.SUPERSEDED,
-                    f"another session joined as worker {joining.worker_name!r}: give each worker its own name",
+                    f"another session joined as worker {join_info.worker_name!r}: give each worker its own name",
                 ),
             )
-        return self._admit(joining, now)
+        return self._admit(join_info, now)
 
-    def end(self, session: Session, state: WorkerState, refusal: Refusal) -> None:
+    def end(self, session: Session, state: WorkerState, refusal: RefusedError) -> None:
         """End a session and its calls; a complete commit is still applied."""
         if session.ended is not None:
             return
@@ -231,7 +241,7 @@ class Sessions:
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
-            Refusal(Reason.UNKNOWN_SESSION, "this session has left: Join again to go on"),
+            RefusedError(Reason.UNKNOWN_SESSION, "this session has left: Join again to go on"),
         )
 
     def expire(self, now: float) -> list[Session]:
@@ -249,7 +259,7 @@ class Sessions:
             self.end(
                 session,
                 WorkerState.EXPIRED,
-                Refusal(
+                RefusedError(
                     Reason.EXPIRED_SESSION,
                     f"this session was silent for {self.timeout:g} s: Join with the same session id, then Pull",
                 ),
@@ -268,27 +278,27 @@ class Sessions:
 
     def check_layout(self, session: Session) -> None:
         """Raise LAYOUT_MISMATCH unless the layout is the run's."""
-        self._check_layout(session.joining.layout)
+        self._check_layout(session.join_info.layout)
 
-    def _admit(self, joining: Joining, now: float) -> Session:
+    def _admit(self, join_info: JoinInfo, now: float) -> Session:
         in_use = set(self._live)
-        worker = self.workers.enlist(joining.worker_name, {s.worker.name for s in self._live.values()})
-        worker.host_rank = self._free_host_rank(joining.host_id, worker)
-        worker.host_id = joining.host_id
-        worker.agent, worker.device = joining.agent, joining.device
+        worker = self.workers.enlist(join_info.worker_name, {s.worker.name for s in self._live.values()})
+        worker.host_rank = self._free_host_rank(join_info.host_id, worker)
+        worker.host_id = join_info.host_id
+        worker.agent, worker.device = join_info.agent, join_info.device
         self.run.count(worker, takes_part=False)  # with the old limit
-        worker.steps_per_epoch = joining.steps_per_epoch
-        worker.limit = self.run.budget.limit_of(joining.steps_per_epoch)
+        worker.steps_per_epoch = join_info.steps_per_epoch
+        worker.limit = self.run.budget.limit_of(join_info.steps_per_epoch)
         self.run.count(worker, takes_part=True)
         worker.done = worker.limit is not None and worker.commits >= worker.limit
         worker.state = WorkerState.JOINED
         worker.sessions += 1
         worker.last_call = now
-        entry = self.ledger.open(joining.session_id, joining.worker_name, in_use)
+        entry = self.ledger.open_entry(join_info.session_id, join_info.worker_name, in_use)
         self._joined += 1
-        session = Session(joining, worker, entry, self._joined, joined_at=now, last_call=now)
-        self._ended.pop(joining.session_id, None)
-        self._live[joining.session_id] = session
+        session = Session(join_info, worker, entry, self._joined, joined_at=now, last_call=now)
+        self._ended.pop(join_info.session_id, None)
+        self._live[join_info.session_id] = session
         self.fairness.joined(self.live_workers())
         self.consider_start()
         for listener in self.on_join:
@@ -300,15 +310,15 @@ class Sessions:
         if bound is None or bound.digest == layout.digest:
             return
         difference = bound.first_difference(layout) or "the layouts differ"
-        raise Refusal(
+        raise RefusedError(
             Reason.LAYOUT_MISMATCH,
             f"this worker's model is not the run's (start it with the run's model, or a new run): {difference}",
             metadata={"difference": difference[:1024]},
         )
 
-    def _check_same_worker(self, live: Session, joining: Joining) -> None:
-        if live.worker.name != joining.worker_name or live.joining.layout.digest != joining.layout.digest:
-            raise Refusal(
+    def _check_same_worker(self, live: Session, join_info: JoinInfo) -> None:
+        if live.worker.name != join_info.worker_name or live.join_info.layout.digest != join_info.layout.digest:
+            raise RefusedError(
                 Reason.MALFORMED,
                 "this session id is in use by a worker of another name or layout: make a new random session id",
             )

@@ -25,7 +25,7 @@ class Histogram:
         self.total = 0.0
         self.most = 0.0
 
-    def add(self, value: float) -> None:
+    def record(self, value: float) -> None:
         """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value

@@ -36,7 +36,7 @@ class Interval:
     drift_norm: float = 0.0
     update_norm: float = 0.0
 
-    def add(
+    def record(
         self,
         statistics: Sequence[Statistics],
         staleness: Sequence[int],

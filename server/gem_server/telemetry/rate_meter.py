@@ -13,7 +13,7 @@ class RateMeter:
     second: int = 0
     first: float | None = None
 
-    def add(self, now: float) -> None:
+    def record(self, now: float) -> None:
         """Count one event."""
         if self.first is None:
             self.first = now

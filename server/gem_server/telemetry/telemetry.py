@@ -63,8 +63,8 @@ class Telemetry:
     ) -> None:
         """Record a commit that made version `clock`, after `waited` seconds."""
         now = self._clock()
-        self.rate.add(now)
-        seen.rate.add(now)
+        self.rate.record(now)
+        seen.rate.record(now)
         seen.measured += 1
         seen.staleness_last = staleness
         seen.staleness_sum += staleness
@@ -80,7 +80,7 @@ class Telemetry:
         if len(self._noted) >= MOST_NOTED:
             self.settle()
         if sample is not None:
-            self.tensor_pi.take(sample, self._run_seconds(), clock)
+            self.tensor_pi.add_sample(sample, self._run_seconds(), clock)
 
     def settle(self) -> None:
         """Process the batch. Call before reading distributions, histograms, curves."""
@@ -90,14 +90,14 @@ class Telemetry:
         for seen, statistics, staleness, waited, _ in noted:
             if seen.distributions is None:
                 seen.distributions = Distributions()
-                seen.distributions.add(statistics, staleness, waited, weight=1.0)
+                seen.distributions.record(statistics, staleness, waited, weight=1.0)
             else:
-                seen.distributions.add(statistics, staleness, waited)
+                seen.distributions.record(statistics, staleness, waited)
         _, all_statistics, all_staleness, waits, losses = zip(*noted, strict=True)
         self.staleness.add_all(all_staleness)
         self.wait.add_all(waits)
         known = [loss for loss in losses if loss is not None]
-        self.history.current.add(all_statistics, all_staleness, waits, known)
+        self.history.current.record(all_statistics, all_staleness, waits, known)
 
     def tick(self) -> None:
         """Call a few times per second."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core import Layout, UpdateRule, WorkerState
+from gem_core import Layout, RuleState, UpdateRule
 
 MAX_TENSORS = 256  # evenly chosen
 MAX_ELEMENTS = 16384  # per sample
@@ -36,7 +36,7 @@ class TensorPi:
 
     def __init__(self, rule: UpdateRule) -> None:
         self._rule = rule
-        self._places: _Places | None = None
+        self._sampled_elements: _SampledElements | None = None
         self._next = 0.0
         self._gathered: list[Sample] = []
         self.seconds = FIRST_COLUMN_SECONDS
@@ -48,13 +48,13 @@ class TensorPi:
         """Return a sample for the next commit, if due."""
         if run_seconds < self._next or not self._rule.has_factors:
             return None
-        if self._places is None:
-            self._places = _places(layout)
-            self.names = self._places.names
+        if self._sampled_elements is None:
+            self._sampled_elements = _sampled_elements(layout)
+            self.names = self._sampled_elements.names
         self._next = run_seconds + self.seconds / SAMPLES_A_COLUMN
-        return Sample(self._rule, self._places)
+        return Sample(self._rule, self._sampled_elements)
 
-    def take(self, sample: "Sample", run_seconds: float, clock: int) -> None:
+    def add_sample(self, sample: "Sample", run_seconds: float, clock: int) -> None:
         """Add a sample of the commit that made `clock`."""
         self._gathered.append(sample)
         if len(self._gathered) < SAMPLES_A_COLUMN:
@@ -72,16 +72,16 @@ class TensorPi:
 class Sample:
     """Observes one commit."""
 
-    __slots__ = ("_places", "_rule", "mean", "median")
+    __slots__ = ("_rule", "_sampled_elements", "mean", "median")
 
-    def __init__(self, rule: UpdateRule, places: "_Places") -> None:
+    def __init__(self, rule: UpdateRule, places: "_SampledElements") -> None:
         self._rule = rule
-        self._places = places
+        self._sampled_elements = places
         self.mean = self.median = np.full(len(places.names), np.nan, np.float32)
 
-    def __call__(self, parameters: Values, state: WorkerState, delta: Values) -> None:
+    def __call__(self, parameters: Values, state: RuleState, delta: Values) -> None:
         """Observe pi where delta is nonzero, by tensor."""
-        places = self._places
+        places = self._sampled_elements
         factors = self._rule.factors(parameters, state, delta, places.elements.ravel())
         if factors is None:
             return
@@ -99,7 +99,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _SampledElements:
     """Sampled elements, a row per tensor; `counts` excludes padding."""
 
     names: tuple[str, ...]
@@ -107,7 +107,7 @@ class _Places:
     counts: NDArray[np.bool_]
 
 
-def _places(layout: Layout) -> _Places:
+def _sampled_elements(layout: Layout) -> _SampledElements:
     tensors = [tensor for tensor in layout.parameters if tensor.elements]
     begins = np.cumsum([0] + [tensor.elements for tensor in tensors[:-1]])
     chosen = np.unique(np.linspace(0, max(0, len(tensors) - 1), min(len(tensors), MAX_TENSORS)).astype(int))
@@ -120,7 +120,7 @@ def _places(layout: Layout) -> _Places:
         elements[row] = begins[index]
         elements[row, : within.size] += within
         counts[row, : within.size] = True
-    return _Places(tuple(tensors[index].name for index in chosen), elements, counts)
+    return _SampledElements(tuple(tensors[index].name for index in chosen), elements, counts)
 
 
 def _mean_of(rows: list[Values]) -> Values:

@@ -20,10 +20,10 @@ class Distributions:
     blocked: float = 0.0
     clamped: float = 0.0
 
-    def add(self, statistics: Statistics, staleness: int, waited: float, weight: float = NEWEST) -> None:
+    def record(self, statistics: Statistics, staleness: int, waited: float, weight: float = NEWEST) -> None:
         """Count one commit; the first needs `weight` 1."""
-        self.staleness.add(staleness)
-        self.wait.add(waited)
+        self.staleness.record(staleness)
+        self.wait.record(waited)
         self.mean_pi += weight * (statistics.mean_pi - self.mean_pi)
         self.blocked += weight * (statistics.blocked_fraction - self.blocked)
         self.clamped += weight * (statistics.clamped_fraction - self.clamped)

@@ -21,7 +21,7 @@ from aiohttp import web
 from gemps.plain_values import to_dict
 from gemps.v1 import history_pb2, status_pb2
 
-from gem_server.errors import Refusal
+from gem_server.errors import RefusedError
 
 STATIC = Path(__file__).with_name("static")
 
@@ -134,7 +134,7 @@ class Dashboard:
                 pause = min(max(INTERVAL_SECONDS, cost / SHARE_OF_PROCESSOR), LONGEST_SECONDS)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), pause - SHORTEST_SECONDS)
-        except Refusal:
+        except RefusedError:
             logger.info("the dashboard ends: what the server knows by now is not to be told any more")
         except Exception:
             logger.exception("the dashboard cannot show the run; viewers are let go")

@@ -54,7 +54,7 @@ class WebServer:
 
         `end_streams` ends streaming replies at shutdown. Raises StartupError.
         """
-        app = web.Application(middlewares=[self._look_at])
+        app = web.Application(middlewares=[self._admit])
         app.add_routes(list(routes))
 
         async def on_shutdown(_: web.Application) -> None:
@@ -75,12 +75,12 @@ class WebServer:
         await runner.setup()
         host, _, port = address.rpartition(":")
 
-        def take() -> asyncio.BaseProtocol:
+        def make_protocol() -> asyncio.BaseProtocol:
             server = runner.server
             return server() if server is not None and len(server.connections) < MAX_CONNECTIONS else _NoRoom()
 
         try:
-            listening = await asyncio.get_running_loop().create_server(take, host.strip("[]"), int(port))
+            listening = await asyncio.get_running_loop().create_server(make_protocol, host.strip("[]"), int(port))
         except OSError as error:
             await runner.cleanup()
             raise StartupError(
@@ -101,7 +101,7 @@ class WebServer:
             await runner.cleanup()
 
     @web.middleware
-    async def _look_at(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         now = asyncio.get_running_loop().time()
         self._paid_until = max(self._paid_until, now - BURST_SECONDS) + 1 / REQUESTS_PER_SECOND
         await asyncio.sleep(max(0.0, self._paid_until - now))

@@ -8,93 +8,32 @@ from typing import TYPE_CHECKING
 from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gem_worker.client.client import Client
-    from gem_worker.client.courier import Courier
-    from gem_worker.client.errors import (
-        AddressError,
-        ClientError,
-        CredentialsError,
-        GivenUp,
-        MisuseError,
-        NotInitialized,
-        RunFinished,
-        ServerMisbehavedError,
-        ServerRefused,
-        ServerUnavailable,
-        Superseded,
-        UntrustedServer,
-    )
-    from gem_worker.client.events import ClientEvent, EventKind
-    from gem_worker.client.messages import (
-        CommitOutcome,
-        CommitStatistics,
-        Membership,
-        RunSettings,
-        RunState,
-        Verdict,
-        Version,
-    )
-    from gem_worker.client.observer import ControlResult, Observer, PulledParameters
-    from gem_worker.client.settings import ClientSettings
+    from gem_worker.client.client import Client as Client
+    from gem_worker.client.courier import Courier as Courier
+    from gem_worker.client.errors import AddressError as AddressError
+    from gem_worker.client.errors import CallCancelledError as CallCancelledError
+    from gem_worker.client.errors import ClientError as ClientError
+    from gem_worker.client.errors import CredentialsError as CredentialsError
+    from gem_worker.client.errors import MisuseError as MisuseError
+    from gem_worker.client.errors import NotInitializedError as NotInitializedError
+    from gem_worker.client.errors import RunFinishedError as RunFinishedError
+    from gem_worker.client.errors import ServerMisbehavedError as ServerMisbehavedError
+    from gem_worker.client.errors import ServerRefusedError as ServerRefusedError
+    from gem_worker.client.errors import ServerUnavailableError as ServerUnavailableError
+    from gem_worker.client.errors import SupersededError as SupersededError
+    from gem_worker.client.errors import UntrustedServerError as UntrustedServerError
+    from gem_worker.client.events import ClientEvent as ClientEvent
+    from gem_worker.client.events import EventKind as EventKind
+    from gem_worker.client.messages import CommitOutcome as CommitOutcome
+    from gem_worker.client.messages import CommitStatistics as CommitStatistics
+    from gem_worker.client.messages import Membership as Membership
+    from gem_worker.client.messages import RunSettings as RunSettings
+    from gem_worker.client.messages import RunState as RunState
+    from gem_worker.client.messages import Verdict as Verdict
+    from gem_worker.client.messages import Version as Version
+    from gem_worker.client.observer import ControlResult as ControlResult
+    from gem_worker.client.observer import Observer as Observer
+    from gem_worker.client.observer import PulledParameters as PulledParameters
+    from gem_worker.client.settings import ClientSettings as ClientSettings
 
-_HOMES = {
-    "AddressError": "errors",
-    "Client": "client",
-    "ClientError": "errors",
-    "ClientEvent": "events",
-    "ClientSettings": "settings",
-    "CommitOutcome": "messages",
-    "CommitStatistics": "messages",
-    "ControlResult": "observer",
-    "Courier": "courier",
-    "CredentialsError": "errors",
-    "EventKind": "events",
-    "GivenUp": "errors",
-    "Membership": "messages",
-    "MisuseError": "errors",
-    "NotInitialized": "errors",
-    "Observer": "observer",
-    "PulledParameters": "observer",
-    "RunFinished": "errors",
-    "RunSettings": "messages",
-    "RunState": "messages",
-    "ServerMisbehavedError": "errors",
-    "ServerRefused": "errors",
-    "ServerUnavailable": "errors",
-    "Superseded": "errors",
-    "UntrustedServer": "errors",
-    "Verdict": "messages",
-    "Version": "messages",
-}
-
-__all__ = [
-    "AddressError",
-    "Client",
-    "ClientError",
-    "ClientEvent",
-    "ClientSettings",
-    "CommitOutcome",
-    "CommitStatistics",
-    "ControlResult",
-    "Courier",
-    "CredentialsError",
-    "EventKind",
-    "GivenUp",
-    "Membership",
-    "MisuseError",
-    "NotInitialized",
-    "Observer",
-    "PulledParameters",
-    "RunFinished",
-    "RunSettings",
-    "RunState",
-    "ServerMisbehavedError",
-    "ServerRefused",
-    "ServerUnavailable",
-    "Superseded",
-    "UntrustedServer",
-    "Verdict",
-    "Version",
-]
-
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__)

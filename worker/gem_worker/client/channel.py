@@ -9,6 +9,7 @@ import time
 
 import grpc
 from gemps import lane
+from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import history_pb2, lane_pb2, operations_pb2, parameters_pb2, session_pb2, status_pb2
 
 from gem_worker.client.commit_call import CommitCall, GrpcCall
@@ -20,13 +21,11 @@ from gem_worker.client.lane_call import LaneCall, LaneRoute
 _log = logging.getLogger(__name__)
 
 MIB = 1 << 20
-# Largest message (parameter_server.proto).
-MESSAGE_LIMIT = 2 * MIB + (64 << 10)
 _SERVICE = "/gemps.v1.ParameterServerService/"
 
 # Seconds to commit over gRPC after a lane failure.
 LANE_AGAIN_SECONDS = 60.0
-_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     # Keeps NAT and load balancers from dropping the connection; the server accepts pings every 30 s.
@@ -40,7 +39,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
     # Only this library may repeat a commit.
     ("grpc.enable_retries", 0),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
     # A channel has at most one stream of parameters, and reads it.
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.lookahead_bytes", 16 * MIB),
@@ -94,11 +93,11 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     return ChannelWithToken(channel, credentials.token) if credentials.token else channel
 
 
-def _may_use_lane(address: str, credentials: Credentials) -> bool:
+def may_use_lane(address: str, credentials: Credentials) -> bool:
     """Return whether a second connection reaches the same server."""
     if not credentials.settings.lane or address.startswith("unix:"):
         return False
-    return _is_loopback(address) or not any(os.environ.get(name) for name in _PROXY_VARIABLES)
+    return _is_loopback(address) or not any(os.environ.get(name) for name in PROXY_VARIABLES)
 
 
 class Calls:
@@ -124,7 +123,7 @@ class Calls:
         host, _, port = self._address.rpartition(":")
         self._lane, self._lane_from = None, 0.0
         # A forwarded port may lead to another service.
-        if response.lane_port and port == str(response.port) and _may_use_lane(self._address, self._credentials):
+        if response.lane_port and port == str(response.port) and may_use_lane(self._address, self._credentials):
             hello = lane_pb2.LaneHello(
                 magic=lane.MAGIC, version=lane.VERSION, incarnation=response.incarnation, session_id=session_id
             )

@@ -2,7 +2,8 @@
 
 import atexit
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +21,7 @@ from gem_worker.client.messages import CommitOutcome, Membership, RunState, Vers
 from gem_worker.client.pull import Puller
 from gem_worker.client.retry import Patience
 from gem_worker.client.send import byte_view
-from gem_worker.client.session import Formats, Session
+from gem_worker.client.session import ClientSession, Formats
 from gem_worker.client.settings import ClientSettings
 from gem_worker.client.watchdog import Watchdog
 
@@ -46,6 +47,7 @@ class Client:
         delta_wire_types, parameter_wire_types: best first; the server chooses.
         overlap: request two snapshots, to compute the next gradient during a commit.
         on_event: called in the calling thread; default: logging.
+        clock, sleep: replace the time of retries, for tests.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Client:
         overlap: bool = False,
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
         settings = settings if settings is not None else ClientSettings()
         on_event = on_event if on_event is not None else log_event
@@ -73,10 +77,18 @@ class Client:
         credentials = Credentials(settings)
         calls = Calls(self.address, credentials)
         self._calls = calls
-        self._session = Session(
+        self._session = ClientSession(
             calls,
             settings,
-            Patience(self.address, settings, on_event, renew=calls.renew, token_changed=credentials.token.has_changed),
+            Patience(
+                self.address,
+                settings,
+                on_event,
+                renew=calls.renew,
+                token_changed=credentials.token.has_changed,
+                clock=clock,
+                sleep=sleep,
+            ),
             on_event,
             layout=layout,
             worker_name=worker_name,
@@ -87,7 +99,7 @@ class Client:
             parameter_wire_types=parameter_wire_types,
             overlap=overlap,
         )
-        self._watchdog = Watchdog(self._session.probe, self._beat, settings, look=self._look_after_stream)
+        self._watchdog = Watchdog(self._session.probe, self._beat, settings, look=self._answer_pings)
         self._puller = Puller(calls, self._watchdog, self._session)
         self._committer = Committer(calls, self._watchdog, self._session, self._puller, on_event)
         # At exit, finalizers of gRPC's calls may block on locks (grpcio 1.85.1).
@@ -118,14 +130,29 @@ class Client:
         """Versions allowed as base of the next commit, newest last."""
         return self._session.held
 
+    @property
+    def session_id(self) -> bytes:
+        """16 random bytes that authenticate the session: a secret."""
+        return self._session.session_id
+
+    @property
+    def transport(self) -> str | None:
+        """Transport of the open commit stream, "grpc" or "lane"; None without one."""
+        return self._committer.transport
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a transfer is in progress."""
+        return self._watchdog.watched is not None
+
     def join(self) -> Membership:
         """Join the run, waiting up to settings.connect_timeout.
 
         Raises:
-            ServerUnavailable: unreachable or full.
-            ServerRefused: LAYOUT_MISMATCH, MEMORY, ...
-            Superseded: another process joined under this name.
-            UntrustedServer: TLS verification failed.
+            ServerUnavailableError: unreachable or full.
+            ServerRefusedError: LAYOUT_MISMATCH, MEMORY, ...
+            SupersededError: another process joined under this name.
+            UntrustedServerError: TLS verification failed.
         """
         self._check_usable()
         membership = self._session.join()
@@ -146,7 +173,7 @@ class Client:
     def pull(self, into: memoryview, *, with_constants: bool = False) -> Version:
         """Receive the current parameters in `membership.parameter_wire_type`.
 
-        Raises ValueError for an unsuitable buffer, NotInitialized without parameters on the server, else as join().
+        Raises ValueError for an unsuitable buffer, NotInitializedError if the server has no parameters, else as join().
         """
         self._check_member()
         format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type, with_constants)
@@ -186,12 +213,12 @@ class Client:
         `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
 
         Raises:
-            RunFinished: leave.
+            RunFinishedError: leave.
             MisuseError: pull() first, `base` not in `bases`, or `scale` without float32 deltas.
             ValueError: a buffer has the wrong size.
-            NotInitialized: initialize(), then pull().
-            ServerUnavailable: whether the delta was applied is unknown.
-            ServerRefused: nothing changed.
+            NotInitializedError: initialize(), then pull().
+            ServerUnavailableError: whether the delta was applied is unknown.
+            ServerRefusedError: nothing changed.
         """
         self._check_usable()
         formats = self._session.formats
@@ -240,7 +267,7 @@ class Client:
             self.leave("done" if kind is None else kind.__name__)
             self.close()
 
-    def _look_after_stream(self) -> None:
+    def _answer_pings(self) -> None:
         # Watchdog's thread: polls for pings.
         self._committer.has_open_stream()
 

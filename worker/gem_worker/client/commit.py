@@ -14,20 +14,29 @@ from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
 from gem_worker.client.commit_stream import CommitReply, CommitStream
-from gem_worker.client.errors import MisuseError, RunFinished, ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.errors import (
+    MisuseError,
+    RunFinishedError,
+    ServerMisbehavedError,
+    ServerRefusedError,
+    SupersededError,
+    TornCallError,
+)
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import CommitOutcome, RunState, Version
-from gem_worker.client.outgoing import ChunkedCommit, Delta, Outgoing, SharedCommit
+from gem_worker.client.outgoing_commit import ChunkedCommit, Delta, OutgoingCommit, SharedCommit
 from gem_worker.client.pull import Puller
 from gem_worker.client.receive import ParametersReceiver
-from gem_worker.client.session import LOST_SESSION, Session
+from gem_worker.client.session import LOST_SESSION, ClientSession
 from gem_worker.client.watchdog import Watchdog
 
 
 class Committer:
     """Commit for a session, on one stream that opens on demand."""
 
-    def __init__(self, calls: Calls, watchdog: Watchdog, session: Session, puller: Puller, on_event: EventSink) -> None:
+    def __init__(
+        self, calls: Calls, watchdog: Watchdog, session: ClientSession, puller: Puller, on_event: EventSink
+    ) -> None:
         self._calls = calls
         self._watchdog = watchdog
         self._session = session
@@ -41,6 +50,12 @@ class Committer:
         """Return whether a stream keeps the session alive. Thread-safe."""
         stream = self._stream
         return stream is not None and stream.is_open()
+
+    @property
+    def transport(self) -> str | None:
+        """See Client.transport."""
+        stream = self._stream
+        return stream.transport if stream is not None and stream.is_open() else None
 
     def drop_stream(self) -> None:
         """Close the stream."""
@@ -64,7 +79,7 @@ class Committer:
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
-        except (ServerRefused, RunFinished):
+        except (ServerRefusedError, RunFinishedError):
             # The server changed nothing.
             self.drop_stream()
             raise
@@ -92,7 +107,7 @@ class Committer:
             raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
         return Delta(session.last_applied + 1, base, delta, loss, samples, scale)
 
-    def _outgoing(self, delta: Delta) -> Outgoing:
+    def _outgoing(self, delta: Delta) -> OutgoingCommit:
         """Prefer shared memory."""
         session, payload = self._session, self._session.formats.delta
         shared = session.open_shared()
@@ -102,7 +117,9 @@ class Committer:
             self._chunked = ChunkedCommit(session.session_id, payload, session.membership.chunk_bytes)
         return self._chunked.begin(delta)
 
-    def _until_settled(self, delta: Delta, outgoing: Outgoing, into: memoryview, *, in_place: bool) -> CommitOutcome:
+    def _until_settled(
+        self, delta: Delta, outgoing: OutgoingCommit, into: memoryview, *, in_place: bool
+    ) -> CommitOutcome:
         session, payload = self._session, self._session.formats.parameters
         # The server reports this delta as applied.
         applied = False
@@ -117,14 +134,14 @@ class Committer:
             try:
                 self._open_stream().exchange(outgoing, reply, header_only=applied)
                 return self._applied(reply)
-            except Torn as torn:
+            except TornCallError as torn:
                 self.drop_stream()
                 session.patience.torn(torn)
                 if reply.verdict is not None:
                     return self._applied(reply, torn_in=payload)
                 why = str(torn)
                 session.heartbeat()
-            except ServerRefused as refusal:
+            except ServerRefusedError as refusal:
                 self.drop_stream()
                 if pulled is not None and self._verdict_is_lost(refusal):
                     return CommitOutcome(True, None, pulled, self._run_finished(), into)
@@ -172,22 +189,22 @@ class Committer:
     def _run_finished(self) -> bool:
         return self._session.run_state is RunState.FINISHED
 
-    def _verdict_is_lost(self, refusal: ServerRefused) -> bool:
+    def _verdict_is_lost(self, refusal: ServerRefusedError) -> bool:
         """Return whether the stored verdict is gone."""
         return (
             refusal.retry_after is None
             and refusal.reason not in LOST_SESSION
             and refusal.reason != "SEQUENCE_REUSED"
-            and not isinstance(refusal, Superseded)
+            and not isinstance(refusal, SupersededError)
         )
 
-    def _recover(self, refusal: ServerRefused) -> None:
+    def _recover(self, refusal: ServerRefusedError) -> None:
         """Recover, or raise. A lost snapshot leaves session.version None."""
         session = self._session
         if refusal.reason == "RUN_FINISHED":
             session.run_state = RunState.FINISHED
-            raise RunFinished(refusal.message)
-        if isinstance(refusal, Superseded):
+            raise RunFinishedError(refusal.message)
+        if isinstance(refusal, SupersededError):
             session.confirm_superseded(refusal)
             session.patience.failed(str(refusal))
         elif refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 import grpc
-from gemps.framing import COMMIT_RESPONSE_CHUNK, take_apart
+from gemps.framing import COMMIT_RESPONSE_CHUNK, split_message
 from gemps.v1 import commit_pb2
 
 from gem_core.chunking import Assembler
@@ -21,7 +21,7 @@ class ReplySink(Protocol):
     def sink(self) -> Assembler:
         """Assembler for the current chunk."""
 
-    def take(self, fields: commit_pb2.CommitResponse) -> None:
+    def receive_fields(self, fields: commit_pb2.CommitResponse) -> None:
         """Handle a message's fields, before its chunk."""
 
 
@@ -29,7 +29,12 @@ class CommitCall(Protocol):
     """Bidirectional call for one thread; only `look` and `cancel` are thread-safe.
 
     After its end, `send` does nothing and `receive` reports why.
+
+    Attributes:
+        transport: name of the implementation.
     """
+
+    transport: str
 
     def exchange(self) -> AbstractContextManager[object]:
         """Context of `send` and `receive`; close the call if interrupted."""
@@ -40,7 +45,7 @@ class CommitCall(Protocol):
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
         """Pass the next message to `reply` and return its fields; None at OK. Raises grpc.RpcError."""
 
-    def look(self) -> bool:
+    def is_open(self) -> bool:
         """Return whether the call is open, without blocking."""
 
     def cancel(self) -> None:
@@ -52,6 +57,8 @@ class CommitCall(Protocol):
 
 class GrpcCall:
     """CommitCall over gRPC."""
+
+    transport = "grpc"
 
     def __init__(self, method: "grpc.StreamStreamMultiCallable[bytes, bytes]") -> None:
         self._feed = RequestFeed()
@@ -71,13 +78,13 @@ class GrpcCall:
         raw = next(self._call, None)
         if raw is None:
             return None
-        message, offset, data = take_apart(commit_pb2.CommitResponse, raw, COMMIT_RESPONSE_CHUNK)
-        reply.take(message)
+        message, offset, data = split_message(commit_pb2.CommitResponse, raw, COMMIT_RESPONSE_CHUNK)
+        reply.receive_fields(message)
         if data is not None:
             reply.sink.add(offset, data)
         return message
 
-    def look(self) -> bool:
+    def is_open(self) -> bool:
         """See CommitCall."""
         with interrupts_wait():
             return self._call.is_active()

@@ -8,9 +8,9 @@ from google.protobuf.message import DecodeError
 from gem_core.chunking import Assembler
 from gem_core.errors import CoreError
 from gem_worker.client.channel import Calls
-from gem_worker.client.errors import ServerMisbehavedError, Torn
+from gem_worker.client.errors import ServerMisbehavedError, TornCallError
 from gem_worker.client.messages import Verdict
-from gem_worker.client.outgoing import Outgoing
+from gem_worker.client.outgoing_commit import OutgoingCommit
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.shared_memory import TornParametersError
@@ -30,38 +30,44 @@ class CommitReply:
         """See `ReplySink`."""
         return self.receiver.sink
 
-    def take(self, fields: commit_pb2.CommitResponse) -> None:
+    def receive_fields(self, fields: commit_pb2.CommitResponse) -> None:
         """See `ReplySink`."""
         if fields.HasField("verdict"):
-            if fields.verdict.sequence != self._sequence:
+            verdict = Verdict.from_wire(fields.verdict)
+            if verdict.sequence != self._sequence:
                 raise ServerMisbehavedError(
-                    f"the server sent a verdict on {fields.verdict.sequence} for commit {self._sequence}"
+                    f"the server sent a verdict on {verdict.sequence} for commit {self._sequence}"
                 )
-            self.verdict = Verdict.of(fields.verdict)
+            self.verdict = verdict
         if fields.HasField("parameters"):
             self.receiver.announce(fields.parameters)
 
 
 class CommitStream:
-    """A stream; after Torn or a refusal, open another."""
+    """A stream; after TornCallError or a refusal, open another."""
 
     def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
         self._call = calls.open_commit()
 
+    @property
+    def transport(self) -> str:
+        """See CommitCall."""
+        return self._call.transport
+
     def is_open(self) -> bool:
         """Return whether it is open. Thread-safe."""
-        return self._call.look()
+        return self._call.is_open()
 
     def cancel(self) -> None:
         """Close it."""
         self._call.close()
 
-    def exchange(self, commit: Outgoing, reply: CommitReply, *, header_only: bool) -> None:
+    def exchange(self, commit: OutgoingCommit, reply: CommitReply, *, header_only: bool) -> None:
         """Send a commit and receive its reply.
 
-        `header_only` requests the stored verdict of an applied commit. After Torn, `reply` holds what arrived. Also
-        raises ServerRefused, ServerMisbehavedError.
+        `header_only` requests the stored verdict of an applied commit. After TornCallError, `reply` holds what
+        arrived. Also raises ServerRefusedError, ServerMisbehavedError.
         """
         watchdog, watched = self._watchdog, Watched(self._call.cancel)
         try:
@@ -71,18 +77,18 @@ class CommitStream:
                 self._receive(commit, reply, watched)
         except grpc.RpcError as error:
             reason = failure(error)
-            if isinstance(reason, Torn) and watched.ended_because is not None:
-                reason = Torn(watched.ended_because)
+            if isinstance(reason, TornCallError) and watched.ended_because is not None:
+                reason = TornCallError(watched.ended_because)
             raise reason from None
         except (CoreError, FramingError, DecodeError, TornParametersError) as error:
             reply.receiver.reset()
-            raise Torn(f"the reply arrived damaged: {error}") from error
+            raise TornCallError(f"the reply arrived damaged: {error}") from error
         finally:
             # Inlines `watch`, so that no interrupt comes in between.
             watchdog.watched = None
             watchdog.called_at = watched.progressed_at
 
-    def _receive(self, commit: Outgoing, reply: CommitReply, watched: Watched) -> None:
+    def _receive(self, commit: OutgoingCommit, reply: CommitReply, watched: Watched) -> None:
         may_proceed = True
         while (fields := self._call.receive(reply)) is not None:
             watched.progress()
@@ -97,4 +103,4 @@ class CommitStream:
             if fields.HasField("footer"):
                 reply.receiver.finish(fields.footer)
                 return
-        raise Torn("the stream ended without a footer")
+        raise TornCallError("the stream ended without a footer")

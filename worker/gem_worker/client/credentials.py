@@ -66,7 +66,7 @@ class Token:
         self._value = settings.token.get_secret_value() if settings.token is not None else ""
         self._sent = ""
         if self._path is not None:
-            self._look(self._path)
+            self._read_if_changed(self._path)
 
     def __bool__(self) -> bool:
         return bool(self._value)
@@ -74,25 +74,25 @@ class Token:
     def metadata(self) -> Metadata:
         """Return the current metadata."""
         with self._lock:
-            self._look_again()
+            self._reread_if_changed()
             self._sent = self._value
             return (("authorization", f"Bearer {self._value}"),)
 
     def has_changed(self) -> bool:
         """Return whether the token changed since the last call."""
         with self._lock:
-            self._look_again()
+            self._reread_if_changed()
             return self._value != self._sent
 
-    def _look_again(self) -> None:
+    def _reread_if_changed(self) -> None:
         if self._path is None:
             return
         try:
-            self._look(self._path)
+            self._read_if_changed(self._path)
         except CredentialsError:
             return  # being replaced: keep the last
 
-    def _look(self, path: Path) -> None:
+    def _read_if_changed(self, path: Path) -> None:
         try:
             found = path.stat()
         except OSError as error:
@@ -100,7 +100,7 @@ class Token:
         identity = (found.st_mtime_ns, found.st_size, found.st_ino)
         if identity == self._seen:
             return
-        value = _read(path, "token_file").decode("latin-1").strip()
+        value = _read_secret(path, "token_file").decode("latin-1").strip()
         if not re.fullmatch(TOKEN_SHAPE, value):
             raise CredentialsError(
                 f"GEMPS_CLIENT_TOKEN_FILE {path} holds no token: it must hold that one word and nothing else"
@@ -163,7 +163,7 @@ class _CallWithToken:
 
 
 def _authority(path: Path) -> bytes:
-    pem = _read(path, "tls_ca")
+    pem = _read_secret(path, "tls_ca")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("latin-1"))
     except (ssl.SSLError, ValueError):
@@ -176,7 +176,7 @@ def _authority(path: Path) -> bytes:
 
 def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     """Return (key, certificate)."""
-    pair = _read(key, "tls_key"), _read(certificate, "tls_cert")
+    pair = _read_secret(key, "tls_key"), _read_secret(certificate, "tls_cert")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError:
@@ -187,7 +187,7 @@ def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     return pair
 
 
-def _read(path: Path, name: str) -> bytes:
+def _read_secret(path: Path, name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

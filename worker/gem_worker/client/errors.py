@@ -6,7 +6,7 @@ from types import MappingProxyType
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class RunFinished(Exception):  # noqa: N818 - the good end of a run, not an error
+class RunFinishedError(Exception):
     """The run is finished; the delta was not applied. Leave and exit with 0."""
 
 
@@ -26,18 +26,18 @@ class CredentialsError(ClientError, ValueError):
     """Caller error: unusable certificates or token."""
 
 
-class UntrustedServer(ClientError):  # noqa: N818 - a situation
+class UntrustedServerError(ClientError):
     """TLS verification failed, or the server speaks no TLS; nothing was sent.
 
     After the first successful call, this counts as a lost connection.
     """
 
 
-class ServerUnavailable(ClientError):  # noqa: N818 - a situation
+class ServerUnavailableError(ClientError):
     """The server was unreachable, or did not complete the call, for too long."""
 
 
-class GivenUp(ClientError):  # noqa: N818 - a situation
+class CallCancelledError(ClientError):
     """Another thread cancelled this call."""
 
 
@@ -45,7 +45,7 @@ class ServerMisbehavedError(ClientError):
     """The server violated the contract."""
 
 
-class ServerRefused(ClientError):  # noqa: N818 - an answer
+class ServerRefusedError(ClientError):
     """The server refused the call and changed nothing.
 
     `reason`: gemps.v1.ErrorReason without prefix ("LAYOUT_MISMATCH"), or gRPC's status code.
@@ -67,15 +67,15 @@ class ServerRefused(ClientError):  # noqa: N818 - an answer
         self.metadata = metadata
 
 
-class Superseded(ServerRefused):
+class SupersededError(ServerRefusedError):
     """Another process joined under this worker's name."""
 
 
-class NotInitialized(ServerRefused):
+class NotInitializedError(ServerRefusedError):
     """The server has no parameters. Call initialize(), then pull()."""
 
 
-class Torn(Exception):  # noqa: N818 - an event
+class TornCallError(Exception):
     """A call or stream broke. Internal: the client repeats or resumes it.
 
     `by_server`: a gemps server reported it. `by_stranger`: the peer is none. `untrusted`: TLS verification failed.

@@ -7,15 +7,17 @@ from gemps.v1 import parameters_pb2
 from gem_core.chunking import ScaledSplitter
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
-from gem_worker.client.errors import ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.errors import ServerMisbehavedError, ServerRefusedError, SupersededError, TornCallError
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.send import watched_messages
-from gem_worker.client.session import LOST_SESSION, Session
+from gem_worker.client.session import LOST_SESSION, ClientSession
 from gem_worker.client.watchdog import Watchdog
 
 
-def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memoryview, format_: PayloadFormat) -> bool:
+def initialize(
+    calls: Calls, watchdog: Watchdog, session: ClientSession, payload: memoryview, format_: PayloadFormat
+) -> bool:
     """Upload `payload` (float32, with constants); return True if accepted.
 
     False may mean that an earlier attempt succeeded; pull next either way.
@@ -23,12 +25,12 @@ def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memo
     while True:
         try:
             response = _upload(calls, watchdog, session, payload, format_)
-        except Torn as torn:
+        except TornCallError as torn:
             session.patience.torn(torn)
-        except Superseded as refusal:
+        except SupersededError as refusal:
             session.confirm_superseded(refusal)
             session.patience.failed(str(refusal))
-        except ServerRefused as refusal:
+        except ServerRefusedError as refusal:
             if refusal.reason in LOST_SESSION:
                 session.rejoin(str(refusal))
             else:
@@ -41,7 +43,7 @@ def initialize(calls: Calls, watchdog: Watchdog, session: Session, payload: memo
 def _upload(
     calls: Calls,
     watchdog: Watchdog,
-    session: Session,
+    session: ClientSession,
     payload: memoryview,
     format_: PayloadFormat,
 ) -> parameters_pb2.InitializeResponse:
@@ -60,7 +62,7 @@ def _upload(
         try:
             return call.result()
         except grpc.FutureCancelledError:
-            raise Torn(watched.ended_because or "CANCELLED") from None
+            raise TornCallError(watched.ended_because or "CANCELLED") from None
         except grpc.RpcError as error:
             raise failure(error) from None
         finally:

@@ -24,7 +24,7 @@ _handler_of: Callable[[int], Any] = _plain.getsignal
 _set_handler: Callable[[int, Any], Any] = _plain.signal
 
 
-class _Noted:
+class _DeferredSignal:
     """Signal state shared with the cancelling thread."""
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class _Noted:
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def ensure_started(self) -> None:
         """Start the cancelling thread, also after a fork."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="gemps-interrupts", daemon=True)
             self._thread.start()
 
-    def note(self, number: int, frame: FrameType | None) -> None:
+    def defer(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: takes no lock, raises nothing."""
         self.pending = number
         self._wake.put(None)
@@ -53,7 +53,7 @@ class _Noted:
                 cancel()
 
 
-_noted = _Noted()
+_deferred = _DeferredSignal()
 
 
 @contextlib.contextmanager
@@ -62,24 +62,24 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _noted.start()
+    _deferred.ensure_started()
     before: dict[int, Any] = {}
-    outer = _noted.cancel
+    outer = _deferred.cancel
     try:
         for number in _SIGNALS:
             handler = _handler_of(number)
-            if callable(handler) and handler != _noted.note:  # an outer block defers it
+            if callable(handler) and handler != _deferred.defer:  # an outer block defers it
                 before[number] = handler
-                _set_handler(number, _noted.note)
-        _noted.cancel = cancel or outer
-        if _noted.pending is not None and cancel is not None:
+                _set_handler(number, _deferred.defer)
+        _deferred.cancel = cancel or outer
+        if _deferred.pending is not None and cancel is not None:
             cancel()  # recorded earlier
         yield
     finally:
-        _noted.cancel = outer
-        pending = _noted.pending
+        _deferred.cancel = outer
+        pending = _deferred.pending
         if pending in before:
-            _noted.pending = None
+            _deferred.pending = None
         try:
             _restore(list(before.items()))
         finally:

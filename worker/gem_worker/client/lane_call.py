@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import NamedTuple, NoReturn, Self
+from contextlib import AbstractContextManager
+from typing import NamedTuple, NoReturn
 
 import grpc
 from gemps import lane
-from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer, message_head, parse_fields, take_apart
+from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer, message_head, parse_fields, split_message
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
+from gemps.limits import FIRST_MESSAGE_BYTES
 from gemps.tls_stream import STEP_BYTES, TlsStream
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
@@ -44,7 +45,7 @@ class _Entry(NamedTuple):
     value: bytes
 
 
-class CallEnded(grpc.RpcError):
+class LaneCallError(grpc.RpcError):
     """End of a call, as a gRPC error."""
 
     def __init__(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> None:
@@ -77,17 +78,19 @@ class LaneRoute(NamedTuple):
 class LaneCall:
     """CommitCall over the lane; `connect` comes first."""
 
+    transport = "lane"
+
     def __init__(self, route: LaneRoute, tls: ssl.SSLContext | None, server_name: str | None) -> None:
         self._route = route
         self._tls = tls
         self._server_name = server_name or route.host
         self._socket: socket.socket | None = None
         self._stream: TlsStream | None = None  # over the socket, with TLS
-        self._lane = Lane(Side.WORKER, lane.FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
+        self._lane = Lane(Side.WORKER, FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
         self._lock = threading.Lock()  # held while reading or writing
         self._cancelled = False
         self._is_torn = False  # a frame was partly sent
-        self._end: CallEnded | None = None
+        self._end: LaneCallError | None = None
         self._heard_at = self._sent_at = 0.0
         self._pinged_at: float | None = None
 
@@ -117,35 +120,29 @@ class LaneCall:
         except DecodeError:
             self._fail(grpc.StatusCode.INTERNAL, "what answers does not speak the lane: no LaneWelcome")
         if welcome.incarnation != self._route.hello.incarnation:
-            raise CallEnded(grpc.StatusCode.UNAVAILABLE, "another server accepted the call")
+            raise LaneCallError(grpc.StatusCode.UNAVAILABLE, "another server accepted the call")
         self._socket.settimeout(None)
 
-    def exchange(self) -> Self:
+    def exchange(self) -> AbstractContextManager[object]:
         """See CommitCall."""
-        return self
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+        return self._lock
 
     def send(self, messages: Iterable[ChunkMessage]) -> None:
         """See CommitCall; within `exchange`."""
         if self._end is not None:
             return
-        with contextlib.suppress(CallEnded):  # `receive` raises it
+        try:
             for head, data, last in messages:
                 size = len(head) + len(data)
                 uploads = self._lane.state is State.COMMITTING
                 self._write(self._lane.header(Kind.MESSAGE, size) + head, data)
                 if uploads and last:
                     self._lane.enter(State.REPLYING)
+        except LaneCallError:
+            pass  # `receive` raises it
 
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse:
-        """See CommitCall; within `exchange`. Raises CallEnded."""
+        """See CommitCall; within `exchange`. Raises LaneCallError."""
         frame = self._next_frame()
         while frame.kind == Kind.PONG:
             if self._pinged_at is None:
@@ -155,7 +152,7 @@ class LaneCall:
         if self._lane.missing:
             rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK)
             message = parse_fields(commit_pb2.CommitResponse, rest)
-            reply.take(message)
+            reply.receive_fields(message)
             sink = reply.sink
             sink.begin(offset, frame.size - start)
             sink.fill(frame.body[start:])
@@ -164,8 +161,8 @@ class LaneCall:
                 self._lane.skip(count)
                 sink.filled(count)
         else:
-            message, offset, data = take_apart(commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK)
-            reply.take(message)
+            message, offset, data = split_message(commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK)
+            reply.receive_fields(message)
             if data is not None:
                 reply.sink.add(offset, data)
         if message.HasField("proceed"):
@@ -175,15 +172,15 @@ class LaneCall:
         self._heard_at = time.monotonic()
         return message
 
-    def look(self) -> bool:
+    def is_open(self) -> bool:
         """See CommitCall. Reads pending frames."""
         if self._end is None and time.monotonic() - self._heard_at < _FRESH:
             return not self._cancelled
         if self._socket is not None and self._end is None and self._lock.acquire(blocking=False):
             try:
-                with contextlib.suppress(CallEnded):
+                with contextlib.suppress(LaneCallError):
                     try:
-                        self._look(self._socket)
+                        self._read_pending(self._socket)
                     except OSError as error:
                         self._broken(error)
             finally:
@@ -209,13 +206,13 @@ class LaneCall:
             with contextlib.suppress(OSError):
                 connection.settimeout(0)
                 (self._stream or connection).sendall(self._lane.header(Kind.CANCEL, 0))
-        self._end = self._end or CallEnded(grpc.StatusCode.CANCELLED, "closed")
+        self._end = self._end or LaneCallError(grpc.StatusCode.CANCELLED, "closed")
         self.cancel()
         connection.close()
         if has_lock:
             self._lock.release()
 
-    def _look(self, connection: socket.socket) -> None:
+    def _read_pending(self, connection: socket.socket) -> None:
         now = time.monotonic()
         connection.settimeout(0)
         try:
@@ -238,7 +235,7 @@ class LaneCall:
     def _fail(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> NoReturn:
         """Raise the first end of the call."""
         if self._end is None:
-            self._end = CallEnded(code, details, status)
+            self._end = LaneCallError(code, details, status)
         raise self._end
 
     def _write(self, head: bytes, data: Buffer = b"") -> None:
@@ -271,7 +268,7 @@ class LaneCall:
         self._broken(error)
 
     def _next_frame(self) -> Frame:
-        """Return the next frame. Raises CallEnded."""
+        """Return the next frame. Raises LaneCallError."""
         if self._end is not None:
             raise self._end
         frame = self._parse() if self._lane.buffered else None

@@ -22,7 +22,7 @@ class RunState(Enum):
     FINISHED = "finished"
 
     @staticmethod
-    def of(state: int) -> "RunState":
+    def from_wire(state: int) -> "RunState":
         """Convert from protobuf. Raises ServerMisbehavedError for unknown numbers."""
         try:
             return _RUN_STATES[state]
@@ -45,7 +45,7 @@ class Version:
     clock: int
 
     @classmethod
-    def of(cls, version: transfer_pb2.Version) -> Self:
+    def from_wire(cls, version: transfer_pb2.Version) -> Self:
         """Convert from protobuf."""
         return cls(version.incarnation, version.clock)
 
@@ -72,7 +72,7 @@ class RunSettings:
     normalise_local_steps: bool
 
     @classmethod
-    def of(cls, settings: run_pb2.RunSettings) -> Self:
+    def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
         """Convert from protobuf; enums become words."""
         return cls(
             rule=settings.rule,
@@ -107,18 +107,18 @@ class Membership:
     server_version: str
 
     @classmethod
-    def of(cls, response: session_pb2.JoinResponse) -> Self:
+    def from_wire(cls, response: session_pb2.JoinResponse) -> Self:
         """Convert from protobuf."""
         return cls(
             rank=response.rank,
             host_rank=response.host_rank,
-            run_settings=RunSettings.of(response.settings),
+            run_settings=RunSettings.from_wire(response.settings),
             delta_wire_type=wire_type_of(response.delta_wire_type),
             parameter_wire_type=wire_type_of(response.parameter_wire_type),
             chunk_bytes=response.chunk_bytes,
             has_parameters=response.has_parameters,
             incarnation=response.incarnation,
-            run_state=RunState.of(response.run_state),
+            run_state=RunState.from_wire(response.run_state),
             overlap=response.overlap,
             server_version=response.server_version,
         )
@@ -143,30 +143,35 @@ class Verdict(NamedTuple):
     version: Version
     duplicate: bool
     staleness: int
-    statistics: CommitStatistics
     run_state: RunState
     next_eta: float
+    wire_statistics: commit_pb2.CommitStatistics
 
     @classmethod
-    def of(cls, verdict: commit_pb2.Verdict) -> Self:
+    def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
         """Convert from protobuf."""
-        statistics = verdict.statistics
         return cls(
             verdict.sequence,
-            Version.of(verdict.version),
+            Version.from_wire(verdict.version),
             verdict.duplicate,
             verdict.staleness,
-            CommitStatistics(
-                statistics.mean_pi,
-                statistics.blocked_fraction,
-                statistics.clamped_fraction,
-                statistics.proxy_norm,
-                statistics.drift_norm,
-                statistics.delta_norm,
-                statistics.update_norm,
-            ),
-            RunState.of(verdict.run_state),
+            RunState.from_wire(verdict.run_state),
             verdict.next_eta,
+            verdict.statistics,
+        )
+
+    @property
+    def statistics(self) -> CommitStatistics:
+        """Converted on demand: most training loops never read them."""
+        wire = self.wire_statistics
+        return CommitStatistics(
+            wire.mean_pi,
+            wire.blocked_fraction,
+            wire.clamped_fraction,
+            wire.proxy_norm,
+            wire.drift_norm,
+            wire.delta_norm,
+            wire.update_norm,
         )
 
 

@@ -18,7 +18,7 @@ from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address
 from gem_worker.client.credentials import Credentials
-from gem_worker.client.errors import MisuseError, ServerMisbehavedError, Torn
+from gem_worker.client.errors import MisuseError, ServerMisbehavedError, TornCallError
 from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import RunState, Version, layout_of, to_wire_types, wire_type_of
@@ -58,7 +58,7 @@ class ControlResult:
 class Observer:
     """Read and control a run without joining it. Not thread-safe.
 
-    Calls raise ServerUnavailable after `wait` seconds of retries, or ServerRefused.
+    Calls raise ServerUnavailableError after `wait` seconds of retries, or ServerRefusedError.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Observer:
                         yield to_dict(response.status)
             except grpc.RpcError as error:
                 reason = failure(error)
-                if not isinstance(reason, Torn):
+                if not isinstance(reason, TornCallError):
                     raise reason from None
                 self._patience.torn(reason)
             else:
@@ -136,7 +136,7 @@ class Observer:
         with_constants: bool = True,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
-        """Return the current parameters; None if `known_version` is current. Raises NotInitialized."""
+        """Return the current parameters; None if `known_version` is current. Raises NotInitializedError."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
             with_constants=with_constants,
@@ -169,7 +169,9 @@ class Observer:
         """Finish the run, or write a checkpoint; the server logs `reason`."""
         request = operations_pb2.ControlRequest(action=f"CONTROL_ACTION_{action.upper()}", reason=reason)
         response = self._persist(lambda: self._calls.control(request, timeout=_CONTROL_TIMEOUT))
-        return ControlResult(Version.of(response.version), RunState.of(response.run_state), response.checkpoint_path)
+        return ControlResult(
+            Version.from_wire(response.version), RunState.from_wire(response.run_state), response.checkpoint_path
+        )
 
     def close(self) -> None:
         """Release the connection; other threads' calls raise errors."""
@@ -194,10 +196,10 @@ class Observer:
                 result = call()
             except grpc.RpcError as error:
                 reason = failure(error)
-                if not isinstance(reason, Torn):
+                if not isinstance(reason, TornCallError):
                     raise reason from None
                 self._patience.torn(reason)
-            except Torn as torn:
+            except TornCallError as torn:
                 self._patience.torn(torn)
             else:
                 self._patience.succeeded()

@@ -3,18 +3,24 @@
 from collections.abc import Iterator
 
 import grpc
-from gemps.framing import PULL_RESPONSE_CHUNK, FramingError, take_apart
+from gemps.framing import PULL_RESPONSE_CHUNK, FramingError, split_message
 from gemps.v1 import parameters_pb2
 
 from gem_core.errors import CoreError
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
-from gem_worker.client.errors import NotInitialized, ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.errors import (
+    NotInitializedError,
+    ServerMisbehavedError,
+    ServerRefusedError,
+    SupersededError,
+    TornCallError,
+)
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import Version
 from gem_worker.client.receive import ParametersReceiver, Receiver
 from gem_worker.client.rpc_status import failure
-from gem_worker.client.session import LOST_SESSION, Session
+from gem_worker.client.session import LOST_SESSION, ClientSession
 from gem_worker.client.watchdog import Watchdog, Watched
 
 
@@ -26,7 +32,7 @@ def receive_pull(
 ) -> parameters_pb2.NotModified | None:
     """Run one Pull; return NotModified, if any.
 
-    After Torn, `receiver` keeps what arrived unless damaged. Also raises ServerRefused.
+    After TornCallError, `receiver` keeps what arrived unless damaged. Also raises ServerRefusedError.
     """
     with interrupts_wait():
         call = calls.pull(request)
@@ -42,7 +48,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         for message in call:
             watched.waiting = False
             watched.progress()
-            fields, offset, data = take_apart(parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK)
+            fields, offset, data = split_message(parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK)
             if fields.HasField("not_modified"):
                 return fields.not_modified
             if fields.HasField("header"):
@@ -54,19 +60,19 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
                 return None
     except grpc.RpcError as error:
         reason = failure(error)
-        if isinstance(reason, Torn) and watched.ended_because is not None:
-            reason = Torn(watched.ended_because)
+        if isinstance(reason, TornCallError) and watched.ended_because is not None:
+            reason = TornCallError(watched.ended_because)
         raise reason from None
     except (CoreError, FramingError) as error:
         receiver.reset()
-        raise Torn(f"the parameters arrived damaged: {error}") from error
-    raise Torn("the stream ended without a footer")
+        raise TornCallError(f"the parameters arrived damaged: {error}") from error
+    raise TornCallError("the stream ended without a footer")
 
 
 class Puller:
     """Pulls of a session; each sets its snapshot."""
 
-    def __init__(self, calls: Calls, watchdog: Watchdog, session: Session) -> None:
+    def __init__(self, calls: Calls, watchdog: Watchdog, session: ClientSession) -> None:
         self._calls = calls
         self._watchdog = watchdog
         self._session = session
@@ -99,14 +105,14 @@ class Puller:
             before = receiver.received
             try:
                 receive_pull(self._calls, self._watchdog, self._request(receiver, payload), receiver)
-            except Torn as torn:
+            except TornCallError as torn:
                 if receiver.received > before:
                     session.patience.moved_on()
                 session.patience.torn(torn)
-            except Superseded as refusal:
+            except SupersededError as refusal:
                 session.confirm_superseded(refusal)
                 session.patience.failed(str(refusal))
-            except ServerRefused as refusal:
+            except ServerRefusedError as refusal:
                 self._recover(refusal, receiver)
             else:
                 return self._done(receiver), is_resumed
@@ -118,14 +124,14 @@ class Puller:
             request.resume_offset = receiver.received
         return request
 
-    def _recover(self, refusal: ServerRefused, receiver: ParametersReceiver) -> None:
+    def _recover(self, refusal: ServerRefusedError, receiver: ParametersReceiver) -> None:
         """Recover, or raise."""
         if refusal.reason == "STALE_BASE" and receiver.version is not None:
             receiver.reset()
         elif refusal.reason in LOST_SESSION:
             receiver.reset()
             self._session.rejoin(str(refusal))
-        elif isinstance(refusal, NotInitialized):
+        elif isinstance(refusal, NotInitializedError):
             # All workers may be waiting for this one to initialize.
             raise refusal
         else:

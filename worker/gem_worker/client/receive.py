@@ -41,6 +41,7 @@ class ParametersReceiver:
         self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None = None, *, in_place: bool = False
     ) -> None:
         self._payload = payload
+        self._asked = (payload.byte_count, int(payload.wire_type), payload.with_constants, payload.layout.digest)
         self._into = into
         self._shared = shared
         self._in_place = in_place
@@ -74,7 +75,7 @@ class ParametersReceiver:
                 f"{header.wire_type}; {payload.byte_count} of {payload.layout.digest.hex()[:8]} in "
                 f"{payload.wire_type} were asked for"
             )
-        version = Version.of(header.version)
+        version = Version.from_wire(header.version)
         if header.offset != self.received or (self.version is not None and version != self.version):
             raise ServerMisbehavedError(
                 f"the server goes on with {version} at byte {header.offset}, not with {self.version} at {self.received}"
@@ -87,12 +88,11 @@ class ParametersReceiver:
         self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
     def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:
-        payload = self._payload
-        return (
-            header.byte_count == payload.byte_count
-            and header.wire_type == int(payload.wire_type)
-            and header.with_constants == payload.with_constants
-            and header.layout_digest == payload.layout.digest
+        return self._asked == (
+            header.byte_count,
+            header.wire_type,
+            header.with_constants,
+            header.layout_digest,
         )
 
     @property
@@ -111,18 +111,18 @@ class ParametersReceiver:
         if self.version is None:
             raise ServerMisbehavedError("the server sent a footer before the header")
         if self._handle is not None:
-            self._take(self._handle)
+            self._write_chunk(self._handle)
             return
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
 
-    def _take(self, handle: transfer_pb2.SharedMemoryHandle) -> None:
+    def _write_chunk(self, handle: transfer_pb2.SharedMemoryHandle) -> None:
         shared, version = self._shared, self.version
         if shared is None or version is None:
             raise AssertionError("announce() has checked this")
         found = shared.parameters(handle)
-        shared.check(handle, version)
+        shared.check_open(handle, version)
         if self._in_place:
             self.parameters = found
         else:
             np.copyto(np.frombuffer(self._into, np.uint8), np.frombuffer(found, np.uint8))
-            shared.check(handle, version)
+            shared.check_open(handle, version)

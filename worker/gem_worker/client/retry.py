@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 from gem_worker.client.errors import (
-    GivenUp,
+    CallCancelledError,
     ServerMisbehavedError,
-    ServerRefused,
-    ServerUnavailable,
-    Torn,
-    UntrustedServer,
+    ServerRefusedError,
+    ServerUnavailableError,
+    TornCallError,
+    UntrustedServerError,
 )
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.settings import ClientSettings
@@ -65,13 +65,13 @@ class Patience:
         self._pause = settings.backoff_first
         self._told: set[str] = set()
 
-    def torn(self, torn: Torn) -> None:
+    def torn(self, torn: TornCallError) -> None:
         """Handle a broken call as `failed`; renew the connection unless `by_server`.
 
-        Raises ServerMisbehavedError or UntrustedServer for a wrong peer before the first success.
+        Raises ServerMisbehavedError or UntrustedServerError for a wrong peer before the first success.
         """
         if torn.untrusted and not self._connected:
-            raise UntrustedServer(f"{self._address} is not trusted: {torn}; {torn.fix}")
+            raise UntrustedServerError(f"{self._address} is not trusted: {torn}; {torn.fix}")
         if torn.by_stranger and not self._connected:
             raise ServerMisbehavedError(f"no gemps server at {self._address}: {torn}; {torn.fix}")
         if not torn.by_server:
@@ -79,7 +79,7 @@ class Patience:
         self.failed(str(torn), fix=torn.fix, at_least=torn.retry_after or 0.0)
 
     def failed(self, why: str, *, fix: str = "", report: bool = True, at_least: float = 0.0) -> None:
-        """Sleep, or raise ServerUnavailable after too long, GivenUp after `give_up`.
+        """Sleep, or raise ServerUnavailableError after too long, CallCancelledError after `give_up`.
 
         `at_least`: seconds requested by the server.
         """
@@ -98,7 +98,7 @@ class Patience:
             self._was_stopped = True  # the failure may predate the stop
         elif elapsed >= self._limit:
             waited = f" for {elapsed:.0f} s" if elapsed >= 1 else ""
-            raise ServerUnavailable(
+            raise ServerUnavailableError(
                 f"no answer from a gemps server at {self._address}{waited} ({why}): {fix or _ANY_FIX}"
             )
         if report:
@@ -110,7 +110,7 @@ class Patience:
         self._check_wanted()
         self._pause = min(2 * self._pause, self._settings.backoff_limit)
 
-    def wait_as_asked(self, refusal: ServerRefused, *, bounded: bool = False) -> None:
+    def wait_as_asked(self, refusal: ServerRefusedError, *, bounded: bool = False) -> None:
         """Sleep for the refusal's `retry_after`, or raise it.
 
         Uses up the patience only if `bounded`, or for damaged payloads (CHECKSUM).
@@ -131,7 +131,7 @@ class Patience:
             self._busy_since = now
             self._on_event(ClientEvent(EventKind.SERVER_BUSY, f"the server at {self._address} asks to wait: {why}"))
         if bounded and now - self._busy_since >= self._limit:
-            raise ServerUnavailable(
+            raise ServerUnavailableError(
                 f"the server at {self._address} has asked to wait for {now - self._busy_since:.0f} s: {why}"
             )
         self._sleep(seconds * self._uniform(1.0, 1.25))
@@ -143,7 +143,7 @@ class Patience:
 
     def _check_wanted(self) -> None:
         if self._given_up:
-            raise GivenUp("nobody waits for this call any longer")
+            raise CallCancelledError("nobody waits for this call any longer")
 
     def _sleep_in_slices(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -8,7 +8,7 @@ import grpc
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from gem_worker.client.errors import NotInitialized, ServerRefused, Superseded, Torn
+from gem_worker.client.errors import NotInitializedError, ServerRefusedError, SupersededError, TornCallError
 
 ERROR_DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -24,7 +24,10 @@ _TRANSPORT_CODES = frozenset(
 )
 # Retried like calls that did not reach the server.
 _PASSING_REASONS = frozenset({"STARTING", "DRAINING"})
-_OWN_CLASS: dict[str, type[ServerRefused]] = {"SUPERSEDED": Superseded, "NOT_INITIALIZED": NotInitialized}
+_OWN_CLASS: dict[str, type[ServerRefusedError]] = {
+    "SUPERSEDED": SupersededError,
+    "NOT_INITIALIZED": NotInitializedError,
+}
 _FIX: dict[str, str] = {
     "SUPERSEDED": "another process joined under this worker's name; give every worker a name of its own",
     "NOT_INITIALIZED": "the server has no parameters; initialize() with the model's, or start the server with --resume",
@@ -101,8 +104,8 @@ _CAUSES = (
 )
 
 
-def failure(error: grpc.RpcError) -> Torn | ServerRefused:
-    """Return Torn if the call may be repeated at once, else the refusal."""
+def failure(error: grpc.RpcError) -> TornCallError | ServerRefusedError:
+    """Return TornCallError if the call may be repeated at once, else the refusal."""
     code = error.code()
     message = error.details() or code.name
     info, retry_after = _details(error)
@@ -111,25 +114,25 @@ def failure(error: grpc.RpcError) -> Torn | ServerRefused:
             return _torn(f"{code.name}: {message}")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             message = f"what answers there does not offer this call of gemps.v1; is it a gemps server? {message}"
-        return ServerRefused(code.name, message)
+        return ServerRefusedError(code.name, message)
     if info.reason in _PASSING_REASONS:
-        return Torn(f"{info.reason}: {message}", by_server=True, retry_after=retry_after)
+        return TornCallError(f"{info.reason}: {message}", by_server=True, retry_after=retry_after)
     if info.reason in _FIX:
         message = f"{message}: {_FIX[info.reason]}"
-    kind = _OWN_CLASS.get(info.reason, ServerRefused)
+    kind = _OWN_CLASS.get(info.reason, ServerRefusedError)
     return kind(info.reason, message, retry_after=retry_after, metadata=dict(info.metadata))
 
 
-def _torn(message: str) -> Torn:
+def _torn(message: str) -> TornCallError:
     found = ((one, one.pattern.search(message)) for one in _CAUSES)
     cause, match = next(((one, match) for one, match in found if match), (None, None))
     if cause is None or match is None:
-        return Torn(message)
+        return TornCallError(message)
     peer = re.search(r"ipv[46]:([\d.]+:\d+|\[.+?\]:\d+)", unquote(message))
     name = re.search(r"address lookup failed for (\S+?)(:\d+)?:", message)
     said = (match.groups() or ("",))[0]
     why = cause.why.format(peer=peer[1] if peer else "that address", name=name[1] if name else "it", said=said)
-    return Torn(why, fix=cause.fix, by_stranger=cause.by_stranger, untrusted=cause.untrusted)
+    return TornCallError(why, fix=cause.fix, by_stranger=cause.by_stranger, untrusted=cause.untrusted)
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:

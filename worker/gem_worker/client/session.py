@@ -6,13 +6,20 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, TypeVar
 
 import grpc
+from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import session_pb2
 
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import WireType
-from gem_worker.client.channel import MESSAGE_LIMIT, Calls
-from gem_worker.client.errors import MisuseError, ServerMisbehavedError, ServerRefused, Superseded, Torn
+from gem_worker.client.channel import Calls
+from gem_worker.client.errors import (
+    MisuseError,
+    ServerMisbehavedError,
+    ServerRefusedError,
+    SupersededError,
+    TornCallError,
+)
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import Membership, RunState, Version, layout_to_wire, to_wire_types
 from gem_worker.client.retry import Patience
@@ -44,7 +51,7 @@ class Formats(NamedTuple):
     parameters: PayloadFormat
 
 
-class Session:
+class ClientSession:
     """A session.
 
     Attributes:
@@ -89,9 +96,9 @@ class Session:
             steps_per_epoch=steps_per_epoch,
             overlap=overlap,
         )
-        if self._request.ByteSize() > MESSAGE_LIMIT:
+        if self._request.ByteSize() > MESSAGE_BYTES:
             raise MisuseError(
-                f"the layout takes {self._request.ByteSize()} bytes, more than a message may have ({MESSAGE_LIMIT}): "
+                f"the layout takes {self._request.ByteSize()} bytes, more than a message may have ({MESSAGE_BYTES}): "
                 f"shorten the tensors' names or join small tensors ({len(layout.tensors)} now)"
             )
         self._membership: Membership | None = None
@@ -139,7 +146,7 @@ class Session:
         return self._formats
 
     def join(self) -> Membership:
-        """Join, or rejoin under the same id. Raises ServerUnavailable, ServerRefused, Superseded."""
+        """Join, or rejoin under the same id. Raises ServerUnavailableError, ServerRefusedError, SupersededError."""
         membership = self._join()
         self.patience.succeeded()
         return membership
@@ -148,7 +155,7 @@ class Session:
         response = self._persist(
             lambda: self._calls.join(self._request, timeout=self._settings.progress_timeout), bounded=True
         )
-        membership = Membership.of(response)
+        membership = Membership.from_wire(response)
         self._check(membership)
         if self._membership is None or membership.incarnation != self._membership.incarnation:
             self.lost()
@@ -176,7 +183,7 @@ class Session:
         """Use the stream until the next join."""
         if self._shared is not None:
             self.close_shared()
-            self._tell_not_shared(why)
+            self._log_not_shared(why)
 
     def close_shared(self) -> None:
         """Release the shared memory."""
@@ -197,7 +204,7 @@ class Session:
         if not plain:
             if os.path.exists(path):  # else not on this machine
                 delta, parameters = (one.wire_type.name.lower().removesuffix("_block") for one in formats)
-                self._tell_not_shared(
+                self._log_not_shared(
                     f"shared memory holds float32 only, and here deltas are {delta} and parameters {parameters}: "
                     "choose float32 for both (the default), which is faster on one machine"
                 )
@@ -206,9 +213,9 @@ class Session:
             self._shared = SharedMemory(path, self.session_id, formats.delta)
         except NotSharedError as error:
             if error.is_odd:
-                self._tell_not_shared(str(error))
+                self._log_not_shared(str(error))
 
-    def _tell_not_shared(self, why: str) -> None:
+    def _log_not_shared(self, why: str) -> None:
         if why != self._why_not_shared:
             self._why_not_shared = why
             self._on_event(ClientEvent(EventKind.NOT_SHARED, f"deltas and parameters go over the network: {why}"))
@@ -227,7 +234,7 @@ class Session:
             response = self._persist(
                 lambda: self._calls.heartbeat(request, timeout=self._settings.progress_timeout), bounded=False
             )
-        except ServerRefused as refusal:
+        except ServerRefusedError as refusal:
             if refusal.reason not in LOST_SESSION:
                 raise
             self.rejoin(str(refusal))
@@ -236,10 +243,10 @@ class Session:
             self.rejoin("the server was restarted")
             return
         self.last_applied = response.last_applied_sequence
-        self.run_state = RunState.of(response.run_state)
+        self.run_state = RunState.from_wire(response.run_state)
         self.unsettled = False
 
-    def confirm_superseded(self, refusal: Superseded) -> None:
+    def confirm_superseded(self, refusal: SupersededError) -> None:
         """Raise the refusal, unless a newer call of this session caused it.
 
         After a takeover, the server also refuses the heartbeat.
@@ -249,7 +256,7 @@ class Session:
             self._persist(
                 lambda: self._calls.heartbeat(request, timeout=self._settings.progress_timeout), bounded=False
             )
-        except ServerRefused:
+        except ServerRefusedError:
             self._is_member = False
             raise refusal from None
 
@@ -267,7 +274,7 @@ class Session:
             text = f"left without the server hearing of it ({failure(error)})"
             self._on_event(ClientEvent(EventKind.NOT_LEFT, text))
         else:
-            self.run_state = RunState.of(response.run_state)
+            self.run_state = RunState.from_wire(response.run_state)
 
     def end_membership(self) -> None:
         """Stop heartbeats."""
@@ -301,7 +308,7 @@ class Session:
                 return call()
             except grpc.RpcError as error:
                 reason = failure(error)
-                if isinstance(reason, Torn):
+                if isinstance(reason, TornCallError):
                     self.patience.torn(reason)
                 else:
                     self.patience.wait_as_asked(reason, bounded=bounded)

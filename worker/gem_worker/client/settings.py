@@ -29,7 +29,7 @@ class ClientSettings(BaseSettings):
         default=300.0,
         gt=0,
         description="Seconds (default 300) for which the server may stay unreachable, or unable to complete "
-        "one and the same call, before the client gives up with ServerUnavailable. It also bounds how long join() "
+        "one and the same call, before the client gives up with ServerUnavailableError. It also bounds how long join() "
         "waits for a server that is not there yet. Longer rides out slower restarts; shorter ends a job sooner "
         "whose server is gone for good. 'inf' waits for ever.",
     )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from gemps.limits import SHARED_MEMORY_ANSWER_BYTES, WHOLE_PAYLOAD_BYTES
 from gemps.v1 import errors_pb2, shared_memory_pb2, transfer_pb2
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
@@ -18,14 +19,13 @@ from gem_worker.client.messages import Version
 
 # Seconds: the server's event loop may be busy.
 _ANSWER_SECONDS = 10.0
-_MAX_ANSWER_BYTES = 8192
 _MAX_DESCRIPTORS = 8
 # Two words (shared_memory.proto).
 _STAMP_BYTES = 16
 # Missing from Python 3.11's fcntl.
 _GET_SEALS, _SEAL_SHRINK = 1034, 0x2
 # Smaller payloads fit one message.
-SMALLEST_SHARED_BYTES = 64 * 1024 + 1
+SMALLEST_SHARED_BYTES = WHOLE_PAYLOAD_BYTES + 1
 
 
 class NotSharedError(Exception):
@@ -100,7 +100,7 @@ class SharedMemory:
             raise TornParametersError(f"the reply names region {handle.region}, which this session does not have")
         return region.payload
 
-    def check(self, handle: transfer_pb2.SharedMemoryHandle, version: Version) -> None:
+    def check_open(self, handle: transfer_pb2.SharedMemoryHandle, version: Version) -> None:
         """Raise TornParametersError unless the region holds this version."""
         region = self._snapshots.get(handle.region)
         found = region.version() if region is not None else None
@@ -188,7 +188,7 @@ def _enter(connection: socket.socket, path: str) -> None:
 
 def _ask(connection: socket.socket, session_id: bytes) -> tuple[shared_memory_pb2.SharedMemoryResponse, list[int]]:
     connection.send(shared_memory_pb2.SharedMemoryRequest(session_id=session_id).SerializeToString())
-    data, descriptors, _, _ = socket.recv_fds(connection, _MAX_ANSWER_BYTES, _MAX_DESCRIPTORS)
+    data, descriptors, _, _ = socket.recv_fds(connection, SHARED_MEMORY_ANSWER_BYTES, _MAX_DESCRIPTORS)
     try:
         if not data:
             raise ValueError("the server said nothing")

@@ -14,18 +14,18 @@ _MNIST_SIDE = 28
 
 def load_digits(_: TaskOptions) -> Task:
     """Load 8 x 8 digits. Raises TaskError without scikit-learn."""
-    images, labels, held_out = _read()
+    images, labels, held_out = _read_digits()
     return _task("digits", images, labels, held_out, "mlp")
 
 
 def load_digits28(_: TaskOptions) -> Task:
     """Load digits at 28 x 28 pixels, interpolated bilinearly."""
-    images, labels, held_out = _read()
+    images, labels, held_out = _read_digits()
     enlarged = functional.interpolate(images, size=(_MNIST_SIDE, _MNIST_SIDE), mode="bilinear", align_corners=False)
     return _task("digits28", enlarged, labels, held_out, "cnn")
 
 
-def _read() -> tuple[Tensor, Tensor, Tensor]:
+def _read_digits() -> tuple[Tensor, Tensor, Tensor]:
     """Images (float32 [samples, 1, 8, 8]), labels, held-out mask."""
     digits = read_digits()
     images = torch.from_numpy(digits.pixels.astype(np.float32)).view(-1, 1, SIDE, SIDE)

@@ -19,7 +19,7 @@ class TaskOptions:
     loader_threads: int = 2
 
     @classmethod
-    def of(cls, settings: WorkerSettings) -> Self:
+    def from_settings(cls, settings: WorkerSettings) -> Self:
         """Extract the options from worker settings."""
         return cls(
             settings.dataset_dir,

@@ -4,6 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from gem_core.extras import explain_missing
 from gem_worker.errors import TaskError
 
 
@@ -12,7 +13,7 @@ def import_torchvision(submodule: str, wanted_for: str) -> Any:
     try:
         found = version("torchvision")
     except PackageNotFoundError as error:
-        raise TaskError(f'{wanted_for} needs torchvision: pip install "gemps[worker]"') from error
+        raise TaskError(explain_missing("torchvision", "worker", wanted_for)) from error
     try:
         return import_module(f"torchvision.{submodule}")
     except Exception as error:  # a mismatched pair raises ImportError, RuntimeError, AttributeError, OSError

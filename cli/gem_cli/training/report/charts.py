@@ -31,24 +31,30 @@ class Curve:
 
 
 def line_chart(
-    about: str, curves: Iterable[Curve], *, seconds: float, from_zero: bool = True, most: float | None = None
+    about: str,
+    curves: Iterable[Curve],
+    *,
+    end: float,
+    from_zero: bool = True,
+    most: float | None = None,
+    is_time: bool = True,
 ) -> str:
     """Return curves, or "" without points.
 
-    The axes reach `seconds` and `most`. Without `from_zero` the value axis may be logarithmic.
+    The axes reach `end`, in seconds if `is_time`, and `most`. Without `from_zero` the value axis may be logarithmic.
     """
     shown = [curve for curve in curves if curve.known]
     values = [y for curve in shown for _, y in curve.known]
     if not values:
         return ""
     scale = _Scale.over([*values, *([0.0] if from_zero else []), *([] if most is None else [most])], from_zero)
-    end = max([seconds, *(x for curve in shown for x, _ in curve.known)]) or 1.0
+    end = max([end, *(x for curve in shown for x, _ in curve.known)]) or 1.0
     across = WIDTH - _LEFT - _RIGHT
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
         return _LEFT + across * point[0] / end, scale.place(point[1])
 
-    parts = [*_value_axis(scale), *_time_axis(end, across)]
+    parts = [*_value_axis(scale), *_horizontal_axis(end, across, *(_time_unit if is_time else _count_unit)(end))]
     for curve in shown:
         parts.append(f'<path class="line {curve.colour}" d="{_path(curve.points, place)}"/>')
         if curve.dots or len(curve.known) == 1:
@@ -150,14 +156,21 @@ def _value_axis(scale: _Scale) -> list[str]:
     return parts
 
 
-def _time_axis(end: float, across: float) -> list[str]:
-    unit, name = (1.0, "s") if end < 180 else (60.0, "min") if end < 180 * 60 else (3600.0, "h")
+def _time_unit(seconds: float) -> tuple[float, str]:
+    return (1.0, " s") if seconds < 180 else (60.0, " min") if seconds < 180 * 60 else (3600.0, " h")
+
+
+def _count_unit(count: float) -> tuple[float, str]:
+    return (1.0, "") if count < 10_000 else (1e3, " k") if count < 1e7 else (1e6, " M")
+
+
+def _horizontal_axis(end: float, across: float, unit: float, name: str) -> list[str]:
     step = _step(end / unit / 7)
     count = int(end / unit / step + 1e-9)
     parts = []
     for index in range(count + 1):
         x = _LEFT + across * index * step * unit / end
-        text = _plain(index * step) + (f" {name}" if index == count else "")
+        text = _plain(index * step) + (name if index == count else "")
         side = "end" if index == count and x > WIDTH - 30 else "middle"
         parts.append(f'<text class="{side}" x="{min(x, WIDTH - 1):.1f}" y="{HEIGHT - 8}">{text}</text>')
     return parts

@@ -31,8 +31,8 @@ class Contents:
                 "runs/FOLDER",
                 USAGE,
             )
-        history = _read(folder, "history")
-        return cls(folder.path.resolve().name, status, _read(folder, "summary") or {}, history)
+        history = _read_json(folder, "history")
+        return cls(folder.path.resolve().name, status, _read_json(folder, "summary") or {}, history)
 
     @property
     def intervals(self) -> Sequence[Mapping[str, Any]]:
@@ -43,6 +43,16 @@ class Contents:
     def evaluations(self) -> Sequence[Mapping[str, Any]]:
         """All evaluations."""
         return list((self.history or {}).get("evaluations", ()))
+
+    @property
+    def samples(self) -> int:
+        """Training samples, as far as workers tell them; 0: unknown."""
+        return sum(int(worker.get("samples", 0)) for worker in self.status.get("workers", ()))
+
+    @property
+    def samples_per_commit(self) -> float:
+        """Mean over all commits; 0: unknown."""
+        return self.samples / max(1, sum(int(worker.get("commits", 0)) for worker in self.status.get("workers", ())))
 
     @property
     def missing(self) -> str:
@@ -56,7 +66,7 @@ class Contents:
         return "Nothing was committed."
 
 
-def _read(folder: RunFolder, name: str) -> dict[str, Any] | None:
+def _read_json(folder: RunFolder, name: str) -> dict[str, Any] | None:
     path = getattr(folder, name)
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

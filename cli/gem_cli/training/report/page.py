@@ -21,10 +21,11 @@ def page(contents: Contents) -> str:
     style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8") + charts.shades()
     body = [
         f"<header><h1>{title}</h1><p>{_headline(contents)}</p></header>",
-        *_notes(contents),
+        *_footnotes(contents),
         "<main>",
         _figures(contents),
         _loss(contents),
+        _loss_over_samples(contents),
         _accuracy(contents),
         _rate(contents),
         _pi(contents),
@@ -69,18 +70,18 @@ def _headline(contents: Contents) -> str:
     )
 
 
-def _notes(contents: Contents) -> Iterable[str]:
+def _footnotes(contents: Contents) -> Iterable[str]:
     if not contents.summary:
-        yield _note("There is no summary.json: the run was killed, or still goes on. What follows was known last.")
+        yield _footnote("There is no summary.json: the run was killed, or still runs. What follows was known last.")
     commits, here = contents.status.get("commits", 0), contents.status.get("commits_of_process", 0)
     if here < commits:
-        yield _note(
+        yield _footnote(
             f"The run was resumed: of {commits:,} commits the curves show the last {here:,}, those of the last server "
             "process."
         )
 
 
-def _note(text: str) -> str:
+def _footnote(text: str) -> str:
     return f'<p class="note">{safe(text)}</p>'
 
 
@@ -93,6 +94,7 @@ def _figures(contents: Contents) -> str:
         ("Test loss", number(summary.get("test_loss"))),
         ("Training loss", number(found["loss"])),
         ("Commits", f"{status.get('commits', 0):,}"),
+        ("Samples", f"{contents.samples:,}" if contents.samples else number(None)),
         ("Commits a second", number(status.get("commits_per_second"))),
         ("Training time", duration(status.get("run_seconds"))),
         ("Staleness, mean", number(found["staleness"])),
@@ -116,6 +118,19 @@ def _loss(contents: Contents) -> str:
     ]
     drawn = _curves(contents, "Loss over seconds of training", curves, from_zero=False)
     return _panel("loss", "Loss", "How wrong the model is, over seconds of training.", drawn, contents.missing)
+
+
+def _loss_over_samples(contents: Contents) -> str:
+    points: list[tuple[float, float | None]] = []
+    commits = contents.status.get("commits", 0) - contents.status.get("commits_of_process", 0)
+    for one in contents.intervals:
+        commits += one["commits"]
+        points.append((commits * contents.samples_per_commit, one.get("loss")))
+    curve = Curve("training, on the workers' own batches", "blue", points if contents.samples_per_commit else ())
+    drawn = charts.line_chart("Loss over samples", [curve], end=0, from_zero=False, is_time=False)
+    about = "The same over the training samples of all workers together: more workers save time, not samples."
+    missing = contents.missing or "The workers did not tell their batch size: ps.step(loss, samples=len(batch))."
+    return _panel("samples", "Loss over samples", about, drawn, missing)
 
 
 def _accuracy(contents: Contents) -> str:
@@ -357,4 +372,4 @@ def _curves(
     contents: Contents, about: str, curves: Sequence[Curve], *, from_zero: bool = True, most: float | None = None
 ) -> str:
     seconds = float(contents.status.get("run_seconds", 0))
-    return charts.line_chart(about, curves, seconds=seconds, from_zero=from_zero, most=most)
+    return charts.line_chart(about, curves, end=seconds, from_zero=from_zero, most=most)

@@ -90,7 +90,6 @@ export function showFacts(run) {
   const { settings, checkpoint, version } = status;
   const rule = Object.entries(settings.rule_settings ?? {}).sort().map(([name, value]) => `${name} ${Number(value.toPrecision(6))}`);
   const connected = run.workers.filter((one) => ["JOINED", "TRAINING"].some((state) => one.state.endsWith(state)));
-  const sharing = connected.filter((one) => one.shares_memory).length;
   define(byId("facts-list"), [
     ["Update rule", `${run.rule}${rule.length ? `: ${rule.join(", ")}` : ""}`, "What the server makes of a worker’s delta, and its settings."],
     ["Learning rate", `${plain(status.next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
@@ -102,7 +101,7 @@ export function showFacts(run) {
     ["Checkpoint", checkpoint.path ? `${checkpoint.path.split("/").pop()}, ${duration(checkpoint.seconds_ago)} ago` : "none yet", "The newest that was written, and when."],
     ["Best evaluation", evaluation(status.best_evaluation), "Accuracy on held-out samples, and the version that had it."],
     ["Applied", applied(status), "Commits, and in how much time of training."],
-    ["Exchange", connected.length ? `${sharing} of ${connected.length} through shared memory` : "no worker trains", "How parameters travel; the others use the network."],
+    ["Exchange", exchange(connected), "How workers’ last commits came. gRPC where the lane is on: check that workers can reach its port."],
     ["Seed", String(settings.seed), "First parameters and the order of data follow from it."],
   ]);
 }
@@ -114,6 +113,12 @@ function budget(seen = {}, run) {
   if (seen.epochs > 0) parts.push(`${number(seen.epochs)} passes a worker`);
   if (!parts.length) return "none: until somebody ends it";
   return `${parts.join(", ")}${run.progress ? `; ${Math.floor(100 * run.progress.part)} % spent` : ""}`;
+}
+
+function exchange(workers) {
+  const ways = { TRANSPORT_KIND_LANE: "lane", TRANSPORT_KIND_GRPC: "gRPC", TRANSPORT_KIND_SHARED_MEMORY: "shared memory" };
+  const parts = Object.entries(ways).map(([kind, name]) => [name, workers.filter((one) => one.transport === kind).length]);
+  return parts.filter(([, number]) => number).map(([name, number]) => `${number} over ${name}`).join(", ") || "no commit yet";
 }
 
 function evaluation(seen) {

@@ -1,0 +1,17 @@
+"""What a command says when the extra that it needs is not installed."""
+
+from importlib.util import find_spec
+
+from gem_cli.errors import CommandError
+from gem_core.extras import PACKAGES, explain_missing
+
+
+def require(extra: str, command: str, *packages: str) -> None:
+    """Raise CommandError, with the line that installs `extra`, if one of its packages is not installed.
+
+    `packages`: those that the command always imports; without them all of the extra. Nothing is imported here, so that
+    the errors of an installed but broken package show when it is.
+    """
+    for name in packages or PACKAGES[extra]:
+        if find_spec(name) is None:
+            raise CommandError(explain_missing(name, extra, command))

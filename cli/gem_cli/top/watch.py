@@ -1,0 +1,52 @@
+"""Main loop of `gemps top`."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gem_cli.status_view import Status
+from gem_cli.top.feed import Feed, History, Lost, Over, Report
+from gem_cli.top.frame import frame
+from gem_cli.top.glyphs import glyphs_for
+from gem_cli.top.terminal import Terminal
+from gem_cli.top.view import View
+
+if TYPE_CHECKING:
+    from gem_worker.client import Observer
+
+_TICK_SECONDS = 1.0
+
+
+def watch(observer: "Observer", first: Status, interval: float) -> View:
+    """Show a run until q, closing `observer`; return the last view.
+
+    Restores the terminal, also on KeyboardInterrupt and SystemExit.
+    """
+    encoding = sys.stdout.encoding
+    glyphs = glyphs_for(os.environ.get("TERM", ""), encoding)
+    view = View(observer.address, interval, first, time.monotonic())
+    terminal = Terminal(sys.stdin.fileno(), sys.stdout.fileno(), encoding)
+    with Feed(observer, interval, terminal.wake) as feed, terminal:
+        while True:
+            _update_view(feed, view)
+            width, height = terminal.size
+            terminal.show(frame(view, width, height, time.monotonic(), glyphs))
+            keys = terminal.wait(_TICK_SECONDS)
+            if keys is None or "quit" in keys:
+                return view
+            for key in keys:
+                view.press(key)
+
+
+def _update_view(feed: Feed, view: View) -> None:
+    for news in feed.get_all():
+        match news:
+            case History(history):
+                view.curves.restart(history)
+            case Report(status):
+                view.report(status, time.monotonic())
+            case Lost(why):
+                view.lost = why
+            case Over():
+                view.is_over = True

@@ -1,0 +1,321 @@
+"""Runs server and workers from start to end.
+
+    starting   until the server writes its ready file
+    training   until the server ends
+    stopping   after Ctrl-C: workers first, then the server
+
+A failed worker or evaluator ends nothing; a second Ctrl-C kills all. The server waits for the last evaluation.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+from gem_cli import status_view
+from gem_cli.errors import CommandError, last_lines
+from gem_cli.sinks.sinks import Sinks
+from gem_cli.status_view import Status
+from gem_cli.training.children import Child, terminate, wait
+from gem_cli.training.follower import Follower, History
+from gem_cli.training.reporters import Reporter
+from gem_cli.training.run_folder import RunFolder
+
+EVALUATOR = "evaluator"
+POLL = 0.1  # seconds
+WORKER_GRACE = 15.0  # one slow step
+QUIET_WAIT = 3.0
+SERVER_GRACE = 60.0  # draining, writing gigabytes
+EVALUATOR_GRACE = 15.0
+LEAVE_GRACE = 3.0  # for the server's own exit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Commands to start; workers read the address from their environment."""
+
+    server: Sequence[str]
+    worker: Sequence[str]
+    workers: int
+    min_workers: int
+    worker_environment: Mapping[str, str]
+    report_interval: float
+    worker_exit_timeout: float
+    evaluator: Sequence[str] | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Result of a training."""
+
+    interrupted_by: signal.Signals | None = None
+    address: str | None = None  # None: never served
+    exit_codes: dict[str, int | None] = field(default_factory=dict)
+    first_status: Status | None = None
+    last_status: Status | None = None
+    late: list[str] = field(default_factory=list)  # never joined
+    overdue: list[str] = field(default_factory=list)  # killed
+
+    @property
+    def server_failed(self) -> bool:
+        """Whether the server failed."""
+        return self.exit_codes.get("server") != 0
+
+    @property
+    def failed_workers(self) -> list[str]:
+        """Failed or killed workers."""
+        others = ("server", EVALUATOR, *self.late)
+        return [
+            name for name, code in self.exit_codes.items() if name in self.overdue or (name not in others and code != 0)
+        ]
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM while active."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: signal.Signals | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
+
+    def _count(self, number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self.first = self.first or signal.Signals(number)
+
+
+class TrainingRun:
+    """Runs a plan; call `run` once."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, reporter: Reporter, sinks: Sinks) -> None:
+        self._plan = plan
+        self._sinks = sinks
+        self._folder = folder
+        self._reporter = reporter
+        self._server: Child | None = None
+        self._workers: list[Child] = []
+        self._evaluator: Child | None = None
+        self._noticed: set[str] = set()
+        self._quoted: list[str] = []  # avoids repetition
+        self._outcome = Outcome()
+
+    def run(self) -> Outcome:
+        """Train to the end. Raises CommandError when the server fails to start."""
+        with Interrupts() as interrupts:
+            try:
+                self._server = server = self._start("server", self._plan.server, {}, signal.SIGTERM)
+                address = self._await_ready(server, interrupts)
+                if address is not None:
+                    self._start_workers(address)
+                    self._start_evaluator(address)
+                    self._supervise(server, address, interrupts)
+            finally:
+                children = [*([self._server] if self._server else []), *self._workers, *self._evaluators()]
+                terminate(children, (signal.SIGKILL, 10.0))
+            self._outcome.exit_codes = {child.name: child.exit_code for child in children}
+            self._outcome.interrupted_by = interrupts.first
+        return self._outcome
+
+    def _start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], orphan_signal: signal.Signals
+    ) -> Child:
+        try:
+            return Child(name, command, self._folder.log(name), environment=environment, orphan_signal=orphan_signal)
+        except OSError as error:
+            raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+    def _await_ready(self, server: Child, interrupts: Interrupts) -> str | None:
+        """Return the address; None: interrupted."""
+        while not self._folder.ready_file.exists():
+            if not server.running:
+                raise CommandError(f"the server did not start: {server.describe_end()}")
+            if interrupts.count:
+                terminate([server], (signal.SIGTERM, SERVER_GRACE))
+                return None
+            time.sleep(0.02)
+        ready = json.loads(self._folder.ready_file.read_text(encoding="utf-8"))
+        address = str(ready["address"])
+        self._outcome.address = address
+        self._reporter.event(
+            "started",
+            f"server {address}, workers: {self._plan.workers}, run folder {self._folder.path}",
+            server=address,
+            workers=self._plan.workers,
+            run_dir=str(self._folder.path),
+        )
+        if url := str(ready.get("dashboard", "")):
+            self._reporter.event("dashboard", f"dashboard {url}", url=url)
+        return address
+
+    def _start_workers(self, address: str) -> None:
+        for index in range(self._plan.workers):
+            name = f"worker-{index}"
+            environment = {
+                **self._plan.worker_environment,
+                "GEMPS_SERVER": address,
+                "GEMPS_WORKER_NAME": name,
+                "GEMPS_WORKER_INDEX": str(index),
+                "GEMPS_WORKERS": str(self._plan.workers),
+            }
+            self._workers.append(self._start(name, self._plan.worker, environment, signal.SIGKILL))
+
+    def _start_evaluator(self, address: str) -> None:
+        if self._plan.evaluator is not None:
+            environment = {**self._plan.worker_environment, "GEMPS_SERVER": address}
+            self._evaluator = self._start(EVALUATOR, self._plan.evaluator, environment, signal.SIGKILL)
+
+    def _evaluators(self) -> list[Child]:
+        return [self._evaluator] if self._evaluator is not None else []
+
+    def _evaluates(self) -> bool:
+        return self._evaluator is not None and self._evaluator.running
+
+    def _supervise(self, server: Child, address: str, interrupts: Interrupts) -> None:
+        follower = Follower(address, self._plan.report_interval)
+        ended_at: float | None = None
+        try:
+            while server.running:
+                if not self._evaluates():
+                    follower.may_leave.set()
+                self._record(follower.get(POLL), follower.newest_history())
+                self._notice_failures()
+                if interrupts.count:
+                    self._stop(server, follower, interrupts)
+                elif not any(worker.running for worker in self._workers):
+                    ended_at = ended_at or time.monotonic()
+                    is_over = time.monotonic() - ended_at > LEAVE_GRACE
+                    if is_over and not (self._evaluates() and self._is_finished()):
+                        # A worker died, or had no budget.
+                        self._record(follower.now(), follower.newest_history())
+                        terminate([server], (signal.SIGTERM, SERVER_GRACE))
+                elif self._cannot_begin(follower):
+                    terminate(self._workers, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 5.0))
+        finally:
+            follower.close()
+        while (status := follower.get(0)) is not None:
+            self._record(status)
+        self._record(None, follower.newest_history())
+        if server.exit_code != 0 and not interrupts.count:
+            self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
+        else:
+            self._await_workers(interrupts)
+        if self._is_finished():
+            wait(self._evaluators(), EVALUATOR_GRACE, unless=lambda: interrupts.count > 0)
+        self._notice_failures()
+        self._noticed.add(EVALUATOR)  # it never exits alone
+        terminate([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
+
+    def _await_workers(self, interrupts: Interrupts) -> None:
+        """Wait for workers; stop those that never joined."""
+
+        def interrupted() -> bool:
+            return interrupts.count > 0
+
+        patience = self._plan.worker_exit_timeout
+        deadline = time.monotonic() + patience
+        busy = wait(self._workers, QUIET_WAIT, unless=interrupted)
+        late = [worker for worker in busy if worker.name in self._never_joined()]
+        busy = [worker for worker in busy if worker not in late]
+        if busy and not interrupted():
+            names = [worker.name for worker in busy]
+            self._reporter.event(
+                "waiting",
+                f"the run is over; waiting for {', '.join(names)} to end, for {patience:g} s at most "
+                "(--worker-exit-timeout)",
+                workers=names,
+                seconds=patience,
+            )
+        for worker in late:
+            self._outcome.late.append(worker.name)
+            self._reporter.event("worker_stopped", f"{worker.name} came too late for the run: stopping it")
+        terminate(late, (signal.SIGINT, WORKER_GRACE))
+        overdue = wait([*busy, *late], deadline - time.monotonic(), unless=interrupted)
+        if interrupted():
+            return
+        terminate(overdue, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 10.0))
+        for worker in overdue:
+            self._noticed.add(worker.name)
+            self._outcome.overdue.append(worker.name)
+            self._reporter.event(
+                "worker_failed",
+                f"{worker.name} was killed, because it still ran {patience:g} s after the end of the run; what it had "
+                f"not saved is lost: raise --worker-exit-timeout; its log is {worker.log}",
+                worker=worker.name,
+                exit_code=worker.exit_code,
+                log=str(worker.log),
+            )
+
+    def _never_joined(self) -> set[str]:
+        """Unseen workers; empty for scripts with other names."""
+        seen = self._outcome.last_status or {}
+        uptime = float(seen.get("uptime_seconds", 0))
+        # Resumed servers list earlier workers.
+        heard = {w["name"] for w in seen.get("workers", ()) if float(w.get("seconds_since_last_call", 0)) <= uptime}
+        ours = {worker.name for worker in self._workers}
+        return ours - heard if self._is_finished() and heard <= ours else set()
+
+    def _is_finished(self) -> bool:
+        seen = self._outcome.last_status
+        return seen is not None and status_view.state(seen) == "FINISHED"
+
+    def _record(self, status: Status | None, history: History | None = None) -> None:
+        if history is not None:
+            self._folder.write_history(history)
+        if status is not None:
+            self._outcome.first_status = self._outcome.first_status or status
+            self._outcome.last_status = status
+            self._folder.add_metrics(status)
+            self._sinks.status(status)
+            self._reporter.status(status)
+
+    def _notice_failures(self) -> None:
+        for child in (*self._workers, *self._evaluators()):
+            if child.exit_code and child.name not in self._noticed:
+                self._noticed.add(child.name)
+                end_of_log = last_lines(child.log)
+                text = child.describe_end(quote=end_of_log != self._quoted)
+                self._quoted = end_of_log
+                who = {"exit_code": child.exit_code, "log": str(child.log)}
+                if child.name == EVALUATOR:
+                    self._reporter.event("evaluator_failed", text, **who)
+                else:
+                    self._reporter.event("worker_failed", text, worker=child.name, **who)
+
+    def _cannot_begin(self, follower: Follower) -> bool:
+        """Whether --min-workers is out of reach."""
+        running = sum(worker.running for worker in self._workers)
+        failed = any(worker.name in self._noticed for worker in self._workers)
+        seen = self._outcome.last_status
+        if not failed or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
+            return False
+        status = follower.now()  # may be old
+        if status is None or status_view.state(status) != "WAITING":
+            return False
+        self._reporter.event(
+            "training_failed",
+            f"training cannot begin: --min-workers {self._plan.min_workers}, but only {running} workers are left",
+        )
+        return True
+
+    def _stop(self, server: Child, follower: Follower, interrupts: Interrupts) -> None:
+        self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
+        children = [*self._workers, *self._evaluators()]
+        for child in children:
+            self._noticed.add(child.name)
+            child.send_signal(signal.SIGINT)
+        wait(children, WORKER_GRACE, unless=lambda: interrupts.count > 1)
+        terminate(children, (signal.SIGKILL, 5.0))
+        self._record(follower.now(), follower.newest_history())
+        server.send_signal(signal.SIGTERM)
+        wait([server], SERVER_GRACE, unless=lambda: interrupts.count > 1)
+        terminate([server], (signal.SIGKILL, 10.0))

@@ -1,0 +1,69 @@
+"""Judges a Pull and decides its response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemps.v1 import parameters_pb2
+
+from gem_conformance.central import Central, Clock, Session, Snapshot
+from gem_conformance.faults import FaultError, FaultName, Place
+from gem_conformance.talk import refusal
+from gem_conformance.wire import Call, Refusal
+from gem_core.payload import PayloadFormat
+
+__all__ = ["Pull", "judge_pull"]
+
+
+@dataclass(slots=True)
+class Pull:
+    """A judged pull."""
+
+    call: Call
+    request: parameters_pb2.PullRequest
+    snapshot: Snapshot
+    offset: int
+
+
+def judge_pull(
+    call: Call, request: parameters_pb2.PullRequest, session: Session, central: Central, sent: int
+) -> Pull | Refusal | parameters_pb2.NotModified:
+    """Decide the response; a pull from the start replaces the session's snapshot.
+
+    `sent`: resumable bytes. Raises FaultError.
+    """
+    if central.theta is None:
+        return refusal("NOT_INITIALIZED")
+    if request.wire_type not in (0, int(session.parameter_wire_type)):
+        raise FaultError(
+            FaultName.WRONG_WIRE_TYPE,
+            f"{session.parameter_wire_type.name}, which Join settled, or nothing",
+            f"a pull of wire type {request.wire_type}",
+            Place.PULL,
+        )
+    held = session.snapshot
+    if request.HasField("resume_version"):
+        if held is None or Clock.from_wire(request.resume_version) != held.version:
+            return refusal("STALE_BASE")
+        _judge_offset(
+            request, PayloadFormat(central.task.layout, session.parameter_wire_type, request.with_constants), sent
+        )
+        return Pull(call, request, held, request.resume_offset)
+    if request.resume_offset:
+        raise FaultError(FaultName.WRONG_RESUME, "resume_version with resume_offset", "none", Place.PULL)
+    known = Clock.from_wire(request.known_version) if request.HasField("known_version") else None
+    if held is not None and held.is_delivered and known == held.version == central.newest_version:
+        return parameters_pb2.NotModified(version=held.version.to_wire(), run_state=central.run_state)
+    snapshot = central.snapshot()
+    session.hold(snapshot)
+    return Pull(call, request, snapshot, 0)
+
+
+def _judge_offset(request: parameters_pb2.PullRequest, payload: PayloadFormat, sent: int) -> None:
+    if request.resume_offset > sent or not payload.is_border(request.resume_offset):
+        raise FaultError(
+            FaultName.WRONG_RESUME,
+            f"a resume_offset at a border within the {sent} bytes that were sent",
+            f"{request.resume_offset}",
+            Place.PULL,
+        )

@@ -1,0 +1,80 @@
+"""Scenarios: broken streams, sessions and servers."""
+
+from gem_conformance.play import Play
+from gem_conformance.scenarios.scenario import LARGE, SMALL, Scenario
+from gem_conformance.task import Task, tensor
+from gem_core.layout import Layout
+
+__all__ = ["SCENARIOS"]
+
+
+def torn_commit(play: Play) -> None:
+    """Break a stream within a payload."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.proceed(commit)
+    play.receive_part(commit)
+    play.receive_part(commit)
+    play.tear(commit)
+    play.commit()
+    play.last_commit()
+
+
+def dropped_reply(play: Play) -> None:
+    """Break the stream before the verdict."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.receive_payload(commit)
+    play.apply(commit)
+    play.tear(commit)
+    play.commit()
+    play.last_commit()
+
+
+def duplicate(play: Play) -> None:
+    """Apply a commit only when its header comes again."""
+    play.initialised_by_others()
+    play.commit()
+    commit = play.new_header()
+    play.receive_payload(commit)
+    play.tear(commit, applied_late=True)
+    play.commit()
+    play.last_commit()
+
+
+def torn_reply(play: Play) -> None:
+    """Break the stream within the parameters."""
+    play.initialised_by_others()
+    commit = play.new_header()
+    play.receive_payload(commit)
+    play.apply(commit)
+    play.reply(commit, tear_after=3)
+    play.commit()
+    play.last_commit()
+
+
+def restart(play: Play) -> None:
+    """Kill the server and lose the last commit."""
+    play.initialised_by_others()
+    play.commit()
+    play.commit()
+    play.new_header()
+    play.restart(lost=1)
+    play.commit()
+    play.last_commit()
+
+
+# CONSTANTs are valid for one incarnation only.
+_FROZEN = Task(Layout([*SMALL.layout.tensors, tensor("frozen", (7, 3), "constant")]))
+
+SCENARIOS = (
+    Scenario("torn-commit", "the stream breaks in a payload: nothing was applied", torn_commit, LARGE),
+    Scenario("dropped-reply", "applied, and the verdict is lost: not a second time", dropped_reply),
+    Scenario("duplicate", "applied only after a Heartbeat said that it was not: do not drop it", duplicate, LARGE),
+    Scenario("torn-reply", "the reply breaks in its parameters: bring the rest", torn_reply, LARGE),
+    Scenario(
+        "restart", "another incarnation on the same port: join, pull (CONSTANTs too), drop the delta", restart, _FROZEN
+    ),
+)

@@ -1,0 +1,43 @@
+"""Extras of the distribution: the packages each one brings, and the line that installs it."""
+
+__all__ = ["PACKAGES", "distribution", "explain_missing", "how_to_install"]
+
+_SERVER = ("aiohttp", "grpc_health", "grpc_reflection", "numba", "prometheus_client", "safetensors", "structlog")
+_WORKER = ("safetensors", "sklearn", "structlog", "torch", "torchvision")
+
+# Import names by extra, as in pyproject.toml.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "server": _SERVER,
+    "worker": _WORKER,
+    "train": (*_SERVER, *_WORKER, "matplotlib", "tensorboard"),
+    "lab": (*_WORKER, "matplotlib", "numba"),
+    "certs": ("cryptography",),
+    "digits": ("sklearn",),
+    "plot": ("matplotlib",),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+}
+
+# Where the name differs by more than "-" for "_".
+_DISTRIBUTIONS = {
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
+    "mlflow": "mlflow-skinny",
+    "sklearn": "scikit-learn",
+}
+
+
+def distribution(package: str) -> str:
+    """Return the distribution that brings an import name."""
+    return _DISTRIBUTIONS.get(package, package.replace("_", "-"))
+
+
+def how_to_install(extra: str) -> str:
+    """Return the line that installs an extra. Not from an index: gemps is on none."""
+    return f'pip install ".[{extra}]" in a checkout of gemps'
+
+
+def explain_missing(package: str, extra: str, needed_by: str) -> str:
+    """Return one line with the fix for a package of `extra`, by its import name, that is not installed."""
+    return f"{needed_by} needs {distribution(package)}, which is not installed: {how_to_install(extra)}"

@@ -1,0 +1,316 @@
+"""The applying task: serves queued requests, one at a time.
+
+It alone writes the central variable, snapshots and ledger. Parallel kernels must be launched from one thread.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from gem_core import UpdateRule
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.calls import Call
+from gem_server.flow.journal import Journal
+from gem_server.flow.observer import CommitObserver
+from gem_server.flow.reader import Reader, superseded_by_newer_call
+from gem_server.flow.request_queue import QueueClosedError, RequestQueue
+from gem_server.flow.requests import (
+    AnyRequest,
+    Applied,
+    CommitRequest,
+    CutRequest,
+    ForgetRequest,
+    InitializeRequest,
+    PullRequest,
+    SharedPullRequest,
+    SnapshotRequest,
+    Unchanged,
+)
+from gem_server.flow.shared_snapshots import SharedSnapshots
+from gem_server.flow.staging_pool import StagingPool
+from gem_server.state.central_variable import CentralVariable, Snapshot
+from gem_server.state.ledger import Verdict, record
+from gem_server.state.run import Run
+from gem_server.state.sessions import Session, Sessions
+from gem_server.state.worker_snapshots import WorkerSnapshots
+from gem_server.state.workers import WorkerState
+from gem_server.telemetry.telemetry import Telemetry
+
+# Switching threads costs more than copying less.
+COPY_ELSEWHERE_ELEMENTS = 1 << 18
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+
+class Applier:
+    """Serves requests in the queue's order.
+
+    While `serve_until_closed` runs, nothing else writes the central variable; recovery writes it before.
+    """
+
+    def __init__(
+        self,
+        *,
+        central: CentralVariable,
+        rule: UpdateRule,
+        run: Run,
+        sessions: Sessions,
+        staging: StagingPool,
+        queue: RequestQueue,
+        kernel_thread: Executor,
+        clock: Callable[[], float],
+        stall_timeout: float,
+        telemetry: Telemetry,
+        journal: Journal,
+        observer: CommitObserver,
+    ) -> None:
+        self._central = central
+        self._rule = rule
+        self._run = run
+        self._sessions = sessions
+        self._staging = staging
+        self._queue = queue
+        self._kernel_thread = kernel_thread
+        self._clock = clock
+        self._telemetry = telemetry
+        self._journal = journal
+        self._observer = observer
+        self.shared = SharedSnapshots(central, clock, stall_timeout)
+        self.on_commit: list[Callable[[], None]] = []
+
+    def submit(self, request: AnyRequest) -> None:
+        """Enqueue a complete request."""
+        request.enqueued_at = self._clock()
+        self._queue.put(request)
+
+    def session_ended(self, session: Session) -> None:
+        """Enqueue a ForgetRequest if the rule needs it."""
+        if self._rule.vectors_per_run:
+            self.submit(ForgetRequest(session))
+
+    async def serve_until_closed(self) -> None:
+        """Serve until the queue is closed and empty.
+
+        A refusal goes to the caller; any other error also ends this task, because the state is suspect.
+        """
+        while True:
+            try:
+                request = await self._queue.get()
+            except QueueClosedError:
+                return
+            try:
+                await request.serve(self)
+            except RefusedError as refusal:
+                request.fail(refusal)
+            except Exception as error:
+                request.fail(error)
+                raise
+            if not isinstance(request, CommitRequest):  # releasing a commit's buffer dispatches
+                self._staging.dispatch()
+            del request  # free its session
+
+    async def apply_commit(self, request: CommitRequest) -> None:
+        """Apply a commit; see docs/design.md, section 1."""
+        session, worker, entry = request.session, request.session.worker, request.session.entry
+        buffer = request.hold.buffer
+        held = session.held
+        if buffer is None or held is None or request.sequence != entry.last_applied + 1:
+            raise AssertionError("a commit that is not the next one entered the queue")
+        self._end_reader(session)
+        await self._journal.begin(held.next)
+        central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
+        staleness = central.clock - base.clock
+        waited = self._clock() - request.enqueued_at
+        held.next.will_change()
+        sample = self._telemetry.sample(session.join_info.layout)
+        if rule.is_parallel(delta.size):
+            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, sample))
+        else:
+            statistics = held.commit(central, rule, base, delta, staleness, sample)
+        await self._observer.committed(session, request, self._central.clock + 1, staleness, statistics)
+        held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
+        session.queued_sequence = 0
+        session.queued_commit = None
+        self._staging.release(request.hold)
+        if worker.state is WorkerState.JOINED:
+            worker.state = WorkerState.TRAINING
+        self._telemetry.committed(
+            worker.telemetry,
+            statistics,
+            staleness=staleness,
+            waited=waited,
+            samples=request.samples,
+            loss=request.loss,
+            sample=sample,
+            clock=self._central.clock,
+        )
+        self._run.applied(worker)
+        verdict = Verdict(
+            request.sequence,
+            held.newest.version,
+            staleness,
+            statistics,
+            self._run.state_for(worker),
+            self._run.next_eta,
+        )
+        record(entry, request.content, verdict)
+        request.was_applied()
+        if worker.done:
+            self._sessions.fairness.going(self._sessions.live_workers())
+            worker.state = WorkerState.FINISHED if session.ended is None else worker.state
+            self._sessions.consider_finish()
+            self._queue.sessions_changed()
+        await self._journal.committed(request, verdict, self._run, lambda: self._theta(held))
+        for listener in self.on_commit:
+            listener()
+        if not request.done.done():
+            reader = None if session.ended is not None else self._open_reader(session, held, request.call)
+            request.resolve(Applied(verdict, reader))
+        if session.ended is not None:
+            await self.forget(session)
+
+    async def _theta(self, held: WorkerSnapshots) -> Snapshot:
+        """A copy that stays unchanged while it is logged."""
+        if self._rule.sends_parameters:
+            return held.newest
+        central = self._central
+        return Snapshot(await self._maybe_elsewhere(central.parameters.copy), central.version, central.buffers)
+
+    async def forget(self, session: Session) -> None:
+        """Remove an ended session's worker from the rule."""
+        held = session.held
+        if held is None or session.queued_sequence or not self._rule.vectors_per_run:
+            return
+        session.held = None
+        await self._maybe_elsewhere(lambda: held.forget(self._rule))
+        self._observer.forgotten(session)
+
+    async def pull(self, request: PullRequest) -> None:
+        """Replace the session's snapshot, and open a reader of it."""
+        session = request.session
+        session.check_alive()
+        self._sessions.check_layout(session)
+        await self._refresh(session)
+        if request.known_version == self._central.version and self._rule.sends_parameters:
+            # Without `sends_parameters` a version does not identify what the caller holds.
+            request.resolve(Unchanged(self._central.version))
+        elif session.held is not None and not request.done.done():
+            request.resolve(self._open_reader(session, session.held, request.call))
+
+    async def _refresh(self, session: Session) -> None:
+        """Write what the rule sends to the newest snapshot; keep only that; keep the moment."""
+        self._end_reader(session)
+        central, held = self._central, session.held
+        is_changed = True
+        if held is None:
+            state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
+            count = 2 if session.join_info.overlap else 1
+            session.held = WorkerSnapshots(state, central.version, central.buffers, count)
+            self._log_reset(session)
+        elif held.newest.version != central.version:
+            await self._journal.wait_unread(held.next)
+            held.next.will_change()
+            await self._maybe_elsewhere(lambda: held.refresh(central, self._rule))
+            held.written(central.version, central.buffers)
+            held.keep_newest_only()
+        else:
+            is_changed = False
+            held.keep_newest_only()
+        await self._share(session)
+        if is_changed:
+            self._observer.pulled(session, is_first=held is None)
+
+    async def _share(self, session: Session) -> None:
+        """Move the snapshots to shared memory."""
+        held, regions = session.held, session.regions
+        if held is not None and regions is not None and held.newest.published is None:
+            snapshots = regions.snapshots
+            await self._maybe_elsewhere(lambda: held.move(snapshots))
+
+    def _log_reset(self, session: Session) -> None:
+        if session.worker.commits:
+            name, clock = session.worker.name, self._central.clock
+            about = {"event": "joined-again", "worker": name, "clock": clock}
+            logger.info("worker %s goes on from clock %d, with a moment of 0", name, clock, extra=about)
+
+    async def read_snapshot(self, request: SnapshotRequest) -> None:
+        """Open a reader of the snapshot that the session has."""
+        session = request.session
+        session.check_alive()
+        newest = session.held.newest.version if session.held else None
+        if request.version is not None and request.version != newest:
+            raise RefusedError(
+                Reason.STALE_BASE,
+                "the session's snapshot is not of the version to go on with any more: pull from the start",
+            )
+        if session.held is None:
+            await self._refresh(session)
+        self._end_reader(session)
+        if session.held is not None and not request.done.done():
+            request.resolve(self._open_reader(session, session.held, request.call))
+
+    async def pull_shared(self, request: SharedPullRequest) -> None:
+        """Open a reader of the newest version, for a caller without a session."""
+        central = self._central
+        if request.known_version == central.version:
+            request.resolve(Unchanged(central.version))
+            return
+        reader = await self._open_shared(request.call)
+        if not request.resolve(reader):
+            reader.close()
+
+    async def cut(self, request: CutRequest) -> None:
+        """Describe the state and open a reader of its parameters."""
+        reader = await self._open_shared(request.call)
+        reader.progressed_at = math.inf  # waits for the disk
+        if not request.resolve((request.describe(), reader)):
+            reader.close()
+
+    async def _open_shared(self, call: Call) -> Reader:
+        reader = self.shared.open(call)
+        if reader is None:
+            self.shared.make_room()
+            copy = await self._maybe_elsewhere(self._central.parameters.copy)
+            reader = self.shared.add(call, copy)
+        return reader
+
+    async def initialize(self, request: InitializeRequest) -> bool:
+        """Install first parameters; return whether this upload won."""
+        if self._central.layout is not None:
+            return False
+        session = request.session
+        session.check_alive()
+        layout = session.join_info.layout
+        self._central.bind(layout, request.parameters, request.buffers, request.constants)
+        self._sessions.memory.bind(layout)
+        self._staging.prepare(layout)
+        self._sessions.consider_start()
+        await self._observer.bound(self._central)
+        return True
+
+    def _open_reader(self, session: Session, held: WorkerSnapshots, call: Call) -> Reader:
+        def close(reader: Reader) -> None:
+            if session.reader is reader:
+                session.reader = None
+
+        newest = held.newest
+        handle = newest.published.handle if newest.published is not None else None
+        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close, self._clock, handle)
+        session.reader = reader
+        return reader
+
+    def _end_reader(self, session: Session) -> None:
+        if session.reader is not None:
+            session.reader.end(superseded_by_newer_call())
+
+    async def _maybe_elsewhere(self, work: Callable[[], Result]) -> Result:
+        if self._central.parameters.size < COPY_ELSEWHERE_ELEMENTS:
+            return work()
+        return await self._elsewhere(work)
+
+    async def _elsewhere(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)

@@ -1,0 +1,363 @@
+"""Commit handling (docs/design.md, section 3).
+
+Repeats are answered from the ledger. New commits: `stage`, then chunks and `complete`, or `complete_shared`. `admit`
+decides in `enqueue`, after the last wait; earlier calls only refuse early. An enqueued commit is always applied.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from gem_core import ChecksumError, WireType
+from gem_core.checked_copy import checked_copy
+from gem_core.checksum import word_sum
+from gem_core.chunking.assemble import check_rest
+from gem_core.payload import PayloadFormat
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.applier import COPY_ELSEWHERE_ELEMENTS, Applier
+from gem_server.flow.calls import Call
+from gem_server.flow.journal import Journal
+from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
+from gem_server.flow.staging_pool import BufferLease, Purpose, StagingBuffer, StagingPool
+from gem_server.shared_memory.regions import DeltaRegion
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.ledger import Content, Verdict
+from gem_server.state.run import Run
+from gem_server.state.sessions import Session, Sessions
+from gem_server.version import Handle, Version
+
+
+class Header(NamedTuple):
+    """Header of a commit.
+
+    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`, `scale`: of PARAMETERs in shared memory.
+    """
+
+    sequence: int
+    base_version: Version
+    wire_type: WireType
+    byte_count: int
+    loss: float | None
+    samples: int
+    checksum: int | None
+    handle: Handle | None = None
+    scale: float | None = None
+
+
+class Footer(NamedTuple):
+    """Footer of a payload."""
+
+    byte_count: int
+    chunk_count: int
+    crc32c: int
+
+
+class CommitService:
+    """Handles the commits of all streams."""
+
+    def __init__(
+        self,
+        *,
+        central: CentralVariable,
+        run: Run,
+        sessions: Sessions,
+        staging: StagingPool,
+        applier: Applier,
+        draining: Callable[[], bool],
+        copy_threads: Executor,
+        journal: Journal,
+    ) -> None:
+        self._central = central
+        self._copy_threads = copy_threads
+        self._run = run
+        self._sessions = sessions
+        self._staging = staging
+        self._applier = applier
+        self._draining = draining
+        self.journal = journal
+        self._formats: dict[WireType, PayloadFormat] = {}
+
+    def is_next(self, session: Session, header: Header) -> bool:
+        """Return whether this commit is new. Raises RefusedError if invalid."""
+        session.check_alive()
+        self._sessions.check_layout(session)
+        if self._central.layout is None:
+            raise RefusedError(
+                Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize, then Pull, then Commit"
+            )
+        if header.sequence == 0:
+            raise RefusedError(Reason.MALFORMED, "sequence 0: start with sequence 1")
+        if header.sequence == session.queued_sequence or header.sequence <= session.entry.last_applied:
+            return False
+        self._check_form(session, header)
+        return True
+
+    async def answer_repeat(self, session: Session, call: Call, header: Header) -> Applied:
+        """Return a repeated commit's stored verdict. Raises RefusedError if it differs."""
+        queued = session.queued_commit
+        if queued is not None and header.sequence == session.queued_sequence:
+            await asyncio.wait([queued.when_applied()])  # completed by an older stream
+        return await self._repeat(session, call, header)
+
+    async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
+        """Wait for a staging buffer. Raises STORAGE_FULL, WAITING_ROOM; see also `admit`."""
+        if not self.journal.has_room():
+            await self.journal.make_room()
+        hold = self._staging.try_acquire(session, call, Purpose.COMMIT)
+        if hold is None:
+            self.admit(session, header)  # refuse before waiting
+            hold = await self._staging.reserve(session, call, Purpose.COMMIT)
+            try:
+                self.admit(session, header)  # refuse before the upload
+            except BaseException:
+                self._staging.release(hold)
+                raise
+        return StagedCommit(self, header, hold)
+
+    def format(self, wire_type: WireType) -> PayloadFormat:
+        """Return the payload format."""
+        known = self._formats.get(wire_type)
+        if known is None:
+            if self._central.layout is None:
+                raise AssertionError("no layout yet")
+            known = self._formats[wire_type] = PayloadFormat(self._central.layout, wire_type)
+        return known
+
+    async def _repeat(self, session: Session, call: Call, header: Header) -> Applied:
+        entry = session.entry
+        if header.sequence < entry.last_applied or entry.content is None or entry.verdict is None:
+            raise RefusedError(
+                Reason.SEQUENCE_GAP,
+                f"sequence {header.sequence} was applied before the last one, {entry.last_applied}: use "
+                f"{entry.last_applied + 1} next",
+                metadata={"last_applied": str(entry.last_applied)},
+            )
+        if header.checksum is None:
+            raise RefusedError(
+                Reason.MALFORMED,
+                f"sequence {header.sequence} was applied already; the header of a repeat must carry payload_crc32c",
+                metadata={"last_applied": str(entry.last_applied)},
+            )
+        if Content(int(header.wire_type), header.byte_count, header.checksum) != entry.content:
+            raise RefusedError(
+                Reason.SEQUENCE_REUSED,
+                f"sequence {header.sequence} was applied with other content: a new commit needs sequence "
+                f"{entry.last_applied + 1}",
+                metadata={"last_applied": str(entry.last_applied)},
+            )
+        session.worker.telemetry.duplicates += 1
+        request = SnapshotRequest(session, call, None)
+        self._applier.submit(request)
+        reader = await request.done
+        applied = Applied(self._stored(entry.verdict, session), reader)
+        return await self.once_durable(applied, self._central.clock)
+
+    def _stored(self, verdict: Verdict, session: Session) -> Verdict:
+        """With current state and eta."""
+        return verdict._replace(
+            duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
+        )
+
+    def admit(self, session: Session, header: Header) -> None:
+        """Raise RefusedError unless this commit can be applied next."""
+        session.check_alive()
+        if self._draining():
+            raise RefusedError(
+                Reason.DRAINING, "the server is shutting down: try again when it is back", retry_after=1.0
+            )
+        last = session.entry.last_applied
+        if header.sequence != last + 1 or session.queued_sequence:
+            raise RefusedError(
+                Reason.SEQUENCE_GAP,
+                f"sequence {header.sequence} cannot follow {session.queued_sequence or last}: use "
+                f"{(session.queued_sequence or last) + 1} next",
+                metadata={"last_applied": str(last)},
+            )
+        self._run.check_open(session.worker)
+        self._check_base(session, header.base_version)
+
+    def _check_form(self, session: Session, header: Header) -> None:
+        expected_type = session.join_info.delta_wire_type
+        if header.wire_type is WireType.SHARED_MEMORY:
+            _region_of(session, header)
+        elif header.handle is not None or header.scale is not None:
+            raise RefusedError(
+                Reason.WIRE_TYPE, "a handle is for commits of wire type SHARED_MEMORY: set that, or leave it out"
+            )
+        elif header.wire_type is not expected_type:
+            raise RefusedError(
+                Reason.WIRE_TYPE,
+                f"{header.wire_type.name} is not what this session settled on for deltas: use {expected_type.name}",
+            )
+        expected_bytes = self.format(expected_type).byte_count
+        if header.byte_count != expected_bytes:
+            raise RefusedError(
+                Reason.SIZE_MISMATCH,
+                f"byte_count is {header.byte_count}; a delta of this layout in {header.wire_type.name} must have "
+                f"{expected_bytes} bytes",
+            )
+
+    def _check_base(self, session: Session, base: Version) -> None:
+        if base.incarnation != self._central.incarnation:
+            raise RefusedError(
+                Reason.UNKNOWN_INCARNATION,
+                "base_version is of another server process (the server was restarted): Pull, and drop this delta",
+                metadata={"incarnation": str(self._central.incarnation)},
+            )
+        if session.held is None:
+            raise RefusedError(Reason.STALE_BASE, "this session has not pulled yet: Pull, and drop this delta")
+        if session.queued_pulls or not session.held.has(base):
+            newest = session.held.newest.version.clock
+            raise RefusedError(
+                Reason.STALE_BASE,
+                f"base_version has clock {base.clock}, but this session pulled clock {newest} or newer since: "
+                "Pull, and drop this delta",
+                metadata={"snapshot_clock": str(newest)},
+            )
+
+    def enqueue(self, staged: "StagedCommit", checksum: int) -> CommitRequest:
+        """Reserve budget for a complete commit; enqueue it."""
+        hold, header = staged.hold, staged.header
+        session = hold.session
+        self.admit(session, header)
+        self._run.reserve(session.worker)
+        hold.complete = True
+        session.queued_sequence = header.sequence
+        request = CommitRequest(
+            session,
+            hold.call,
+            hold,
+            header.sequence,
+            header.base_version,
+            Content(int(header.wire_type), header.byte_count, checksum),
+            header.loss,
+            header.samples,
+        )
+        session.queued_commit = request
+        self._applier.submit(request)
+        return request
+
+    async def once_durable(self, applied: Applied, clock: int) -> Applied:
+        """Wait until `clock` is durable, then return `applied`."""
+        try:
+            await self.journal.wait_durable(clock)
+        except BaseException:
+            if applied.reader is not None:
+                applied.reader.close()
+            raise
+        return applied
+
+    def give_back(self, hold: BufferLease) -> None:
+        """Release an incomplete upload's buffer."""
+        self._staging.release(hold)
+
+    def received(self, hold: BufferLease) -> None:
+        """Record a complete, valid upload."""
+        self._staging.received(hold)
+
+    def copy(self, work: Callable[[], int]) -> "asyncio.Future[int]":
+        """Run `work` on a thread."""
+        return asyncio.get_running_loop().run_in_executor(self._copy_threads, work)
+
+
+class StagedCommit:
+    """A commit with its staging buffer; as a context, releases it unless enqueued."""
+
+    def __init__(self, commit_service: CommitService, header: Header, hold: BufferLease) -> None:
+        self._commit_service = commit_service
+        self.header = header
+        self.hold = hold
+        self._buffer = _buffer_of(hold)
+        self._copying: asyncio.Future[int] | None = None
+        wire_type = WireType.FLOAT32 if header.wire_type is WireType.SHARED_MEMORY else header.wire_type
+        self._payload = commit_service.format(wire_type)
+        self.sink = hold.sink = self._buffer.sink(self._payload)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.hold.complete:
+            return
+        if self._copying is not None and not self._copying.done():
+            # A thread still writes to it.
+            self._copying.add_done_callback(self._copy_ended)
+        else:
+            self._commit_service.give_back(self.hold)
+
+    def _copy_ended(self, copying: "asyncio.Future[int]") -> None:
+        copying.exception()  # mark it retrieved
+        self._commit_service.give_back(self.hold)
+
+    async def complete(self, footer: Footer) -> Applied:
+        """Check the footer, then `_apply`."""
+        self.sink.finish(*footer)
+        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
+            raise RefusedError(
+                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
+            )
+        return await self._apply(footer.crc32c)
+
+    async def complete_shared(self) -> Applied:
+        """Check and copy the delta, which its worker may still write; then `_apply`.
+
+        Raises gem_core's value and checksum errors.
+        """
+        session = self.hold.session
+        region = _region_of(session, self.header)
+        if session.join_info.layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
+            found = self._copy(region)
+        else:
+            self._copying = self._commit_service.copy(lambda: self._copy(region))
+            found = await asyncio.shield(self._copying)
+        if self.header.checksum not in (None, found):
+            raise ChecksumError(
+                f"word sum {found:#010x} of what lies in shared memory differs from the header's "
+                f"{self.header.checksum:#010x}: it changed after it was summed up; send it again"
+            )
+        return await self._apply(found)
+
+    def _copy(self, region: DeltaRegion) -> int:
+        payload, buffer = self._payload, self._buffer
+        total = checked_copy(region.parameters, buffer.parameters, payload.layout, self.header.scale)
+        buffer.rest[:] = region.rest
+        check_rest(payload, payload.parameter_bytes, np.frombuffer(buffer.rest, np.uint8))
+        return (total + word_sum(buffer.rest, payload.layout.parameter_count)) % (1 << 32)
+
+    async def _apply(self, checksum: int) -> Applied:
+        """Enqueue; return when applied and durable. Raises RefusedError.
+
+        Cancellation does not stop an enqueued commit.
+        """
+        commit_service = self._commit_service
+        commit_service.received(self.hold)
+        while not commit_service.journal.reserve():
+            await commit_service.journal.make_room()
+        try:
+            request = commit_service.enqueue(self, checksum)
+        except BaseException:
+            commit_service.journal.release()
+            raise
+        applied = await request.done
+        return await commit_service.once_durable(applied, applied.verdict.version.clock)
+
+
+def _buffer_of(hold: BufferLease) -> StagingBuffer:
+    if hold.buffer is None:
+        raise AssertionError("a commit holds no buffer")
+    return hold.buffer
+
+
+def _region_of(session: Session, header: Header) -> DeltaRegion:
+    """Raises NO_SHARED_MEMORY."""
+    region = session.regions.delta if session.regions is not None else None
+    if region is None or header.handle != region.handle:
+        raise RefusedError(
+            Reason.NO_SHARED_MEMORY,
+            "the handle names no region that this session has (a connection to the socket gives one): send this commit "
+            "as chunks",
+        )
+    return region

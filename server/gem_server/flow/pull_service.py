@@ -1,0 +1,109 @@
+"""Pulls: for sessions, resumed, or without a session."""
+
+from dataclasses import dataclass
+
+from gem_core import WireType
+from gem_core.payload import PayloadFormat
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.applier import Applier
+from gem_server.flow.calls import Call
+from gem_server.flow.journal import Journal
+from gem_server.flow.reader import Reader
+from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotRequest, Unchanged
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.sessions import Session, Sessions
+from gem_server.version import Version
+
+MAX_SHARED_READERS = 64
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A parsed `PullRequest`."""
+
+    known_version: Version | None
+    resume_version: Version | None
+    resume_offset: int
+    wire_type: WireType
+    with_constants: bool
+
+
+class PullService:
+    """Turns pulls into readers."""
+
+    def __init__(self, *, central: CentralVariable, sessions: Sessions, applier: Applier, journal: Journal) -> None:
+        self._central = central
+        self._sessions = sessions
+        self._applier = applier
+        self._journal = journal
+        self._waiting_readers = 0
+        self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
+
+    def format(self, wire_type: WireType, with_constants: bool) -> PayloadFormat:
+        """Return the payload format. Raises NOT_INITIALIZED."""
+        if self._central.layout is None:
+            raise RefusedError(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize first")
+        known = self._formats.get((wire_type, with_constants))
+        if known is None:
+            known = PayloadFormat(self._central.layout, wire_type, with_constants)
+            self._formats[wire_type, with_constants] = known
+        return known
+
+    async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
+        """Wait for the pull's turn and durability. Close a returned Reader."""
+        outcome = await self._open(session, call, wanted)
+        try:
+            await self._journal.wait_durable(outcome.version.clock)
+        except BaseException:
+            if isinstance(outcome, Reader):
+                outcome.close()
+            raise
+        return outcome
+
+    async def _open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
+        payload = self.format(wanted.wire_type, wanted.with_constants)
+        if wanted.resume_version is not None:
+            return await self._resume(session, call, wanted, payload)
+        if session is None:
+            return await self._shared(call, wanted.known_version)
+        self._sessions.check_layout(session)
+        session.queued_pulls += 1
+        request = PullRequest(session, call, wanted.known_version)
+        self._applier.submit(request)
+        return await request.done
+
+    async def _resume(self, session: Session | None, call: Call, wanted: Wanted, payload: PayloadFormat) -> Reader:
+        if session is None:
+            raise RefusedError(
+                Reason.MALFORMED, "resume_version needs a session_id: without a session, pull from the start"
+            )
+        if wanted.known_version is not None:
+            raise RefusedError(Reason.MALFORMED, "known_version and resume_version exclude each other: set one of them")
+        if not payload.is_border(wanted.resume_offset):
+            raise RefusedError(
+                Reason.BAD_CHUNK,
+                f"resume_offset {wanted.resume_offset} is not a border of this payload of {payload.byte_count} bytes: "
+                "resume where a chunk ended",
+            )
+        request = SnapshotRequest(session, call, wanted.resume_version)
+        self._applier.submit(request)
+        return await request.done
+
+    async def _shared(self, call: Call, known_version: Version | None) -> Reader | Unchanged:
+        shared = self._applier.shared
+        if self._waiting_readers + shared.readers >= MAX_SHARED_READERS:
+            shared.end_stalled()
+        if self._waiting_readers + shared.readers >= MAX_SHARED_READERS:
+            raise RefusedError(
+                Reason.TOO_MANY,
+                f"{MAX_SHARED_READERS} readers without a session are there already: pull again later",
+                retry_after=RETRY_SECONDS,
+            )
+        self._waiting_readers += 1
+        try:
+            request = SharedPullRequest(None, call, known_version)
+            self._applier.submit(request)
+            return await request.done
+        finally:
+            self._waiting_readers -= 1

@@ -1,0 +1,67 @@
+"""Streaming from a snapshot without copy or lock.
+
+Readers touch arrays only between two awaits, so `end` is immediate. A writer must end them first.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.calls import Call
+from gem_server.version import Handle, Version
+
+
+class Reader:
+    """Permission to read `parameters` (float32[parameter_count]) and `buffers` of one version.
+
+    `handle`: in shared memory. `progressed_at`: last progress.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        version: Version,
+        parameters: NDArray[np.float32],
+        buffers: bytes,
+        on_close: Callable[["Reader"], None],
+        clock: Callable[[], float],
+        handle: Handle | None = None,
+    ) -> None:
+        self.call = call
+        call.streaming += 1
+        self.version = version
+        self.parameters = parameters
+        self.buffers = buffers
+        self.handle = handle
+        self._on_close = on_close
+        self._clock = clock
+        self.progressed_at = clock()
+        self._refusal: RefusedError | None = None
+        self._closed = False
+
+    def check_alive(self) -> None:
+        """Raise if revoked. Call after every await, before touching the arrays."""
+        if self._refusal is not None:
+            raise self._refusal.again()
+        self.progressed_at = self._clock()
+
+    def end(self, refusal: RefusedError) -> None:
+        """Revoke; end the call."""
+        if not self._closed:
+            self._refusal = refusal
+            self.close()
+            self.call.end(refusal)
+
+    def close(self) -> None:
+        """Release the reader. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.call.streaming -= 1
+            self._on_close(self)
+
+
+def superseded_by_newer_call() -> RefusedError:
+    """RefusedError for a session's older call."""
+    return RefusedError(Reason.SUPERSEDED, "a newer call of this session took over: use that one, or open a new one")

@@ -1,0 +1,103 @@
+"""Files reloaded at run time: certificates, tokens."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Generic, TypeVar
+
+Read = TypeVar("Read")
+
+# Interval of checks, each a stat per file.
+LOOK_SECONDS = 1.0
+# How long `newest` waits for a slow disk before it returns the old value.
+READ_PATIENCE_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class UnusableFileError(Exception):
+    """A file is invalid; the message names the fix."""
+
+
+class WatchedFiles(Generic[Read]):
+    """A value read from files, reread on change. Thread-safe.
+
+    If `read` raises UnusableFileError, the old value stays; the constructor propagates it.
+    """
+
+    def __init__(self, paths: Sequence[Path], read: Callable[[], Read], clock: Callable[[], float] = monotonic) -> None:
+        self._paths = tuple(paths)
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen = self._identities()
+        self._checked_at = clock()
+        self._value = read()
+        self._reading: asyncio.Task[Read] | None = None
+        self._wait_until = 0.0  # event loop time
+
+    def current(self, at_once: bool = False) -> Read:
+        """Return the newest valid value; `at_once`: check now."""
+        with self._lock:
+            now = self._clock()
+            if at_once or now - self._checked_at >= LOOK_SECONDS:
+                self._checked_at = now
+                self._reread_if_changed()
+            return self._value
+
+    async def newest(self) -> Read:
+        """As `current`, in a thread that all callers of the event loop share; the old value if that takes long."""
+        loop = asyncio.get_running_loop()
+        if self._reading is None and self._clock() - self._checked_at >= LOOK_SECONDS:
+            self._reading = loop.create_task(asyncio.to_thread(self.current))
+            self._reading.add_done_callback(self._on_read)
+            self._wait_until = loop.time() + READ_PATIENCE_SECONDS
+        if self._reading is not None:
+            await asyncio.wait((self._reading,), timeout=max(0.0, self._wait_until - loop.time()))
+        return self._value
+
+    def _on_read(self, reading: "asyncio.Task[Read]") -> None:
+        self._reading = None
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            logger.error("files could not be read again, and the old ones stay in force", exc_info=error)
+
+    def _reread_if_changed(self) -> None:
+        found = self._identities()
+        if found == self._seen:
+            return
+        names = ", ".join(str(path) for path in self._paths)
+        try:
+            value = self._read()
+        except UnusableFileError as error:
+            self._seen = found
+            logger.error("%s. What was read before stays in force", error)
+            return
+        if self._identities() != found:
+            return  # replaced meanwhile: they may not match, retry
+        self._seen, self._value = found, value
+        logger.info("read again, because they changed: %s", names)
+
+    def _identities(self) -> list[tuple[int, int, int] | None]:
+        return [_identity(path) for path in self._paths]
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return the file's text. Raises UnusableFileError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UnusableFileError(f"{what} {path} cannot be read ({error.strerror}): check its path and rights") from None
+    except UnicodeDecodeError:
+        raise UnusableFileError(f"{what} {path} is no text file: give the right one") from None
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Changes with the file; None: missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,49 @@
+"""Accept loop of a listening socket."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from gem_server.service.refusal_log import RefusalLog
+
+# For example without free descriptors.
+_PAUSE_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+async def accept_all(
+    listening: socket.socket,
+    has_room: Callable[[], bool],
+    take: Callable[[socket.socket], Awaitable[None]],
+    what: str,
+    pause: float = 0.0,
+) -> NoReturn:
+    """Pass connections to `take`, or close them while `has_room()` is false.
+
+    `listening` must be non-blocking. The sleep is required: `sock_accept` does not yield while connections are pending.
+    """
+    loop = asyncio.get_running_loop()
+    refusals = RefusalLog()
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listening)
+        except OSError as error:
+            refusals.log(what, f"no connection for {what}: {error.strerror}")
+            await asyncio.sleep(_PAUSE_SECONDS)
+            continue
+        if has_room():
+            connection.setblocking(False)
+            try:
+                await take(connection)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            except Exception:
+                connection.close()
+                logger.exception("a connection for %s could not be taken", what)
+        else:
+            connection.close()
+        await asyncio.sleep(pause)

@@ -1,0 +1,161 @@
+"""The Commit call, over gRPC or the lane."""
+
+from contextlib import closing
+from typing import Protocol
+
+from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer
+from gemps.limits import WHOLE_PAYLOAD_BYTES
+from gemps.v1 import commit_pb2
+
+from gem_core import WireType
+from gem_core.chunking import Assembler
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.calls import Call
+from gem_server.flow.commit_service import CommitService, Footer, Header, StagedCommit
+from gem_server.flow.reader import superseded_by_newer_call
+from gem_server.flow.requests import Applied
+from gem_server.service import messages
+from gem_server.service.call_context import CallContexts, CallSession, Context
+from gem_server.service.grpc_transport import GrpcTransport
+from gem_server.service.lane_connection import LaneConnection
+from gem_server.service.reply_stream import PayloadWriter, put_header, send
+from gem_server.state.sessions import Session, TransportKind
+
+
+class CommitTransport(PayloadWriter, Protocol):
+    """A gRPC stream or lane connection."""
+
+    @property
+    def kind(self) -> TransportKind:
+        """Which of them it is."""
+
+    async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
+        """Return a commit's first message, chunk offset and data; None: end."""
+
+    async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
+        """Send `proceed`, then read chunks until the footer. Raises RefusedError and the sink's errors."""
+
+
+class CommitHandler:
+    """Serves Commit."""
+
+    def __init__(self, contexts: CallContexts, commit_service: CommitService, chunk_bytes: int) -> None:
+        self._contexts = contexts
+        self._commit_service = commit_service
+        self._chunk_bytes = chunk_bytes
+
+    async def serve(self, _: object, context: Context) -> None:
+        """Serve a gRPC stream."""
+        async with self._contexts.stream(context) as (call, call_session):
+            await self._serve(GrpcTransport(context), context, call, call_session)
+
+    async def serve_lane(self, connection: LaneConnection) -> None:
+        """Serve a lane connection after HELLO."""
+        async with self._contexts.call(connection) as (call, call_session):
+            self._contexts.check_access(connection, "Commit")
+            session = call_session.attend(connection.session_id)
+            _supersede_older_call(session, call)
+            connection.welcome(messages.delta_bytes(session))
+            await self._serve(connection, connection, call, call_session)
+
+    async def _serve(
+        self, transport: CommitTransport, context: Context | LaneConnection, call: Call, call_session: CallSession
+    ) -> None:
+        try:
+            while (begun := await call_session.idle(transport.receive())) is not None:
+                self._contexts.check_access(context, "Commit")  # a stream may outlive its token
+                await self._one_commit(transport, call, call_session, *begun)
+                # A drain ends only idle streams.
+                self._contexts.gate.check_not_draining()
+        finally:
+            session = call_session.session
+            if session is not None and session.commit_call is call:
+                session.commit_call = None
+
+    async def _one_commit(
+        self,
+        transport: CommitTransport,
+        call: Call,
+        call_session: CallSession,
+        message: commit_pb2.CommitRequest,
+        offset: int,
+        data: Buffer | None,
+    ) -> None:
+        if not message.HasField("header"):
+            raise RefusedError(
+                Reason.OUT_OF_ORDER, "send a commit's header first; see the worked example in commit.proto"
+            )
+        session = call_session.attend(message.header.session_id)
+        _supersede_older_call(session, call)
+        header = messages.header_from(message.header)
+        footer = messages.footer_from(message.footer) if message.HasField("footer") else None
+        if not self._commit_service.is_next(session, header):
+            applied = await self._commit_service.answer_repeat(session, call, header)
+        else:
+            if data is None:
+                self._commit_service.admit(session, header)
+            with await self._commit_service.stage(session, call, header) as staged:
+                applied = await self._receive(transport, staged, offset, data, footer)
+        await self._reply(transport, session, header, applied)
+
+    async def _receive(
+        self, transport: CommitTransport, staged: StagedCommit, offset: int, data: Buffer | None, footer: Footer | None
+    ) -> Applied:
+        header = staged.header
+        comes_alone = data is None and footer is None
+        if header.wire_type is WireType.SHARED_MEMORY:
+            if not comes_alone:
+                raise RefusedError(
+                    Reason.OUT_OF_ORDER,
+                    "a commit whose header carries a handle has no chunk and no footer: send it alone",
+                )
+            return await staged.complete_shared()
+        if comes_alone:
+            proceed = commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=header.sequence))
+            footer = await transport.receive_into(staged.sink, proceed.SerializeToString())
+        elif header.byte_count > WHOLE_PAYLOAD_BYTES or footer is None:
+            raise RefusedError(
+                Reason.OUT_OF_ORDER,
+                f"a commit of {header.byte_count} bytes must send its header alone and wait for proceed; only payloads "
+                f"of at most {WHOLE_PAYLOAD_BYTES} bytes travel whole in the header's message",
+            )
+        elif data is not None:
+            staged.sink.add(offset, data)
+        return await staged.complete(footer)
+
+    async def _reply(self, transport: CommitTransport, session: Session, header: Header, applied: Applied) -> None:
+        session.check_alive()
+        session.transport = transport.kind if header.handle is None else TransportKind.SHARED_MEMORY
+        if applied.reader is None:
+            raise superseded_by_newer_call()
+        payload = self._commit_service.format(session.join_info.parameter_wire_type)
+        head = commit_pb2.CommitResponse()
+        messages.put_verdict(applied.verdict, head.verdict)
+        put_header(applied.reader, payload, head.parameters)
+        if header.handle is not None and applied.reader.handle is not None:
+            with closing(applied.reader):
+                head.parameters.shared_memory.CopyFrom(messages.handle_to(applied.reader.handle))
+                head.footer.byte_count = sent = payload.byte_count
+                await transport.write(head.SerializeToString(), b"", last=True)
+        else:
+            sent = await send(
+                transport,
+                applied.reader,
+                payload,
+                b"",
+                head=head,
+                chunk_field=COMMIT_RESPONSE_CHUNK,
+                chunk_bytes=self._chunk_bytes,
+            )
+        telemetry = session.worker.telemetry
+        telemetry.bytes_sent += sent
+        if not applied.verdict.duplicate:
+            telemetry.bytes_received += header.byte_count
+
+
+def _supersede_older_call(session: Session, call: Call) -> None:
+    """End the session's older Commit call."""
+    if session.commit_call is not call:
+        older, session.commit_call = session.commit_call, call
+        if older is not None:
+            older.end(superseded_by_newer_call())

@@ -1,0 +1,63 @@
+"""The Initialize call."""
+
+from typing import Any
+
+from gemps.framing import INITIALIZE_REQUEST_CHUNK, Buffer, split_message
+from gemps.v1 import parameters_pb2
+
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.calls import Call
+from gem_server.flow.initialize_service import AlreadyInitializedError, InitializeService
+from gem_server.service import messages
+from gem_server.service.call_context import CallContexts, CallSession, Context
+from gem_server.state.central_variable import CentralVariable
+
+
+class InitializeHandler:
+    """Serves Initialize."""
+
+    def __init__(self, contexts: CallContexts, initialize_service: InitializeService, central: CentralVariable) -> None:
+        self._contexts = contexts
+        self._initialize_service = initialize_service
+        self._central = central
+
+    async def serve(self, _: object, context: Context) -> bytes:
+        """Receive an upload, unless another came first."""
+        outcome = parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED
+        async with self._contexts.call(context) as (call, call_session):
+            try:
+                # Nested: AlreadyInitializedError gets a reply, no status.
+                async with call.ending():
+                    await self._receive(context, call, call_session)
+            except AlreadyInitializedError:
+                outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
+            response = parameters_pb2.InitializeResponse(
+                outcome=outcome, version=messages.version_to(self._central.version)
+            )
+            await self._contexts.wait_durable()
+        return response.SerializeToString()
+
+    async def _receive(self, context: Context, call: Call, call_session: CallSession) -> None:
+        message, offset, data = _split_message(await call_session.idle(context.read()))
+        if not message.HasField("header"):
+            raise RefusedError(Reason.OUT_OF_ORDER, "send the header first; see parameters.proto")
+        session = call_session.attend(message.header.session_id)
+        with await self._initialize_service.stage(session, call, message.header.byte_count) as upload:
+            while True:
+                if data is not None:
+                    upload.add(offset, data)
+                if message.HasField("footer"):
+                    await upload.complete(messages.footer_from(message.footer))
+                    break
+                message, offset, data = _split_message(await context.read())
+                if message.HasField("header"):
+                    raise RefusedError(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
+        await self._initialize_service.stored()
+
+
+def _split_message(raw: Any) -> tuple[parameters_pb2.InitializeRequest, int, Buffer | None]:
+    if not isinstance(raw, bytes):  # grpc.aio.EOF
+        raise RefusedError(
+            Reason.OUT_OF_ORDER, "the stream ended without a footer, and nothing was taken: send it again"
+        )
+    return split_message(parameters_pb2.InitializeRequest, raw, INITIALIZE_REQUEST_CHUNK)

@@ -1,0 +1,175 @@
+"""Join, Heartbeat and Leave."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from gemps.framing import split_field
+from gemps.limits import SESSION_ID_BYTES
+from gemps.v1 import run_pb2, session_pb2
+
+from gem_core import Layout, UpdateRule, WireType
+from gem_server import __version__
+from gem_server.errors import Reason, RefusedError
+from gem_server.service import messages
+from gem_server.service.auth_interceptor import address_of
+from gem_server.service.call_context import CallContexts, CallSession, Context
+from gem_server.service.layouts import Layouts
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.run import Run
+from gem_server.state.sessions import JoinInfo, Sessions
+
+_LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
+_OFFERED = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Ports:
+    """This server's ports; 0: not listening."""
+
+    ordinary: int = 0
+    lane: int = 0
+
+
+class MembershipHandler:
+    """Serves Join, Heartbeat and Leave."""
+
+    def __init__(
+        self,
+        contexts: CallContexts,
+        sessions: Sessions,
+        run: Run,
+        central: CentralVariable,
+        run_settings: run_pb2.RunSettings,
+        chunk_bytes: int,
+        shared_memory_socket: str,
+        ports: Ports,
+        clock: Callable[[], float],
+        rule: UpdateRule,
+        layouts: Layouts,
+    ) -> None:
+        self._contexts = contexts
+        self._sessions = sessions
+        self._run = run
+        self._central = central
+        self._run_settings = run_settings
+        self._chunk_bytes = chunk_bytes
+        self._shared_memory_socket = shared_memory_socket
+        self._ports = ports
+        self._clock = clock
+        self._layouts = layouts
+        self._local_steps = rule.worker_step.local_steps
+        # Otherwise the older snapshot's gradient would undo the newer one's progress.
+        self._grants_overlap = rule.sends_parameters and self._local_steps == 1
+
+    async def join(self, raw: bytes, context: Context) -> bytes:
+        """Create a session, or return its state."""
+        return await self._contexts.unary(context, lambda _: self._join(raw, address_of(context)))
+
+    async def heartbeat(self, raw: bytes, context: Context) -> bytes:
+        """Keep a session alive."""
+        return await self._contexts.unary(context, lambda call_session: self._heartbeat(raw, call_session))
+
+    async def leave(self, raw: bytes, context: Context) -> bytes:
+        """End a session; complete commits still apply."""
+        return await self._contexts.unary(context, lambda call_session: self._leave(raw, call_session))
+
+    async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
+        rest, layout = split_field(raw, _LAYOUT_FIELD)
+        request = messages.parse(session_pb2.JoinRequest, rest)
+        asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
+        self._contexts.gate.check_not_draining()
+        asked = replace(
+            asked,
+            overlap=asked.overlap and self._grants_overlap,
+            steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
+        )
+        try:
+            session = self._sessions.join(asked, self._clock())
+        except RefusedError as refusal:
+            if refusal.retry_after is None:  # permanent
+                name = asked.worker_name
+                self._contexts.refusals.log(name, f"worker {name} may not join from {address}: {refusal}")
+            raise
+        worker, join_info = session.worker, session.join_info
+        if session.joined_at == session.last_call:
+            ranks = (worker.rank, worker.host_rank)
+            about: dict[str, object] = {"event": "joined", "worker": worker.name, "address": address}
+            about |= {"rank": worker.rank, "host_rank": worker.host_rank}
+            logger.info(
+                "worker %s joined from %s, rank %d, rank %d on its machine", worker.name, address, *ranks, extra=about
+            )
+        return session_pb2.JoinResponse(
+            incarnation=self._central.incarnation,
+            settings=self._run_settings,
+            run_state=messages.RUN_STATES[self._run.state_for(worker)],
+            rank=worker.rank,
+            host_rank=worker.host_rank,
+            delta_wire_type=int(join_info.delta_wire_type),  # type: ignore[arg-type]
+            parameter_wire_type=int(join_info.parameter_wire_type),  # type: ignore[arg-type]
+            chunk_bytes=self._chunk_bytes,
+            last_applied_sequence=session.entry.last_applied,
+            has_parameters=self._central.layout is not None,
+            next_eta=self._run.next_eta,
+            session_timeout_seconds=self._sessions.timeout,
+            overlap=join_info.overlap,
+            shared_memory_socket=self._shared_memory_socket,
+            server_version=__version__,
+            lane_port=self._ports.lane,
+            port=self._ports.ordinary,
+        )
+
+    async def _heartbeat(self, raw: bytes, call_session: CallSession) -> session_pb2.HeartbeatResponse:
+        session = call_session.attend(messages.parse(session_pb2.HeartbeatRequest, raw).session_id)
+        return session_pb2.HeartbeatResponse(
+            incarnation=self._central.incarnation,
+            run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
+            last_applied_sequence=session.entry.last_applied,
+            next_eta=self._run.next_eta,
+        )
+
+    async def _leave(self, raw: bytes, call_session: CallSession) -> session_pb2.LeaveResponse:
+        request = messages.parse(session_pb2.LeaveRequest, raw)
+        reason = messages.text(request.reason, "reason")
+        session = call_session.attend(request.session_id)
+        self._sessions.leave(session)
+        name, told = session.worker.name, reason or "no reason given"
+        logger.info("worker %s left: %s", name, told, extra={"event": "left", "worker": name, "reason": told})
+        return session_pb2.LeaveResponse(
+            run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
+            last_applied_sequence=session.entry.last_applied,
+        )
+
+
+def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
+    if len(request.session_id) != SESSION_ID_BYTES:
+        raise RefusedError(
+            Reason.MALFORMED,
+            f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
+        )
+    return JoinInfo(
+        request.session_id,
+        messages.text(request.worker_name, "worker_name", required=True),
+        messages.text(request.host_id, "host_id"),
+        layout,
+        _choose(request.delta_wire_types),
+        _choose(request.parameter_wire_types),
+        messages.text(request.agent, "agent"),
+        messages.text(request.device, "device"),
+        request.steps_per_epoch,
+        request.overlap,
+    )
+
+
+def _choose(offered: Iterable[int]) -> WireType:
+    """Return the first supported wire type."""
+    wanted = list(offered) or [WireType.FLOAT32]
+    for number in wanted:
+        if number in _OFFERED:
+            return WireType(number)
+    raise RefusedError(
+        Reason.WIRE_TYPE,
+        f"none of the wire types {wanted} is offered here: add FLOAT32 (1), which every server speaks",
+    )

@@ -1,0 +1,56 @@
+"""torch.amp.GradScaler over flat gradients.
+
+It requires an optimizer: this one holds the flat buffers and never steps.
+"""
+
+import operator
+
+import torch
+from torch import Tensor
+
+from gem_worker.flat_model import FlatModel
+
+
+class LossScaler:
+    """Unscales once per step, then updates the scaler."""
+
+    def __init__(self, flat: FlatModel) -> None:
+        self._flat = flat
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._gradients: tuple[Tensor, ...] = ()
+        self._is_unscaled = False
+
+    def unscale(self, scaler: object) -> None:
+        """Divide the flat gradients by the scale, once per `update`.
+
+        Raises TypeError if `scaler` is no GradScaler, which itself rejects float16 parameters.
+        """
+        if scaler is None or self._is_unscaled:
+            return
+        _scaler(scaler).unscale_(self._holder())
+        self._is_unscaled = True
+
+    def update(self, scaler: object) -> None:
+        """Update the scale."""
+        self._is_unscaled = False
+        if scaler is not None:
+            _scaler(scaler).update()
+
+    def _holder(self) -> torch.optim.Optimizer:
+        gradients = tuple(group.gradients for group in self._flat.groups)
+        if self._optimizer is None or any(map(operator.is_not, gradients, self._gradients)):  # they may move
+            self._gradients = gradients
+            self._optimizer = torch.optim.SGD([_leaf(g.parameters, g.gradients) for g in self._flat.groups], lr=0.0)
+        return self._optimizer
+
+
+def _leaf(values: Tensor, gradient: Tensor) -> Tensor:
+    leaf = values.detach().requires_grad_()
+    leaf.grad = gradient
+    return leaf
+
+
+def _scaler(scaler: object) -> torch.amp.GradScaler:
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise TypeError(f"scaler is a {type(scaler).__name__}; pass the torch.amp.GradScaler that scaled the loss")
+    return scaler
