@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import sys
+from collections.abc import Callable
 
 from gem_server.durability.files import Files, StorageError
 from gem_server.errors import StartupError
@@ -26,10 +27,20 @@ def run_server(settings: ServerSettings) -> int:
     keep_what_messages_used()
     _raise_descriptor_limit()
     try:
-        return asyncio.run(run(settings))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(run(settings))
     except StartupError as error:
         print(f"gemps: {error}", file=sys.stderr)
         return EXIT_CANNOT_START
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed: commits of small models cost less CPU (docs/benchmarks.md). None: asyncio's."""
+    try:
+        import uvloop
+    except ImportError:  # Windows, or left out
+        return None
+    return uvloop.new_event_loop
 
 
 def _raise_descriptor_limit() -> None:

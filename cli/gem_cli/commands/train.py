@@ -180,7 +180,7 @@ def _finish(
             if outcome.address is not None
             else f"no model was trained; the logs are in {folder.logs}"
         )
-        reporter.event("no_model", text)
+        reporter.event("training_failed", text)
     summary = results.summarize(outcome, started=started, settings=used)
     folder.write_summary(summary)
     if has_model and evaluation_arguments is not None and outcome.interrupted_by is None:
