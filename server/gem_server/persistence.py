@@ -11,10 +11,10 @@ from typing import Any
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import Files, StorageError
-from gem_server.durability.journal import LogJournal
 from gem_server.durability.lock import DirectoryLock
 from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
+from gem_server.durability.log_journal import LogJournal
 from gem_server.errors import StartupError
 from gem_server.flow.applier import Applier
 from gem_server.flow.journal import Journal, NoJournal

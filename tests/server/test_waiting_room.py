@@ -6,7 +6,7 @@ import pytest
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.request_queue import FifoQueue, StrictQueue
-from gem_server.flow.staging_pool import BufferLease, Order, Purpose, StagingPool
+from gem_server.flow.staging_pool import BufferLease, GrantOrder, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
@@ -16,7 +16,7 @@ from .builders import Registry, layout
 class Room:
     """One buffer, and two places to wait for it; time stands still unless it is told."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: GrantOrder) -> None:
         self.now = 0.0
         self.pool = StagingPool(1, 2, order, lambda: self.now)
         self.pool.prepare(layout())

@@ -1,4 +1,4 @@
-"""What `flow` needs to make commits durable: `durability.journal` implements it, `NoJournal` keeps nothing."""
+"""What `flow` needs to make commits durable: `durability.log_journal` implements it, `NoJournal` keeps nothing."""
 
 from collections.abc import Awaitable, Callable
 

@@ -101,8 +101,8 @@ class BufferLease:
         self.complete = False
 
 
-class Order(Protocol):
-    """The order of grants, consistent with that of serving."""
+class GrantOrder(Protocol):
+    """Who gets the next buffer; `RequestQueue` implements it, so grants follow the order of serving."""
 
     @property
     def is_strict(self) -> bool:
@@ -118,7 +118,7 @@ class Order(Protocol):
 class StagingPool:
     """The buffers and waiting calls. `wanted`: `--staging-buffers`; `waiting_limit`: calls."""
 
-    def __init__(self, wanted: int, waiting_limit: int, order: Order, clock: Callable[[], float]) -> None:
+    def __init__(self, wanted: int, waiting_limit: int, order: GrantOrder, clock: Callable[[], float]) -> None:
         self._wanted = wanted
         self.capacity = count_buffers(wanted, None)
         self.waiting_limit = waiting_limit

@@ -1,6 +1,7 @@
-"""The run's parameters and version.
+"""The run's parameters (theta) and version.
 
-Written by the applying task only: from the event loop, or from the kernel thread.
+While the server serves, only the applying task writes them, from the event loop or the kernel thread. Recovery binds
+them before.
 """
 
 import secrets
