@@ -1,6 +1,7 @@
 """The applying task: serves queued requests, one at a time.
 
-It alone writes the central variable, snapshots and ledger. Parallel kernels must be launched from one thread.
+While the server serves, it alone writes the central variable, snapshots and ledger. Parallel kernels must be launched
+from one thread.
 """
 
 import asyncio
