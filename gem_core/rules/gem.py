@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from gem_core.errors import RuleError
 from gem_core.rule_settings import GEM_SETTINGS
+from gem_core.rules.blocks import arithmetic
 from gem_core.rules.interface import RuleState, UpdateRule
 from gem_core.rules.kernel import Kernel
 
-__all__ = ["Gem"]
+__all__ = ["Gem", "gem_element"]
 
 
 def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
@@ -36,6 +37,10 @@ def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsil
     update = pi * delta
     theta = theta + update
     return theta, theta, moment, update, pi
+
+
+# For preconditioned steps.
+gem_element = arithmetic(_gem_update)
 
 
 class Gem(UpdateRule):
@@ -75,5 +80,5 @@ class Gem(UpdateRule):
             pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
             return np.clip(pi, least, most, out=pi)
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return self._constants
