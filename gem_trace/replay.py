@@ -210,7 +210,7 @@ class _Replay:
         event = record.event
         if event["format"] != FORMAT:
             raise ReplayError(f"its format is {event['format']}, this version of gemps reads {FORMAT}")
-        self._rule = create_rule(event["rule"], **event["rule_settings"])
+        self._rule = create_rule(event["rule"], event.get("precondition", "none"), **event["rule_settings"])
         self._sessions = {}
         self._starts += 1
 
@@ -291,7 +291,7 @@ class _Replay:
                 f"{place} does not follow from what came before it: its session does not hold clock {base}"
             )
         session.state.snapshot = snapshot
-        found = self._rule.commit(now.parameters, session.state, delta, staleness)
+        found = self._rule.commit(now.parameters, session.state, delta, staleness, event.get("eta", math.nan))
         _compare(found, Statistics(**event["statistics"]), place)
         now.buffers = bytes(record.payload[4 * count :])
         now.clock = clock

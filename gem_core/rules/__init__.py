@@ -33,7 +33,7 @@ def known_settings(name: str, precondition: str = "none") -> tuple[Setting, ...]
     return _rule(name, precondition).known_settings
 
 
-def create_rule(name: str, precondition: str = "none", **settings: float) -> UpdateRule:
+def create_rule(name: str, precondition: str = "none", /, **settings: float) -> UpdateRule:
     """Create a rule for one run; settings default to those of `known_settings`.
 
     Raises RuleError for an unknown or unloadable rule, a preconditioner that it lacks, or an illegal setting.

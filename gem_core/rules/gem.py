@@ -16,12 +16,13 @@ elements where delta = 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.errors import RuleError
-from gem_core.rule_settings import GEM_SETTINGS
+from gem_core.rule_settings import GEM_SETTINGS, Setting
 from gem_core.rules.blocks import arithmetic
 from gem_core.rules.interface import RuleState, UpdateRule
 from gem_core.rules.kernel import Kernel
@@ -50,7 +51,7 @@ class Gem(UpdateRule):
     kernel = Kernel(_gem_update, proxy="moment")
     vectors_per_worker = 2
     has_factors = True
-    known_settings = GEM_SETTINGS
+    known_settings: ClassVar[tuple[Setting, ...]] = GEM_SETTINGS
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)

@@ -62,5 +62,5 @@ class GemAveragedRms(GemRms):
         share = 1 / n if moves else 0.0
         run["average_weight"] = (1 - share) * run["average_weight"] + share
         values = (1 / eta, eta) if moves else (0.0, 0.0)
-        values += (1 - share, share, 1 / (run["average_weight"] or 1.0), n**-0.5, keep, fresh, correction)
-        return (*self._constants, *map(np.float32, values), *self._bounds)
+        average = (1 - share, share, 1 / (run["average_weight"] or 1.0), n**-0.5)
+        return (*self._constants, *map(np.float32, (*values, *average, keep, fresh, correction)), *self._bounds)

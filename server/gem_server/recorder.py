@@ -77,6 +77,7 @@ class Recorder(CommitObserver):
                 "format": FORMAT,
                 "date": datetime.now(UTC).isoformat(),
                 "rule": rule.name,
+                "precondition": rule.precondition,
                 "rule_settings": dict(rule.settings),
                 "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS)),
             }
@@ -140,6 +141,7 @@ class Recorder(CommitObserver):
             "queued_at": self._seconds(request.enqueued_at),
             "loss": request.loss,
             "samples": request.samples,
+            "eta": request.eta,
             "statistics": statistics._asdict(),
         }
         await self._appended(event, (_bytes_of(buffer.parameters), buffer.rest))

@@ -80,7 +80,7 @@ class Server:
     ) -> None:
         self.settings = settings
         try:
-            self.rule = create_rule(settings.rule, **settings.settings_of_rule())
+            self.rule = create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.central = CentralVariable()

@@ -123,14 +123,14 @@ class Applier:
         self._end_reader(session)
         await self._journal.begin(held.next)
         central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
-        staleness = central.clock - base.clock
+        staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
         held.next.will_change()
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
-            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, sample))
+            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
         else:
-            statistics = held.commit(central, rule, base, delta, staleness, sample)
+            statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
         await self._observer.committed(session, request, self._central.clock + 1, staleness, statistics)
         held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
         session.queued_sequence = 0
@@ -157,6 +157,7 @@ class Applier:
             self._run.state_for(worker),
             self._run.next_eta,
         )
+        session.eta = verdict.next_eta
         record(entry, request.content, verdict)
         request.was_applied()
         if worker.done:

@@ -78,7 +78,7 @@ class Unchanged:
 
 @dataclass(slots=True, eq=False)
 class CommitRequest(Request[Applied]):
-    """A valid commit, always applied. The queue owns `hold.buffer`; the session holds `base`."""
+    """A valid commit, always applied. The queue owns `hold.buffer`; the session holds `base`; `eta`: in the delta."""
 
     session: Session
     call: Call
@@ -88,6 +88,7 @@ class CommitRequest(Request[Applied]):
     content: Content
     loss: float | None
     samples: int
+    eta: float
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property

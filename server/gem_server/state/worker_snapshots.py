@@ -52,6 +52,7 @@ class WorkerSnapshots:
         base: Version,
         delta: NDArray[np.float32],
         staleness: int,
+        eta: float,
         look: Look | None = None,
     ) -> Statistics:
         """Run the rule with snapshot `base`; it writes to `next`. Then call `written`. May run on any thread.
@@ -66,7 +67,7 @@ class WorkerSnapshots:
         self._state.snapshot = target.parameters
         if look is not None:
             look(central.parameters, self._state, delta)
-        return central.apply(rule, self._state, delta, staleness)
+        return central.apply(rule, self._state, delta, staleness, eta)
 
     def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:
         """Write a pull's parameters to `next`. May run on any thread."""
