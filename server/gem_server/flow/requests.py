@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
 from gem_server.flow.staging_pool import BufferLease
+from gem_server.state.kept_rule import KeptRule
 from gem_server.state.ledger import Content, Verdict
 from gem_server.state.sessions import Session
 from gem_server.version import Version
@@ -182,7 +183,7 @@ class ForgetRequest(Request[None]):
 
 
 @dataclass(slots=True, eq=False)
-class CutRequest(Request[tuple[dict[str, Any], Reader]]):
+class CutRequest(Request[tuple[dict[str, Any], Reader, KeptRule]]):
     """Reads the state at one point, for a checkpoint."""
 
     session: None
