@@ -1,7 +1,7 @@
 """Gap-Aware: scale each element of a delta down by the movement of theta since its computation.
 
-Barkai, Hakimi and Schuster, 2020, "Gap Aware Mitigation of Gradient Staleness", arXiv 1909.10802, without its momentum and
-weight decay.
+Barkai, Hakimi and Schuster, 2020, "Gap Aware Mitigation of Gradient Staleness", arXiv 1909.10802, without its
+momentum and weight decay.
 Authors' code (FTPipe, `sgd_gap_aware.py`), with gradient g:
 
     V <- G * V + (1 - G) * g^2
