@@ -15,6 +15,7 @@ elements where delta = 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -71,10 +72,21 @@ class Gem(UpdateRule):
         state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
-    ) -> NDArray[np.float32]:
+        staleness: int = 0,
+        eta: float = math.nan,
+    ) -> NDArray[np.float32] | None:
         """Pi (equation 27, clamped) of the elements `at`; meaningless where delta is 0."""
+        return self._factors(parameters, state, delta[at], at)
+
+    def _factors(
+        self,
+        parameters: NDArray[np.float32],
+        state: RuleState,
+        deltas: NDArray[np.float32],
+        at: NDArray[np.int64] | slice,
+    ) -> NDArray[np.float32]:
         mu, kappa, least, most, epsilon = self._constants
-        (moment,), deltas = state.vectors, delta[at]
+        (moment,) = state.vectors
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moments = mu * moment[at] + deltas
             drifts = parameters[at] - state.snapshot[at]

@@ -16,12 +16,14 @@ their scalars are of the run. All else, also eta = 0, is as in gem_rms.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gem_core.rules.gem import gem_element
-from gem_core.rules.gem_rms import LEAST_ETA, GemRms
+from gem_core.rules.gem_rms import GemRms, limited
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["GemAveragedRms"]
@@ -54,13 +56,24 @@ class GemAveragedRms(GemRms):
     first_scalars = MappingProxyType({"square_weight": 0.0, "average_weight": 0.0, "staleness_sum": 0.0})
     precondition = "averaged-rms"
 
-    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
-        moves, run = eta >= LEAST_ETA, self.scalars_of_run
-        keep, fresh, correction = self._square_factors(moves)
-        run["staleness_sum"] = keep * run["staleness_sum"] + fresh * staleness
-        n = 1 + run["staleness_sum"] * correction
-        share = 1 / n if moves else 0.0
-        run["average_weight"] = (1 - share) * run["average_weight"] + share
-        values = (1 / eta, eta) if moves else (0.0, 0.0)
-        average = (1 - share, share, 1 / (run["average_weight"] or 1.0), n**-0.5)
-        return (*self._constants, *map(np.float32, (*values, *average, keep, fresh, correction)), *self._bounds)
+    def _after(self, staleness: int, eta: float) -> tuple[dict[str, float], tuple[float, ...]]:
+        run, (inverse, eta, keep, fresh, correction) = super()._after(staleness, eta)
+        stale_sum, weight = (self.scalars_of_run[name] for name in ("staleness_sum", "average_weight"))
+        stale_sum = keep * stale_sum + fresh * staleness
+        n = 1 + stale_sum * correction
+        share = 1 / n if fresh else 0.0
+        weight = (1 - share) * weight + share
+        run |= {"staleness_sum": stale_sum, "average_weight": weight}
+        return run, (inverse, eta, 1 - share, share, 1 / (weight or 1.0), n**-0.5, keep, fresh, correction)
+
+    def _steps(
+        self, vectors: Sequence[NDArray[np.float32]], delta: NDArray[np.float32], *scalars: np.float32
+    ) -> NDArray[np.float32]:
+        inverse, eta, kept, share, whole, scale, keep, fresh, correction = scalars
+        (average, square), (floor, cap) = vectors, self._bounds
+        gradient = limited(delta * inverse)
+        mean = (kept * average + share * gradient) * whole
+        square = keep * square + fresh * (mean * mean)
+        ratios = scale * (gradient / (np.sqrt(square * correction) + floor))
+        steps: NDArray[np.float32] = eta * np.clip(ratios, -cap, cap)
+        return steps

@@ -15,16 +15,19 @@ elements count, are of the delta.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS
 from gem_core.rules.gem import Gem, gem_element
+from gem_core.rules.interface import RuleState
 from gem_core.rules.kernel import Kernel
 
-__all__ = ["LEAST_ETA", "GemRms"]
+__all__ = ["LEAST_ETA", "GemRms", "limited"]
 
 # 1 / eta is finite in float32.
 LEAST_ETA = 1e-37
@@ -55,25 +58,54 @@ class GemRms(Gem):
     first_scalars = MappingProxyType({"square_weight": 0.0})
     precondition = "rms"
     needs_eta = True
-    has_factors = False
     known_settings = (*GEM_SETTINGS, *PRECONDITION_SETTINGS)
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
         self._bounds = tuple(np.float32(self.settings[f"precondition_{name}"]) for name in ("epsilon", "cap"))
 
-    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
-        moves = eta >= LEAST_ETA
-        values = (1 / eta, eta) if moves else (0.0, 0.0)
-        return (
-            *self._constants,
-            *map(np.float32, (*values, *self._square_factors(moves))),
-            *self._bounds,
-        )
+    def factors(
+        self,
+        parameters: NDArray[np.float32],
+        state: RuleState,
+        delta: NDArray[np.float32],
+        at: NDArray[np.int64] | slice,
+        staleness: int = 0,
+        eta: float = math.nan,
+    ) -> NDArray[np.float32] | None:
+        """Pi of the steps; None without eta."""
+        if math.isnan(eta):
+            return None
+        vectors = [one[at] for one in self.vectors_of_run(parameters)]
+        _, scalars = self._after(staleness, eta)
+        with np.errstate(over="ignore", under="ignore"):
+            steps = self._steps(vectors, delta[at], *map(np.float32, scalars))
+        return self._factors(parameters, state, steps, at)
 
-    def _square_factors(self, moves: bool) -> tuple[float, float, float]:
-        """Factors of v, of g^2, and 1 / V after the commit."""
-        beta2, run = self.settings["beta2"], self.scalars_of_run
-        keep, fresh = (beta2, 1 - beta2) if moves else (1.0, 0.0)
-        run["square_weight"] = keep * run["square_weight"] + fresh
-        return keep, fresh, 1 / (run["square_weight"] or 1.0)
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
+        self.scalars_of_run, scalars = self._after(staleness, eta)
+        return (*self._constants, *map(np.float32, scalars), *self._bounds)
+
+    def _after(self, staleness: int, eta: float) -> tuple[dict[str, float], tuple[float, ...]]:
+        """Return the run's scalars after a commit, and its kernel's."""
+        beta2, weight = self.settings["beta2"], self.scalars_of_run["square_weight"]
+        if eta < LEAST_ETA:
+            return dict(self.scalars_of_run), (0.0, 0.0, 1.0, 0.0, 1 / (weight or 1.0))
+        weight = beta2 * weight + 1 - beta2
+        return {"square_weight": weight}, (1 / eta, eta, beta2, 1 - beta2, 1 / weight)
+
+    def _steps(
+        self, vectors: Sequence[NDArray[np.float32]], delta: NDArray[np.float32], *scalars: np.float32
+    ) -> NDArray[np.float32]:
+        """As the kernel, for monitoring."""
+        inverse, eta, keep, fresh, correction = scalars
+        (square,), (floor, cap) = vectors, self._bounds
+        gradient = limited(delta * inverse)
+        square = keep * square + fresh * (gradient * gradient)
+        steps: NDArray[np.float32] = eta * np.clip(gradient / (np.sqrt(square * correction) + floor), -cap, cap)
+        return steps
+
+
+def limited(gradients: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Limit gradients as the kernels do."""
+    return np.clip(gradients, np.float32(-1e18), np.float32(1e18))

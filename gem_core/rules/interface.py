@@ -204,6 +204,8 @@ class UpdateRule:
         state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
+        staleness: int = 0,
+        eta: float = math.nan,
     ) -> NDArray[np.float32] | None:
         """Return the factors that `commit` would apply to elements `at`, for monitoring; None if not supported."""
         return None

@@ -181,6 +181,29 @@ def test_one_huge_gradient_leaves_the_run_finite(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("eta", [0.1, 0.0])
+def test_factors_are_those_of_the_next_commit(kind: str, eta: float) -> None:
+    random, rule = np.random.default_rng(13), create_rule("gem", kind)
+    workers = Workers(rule, np.zeros(1_000, np.float32))
+    for number in range(8):
+        workers.commit(number % 3, np.float32(-0.1) * gradient(random, 1_000), 0.1)
+    delta = np.float32(-eta) * gradient(random, 1_000)
+    scalars = dict(rule.scalars_of_run)
+    state, at = workers.states[0], np.arange(0, 1_000, 3)
+    assert rule.factors(workers.theta, state, delta, at) is None  # without eta
+    factors = rule.factors(workers.theta, state, delta, slice(None), workers.staleness(0), eta)
+    some = rule.factors(workers.theta, state, delta, at, workers.staleness(0), eta)
+    assert factors is not None
+    assert some is not None
+    np.testing.assert_array_equal(factors[at], some)
+    assert rule.scalars_of_run == scalars
+    statistics = rule.commit(workers.theta, state, delta, workers.staleness(0), eta)
+    moving = delta != 0
+    assert statistics.mean_pi == pytest.approx(factors[moving].mean() if moving.any() else 0, rel=1e-5)
+    assert statistics.blocked_fraction == pytest.approx((factors[moving] == 0).mean() if moving.any() else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_the_model_may_be_kept_apart(kind: str) -> None:
     random = np.random.default_rng(10)
     whole = Workers(create_rule("gem", kind), np.zeros(1_000, np.float32))
