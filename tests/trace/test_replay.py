@@ -119,14 +119,18 @@ async def test_replay_of_overlapping_workers_is_bit_equal(
     assert (found.commits, found.compared_end, found.resets) == (27, True, 0)
 
 
-async def test_a_trace_without_bases_is_replayed_as_before(serve: Serve, tmp_path: Path) -> None:
-    """As versions of gemps wrote it that knew no overlap."""
+@pytest.mark.parametrize("fields", [("base", "overlap"), ("eta", "precondition")])
+async def test_a_trace_without_newer_fields_is_replayed_as_before(
+    serve: Serve, tmp_path: Path, fields: tuple[str, str]
+) -> None:
+    """As versions of gemps wrote it that knew no overlap, or no preconditioner."""
     path, old = tmp_path / "run.trace", tmp_path / "old.trace"
     ended = await recorded(serve, path)
     with old.open("wb") as stream:
         for record in read_records(map_file(path)):
-            event = {name: value for name, value in record.event.items() if name not in ("base", "overlap")}
-            assert len(record.event) - len(event) == (event["event"] in ("joined", "committed"))
+            event = {name: value for name, value in record.event.items() if name not in fields}
+            holder = {"base": "joined", "eta": "started"}[fields[0]]
+            assert len(record.event) - len(event) == (event["event"] in (holder, "committed"))
             stream.writelines(encode(event, [record.payload]))
     assert payload(SMALL, replay(old)) == ended
 
