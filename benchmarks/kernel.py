@@ -33,8 +33,8 @@ from gem_core.rules.interface import UpdateRule
 from gem_core.threads import configure_threads
 
 SIZES = (2_048, 262_144, 4_194_304, 61_100_840)
-# Bytes a parameter that a rule reads and writes.
-TRAFFIC = {"gem": 28, "downpour": 20, "adaptive-staleness": 20}
+# Bytes a parameter that a rule, with its preconditioner, reads and writes.
+TRAFFIC = {"gem": 28, "gem rms": 36, "gem averaged-rms": 44, "downpour": 20, "adaptive-staleness": 20}
 LIMIT = 1.3
 # A round of each takes at least so many seconds, calls repeated.
 ROUND = 0.002
@@ -55,7 +55,7 @@ def rule_memory(rule: UpdateRule, elements: int) -> Callable[[bool | None], Call
     def commit(parallel: bool | None) -> Call:
         if parallel is None:
             return lambda: rule.commit(parameters, state, delta, 1)
-        return lambda: rule._commit(parameters, state, delta, 1, parallel)
+        return lambda: rule._commit(parameters, state, delta, 1, 1.0, parallel)
 
     return commit
 
@@ -143,7 +143,7 @@ def compare(elements: int, threads: int, rounds: int, pool: ThreadPoolExecutor) 
                 kernel = f"{rule_name}, {'parallel' if ways.keys() & {'Numba prange'} else 'serial'}"
                 against[kernel] = names
     for name in rules:
-        rule = gem_core.create_rule(name)
+        rule = gem_core.create_rule(*name.split())
         rule.warm_up()
         commit = rule_memory(rule, elements)
         contenders[f"{name}, serial"] = commit(False)

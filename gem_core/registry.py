@@ -7,10 +7,23 @@ Other packages add rules by entry points; built-in names take precedence:
 """
 
 from importlib import metadata
+from typing import Literal
 
 from gem_core.errors import RuleError
 
-__all__ = ["BUILT_IN", "ENTRY_POINTS", "foreign_rules", "is_rule", "require_rule", "rule_names"]
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINTS",
+    "PRECONDITIONED",
+    "Precondition",
+    "foreign_rules",
+    "is_rule",
+    "require_precondition",
+    "require_rule",
+    "rule_names",
+]
+
+Precondition = Literal["none", "rms", "averaged-rms"]
 
 BUILT_IN = {
     "gem": "gem_core.rules.gem:Gem",
@@ -23,6 +36,10 @@ BUILT_IN = {
     "dana": "gem_core.rules.dana:Dana",
     "agn": "gem_core.rules.agn:Agn",
     "delayed-nesterov": "gem_core.rules.delayed_nesterov:DelayedNesterov",
+}
+PRECONDITIONED = {
+    ("gem", "rms"): "gem_core.rules.gem_rms:GemRms",
+    ("gem", "averaged-rms"): "gem_core.rules.gem_averaged_rms:GemAveragedRms",
 }
 ENTRY_POINTS = "gemps.rules"
 
@@ -42,6 +59,18 @@ def require_rule(name: str) -> str:
     if not is_rule(name):
         raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(rule_names())}")
     return name
+
+
+def require_precondition(name: str, precondition: str) -> None:
+    """Raise RuleError unless the rule has this preconditioner, or it is "none"."""
+    if precondition != "none" and (name, precondition) not in PRECONDITIONED:
+        has_any = any(name == rule for rule, _ in PRECONDITIONED)
+        known = ", ".join(("none", *dict.fromkeys(kind for _, kind in PRECONDITIONED)))
+        raise RuleError(
+            f"there is no preconditioner {precondition!r}; choose one of: {known}"
+            if has_any
+            else f"rule {name!r} has no preconditioner: choose rule gem, or precondition none"
+        )
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-__all__ = ["GEM_SETTINGS", "Setting", "parse_settings", "settings_text"]
+__all__ = ["GEM_SETTINGS", "PRECONDITION_SETTINGS", "Setting", "parse_settings", "settings_text"]
 
 
 class Setting(NamedTuple):
@@ -24,6 +24,12 @@ GEM_SETTINGS = (
     Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
     Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
     Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
+)
+
+PRECONDITION_SETTINGS = (
+    Setting("beta2", 0.99, 0.0, 0.999999, "how long the mean square of the gradients remembers"),
+    Setting("precondition_epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square"),
+    Setting("precondition_cap", 5.0, 1e-3, 1e6, "largest step of an element, in eta; for rarely used elements"),
 )
 
 

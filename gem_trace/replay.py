@@ -1,14 +1,17 @@
 """Replay a run from its trace; compare statistics and parameters."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout, LayoutError, RuleError, RuleState, Statistics, UpdateRule, create_rule
+from gem_core.aligned import aligned_copy
 from gem_trace.files import map_file
 from gem_trace.format import FORMAT, DamageError, Record, digest, read_records
 
@@ -155,6 +158,19 @@ class _Session:
         return snapshot
 
 
+class _KeptState(NamedTuple):
+    """Rule with preconditioner, and digest of what it keeps of the run."""
+
+    name: str
+    digest: str
+
+    @classmethod
+    def of(cls, rule: UpdateRule, parameters: NDArray[np.float32]) -> Self:
+        vectors = rule.vectors_of_run(parameters) if rule.kept_vectors else ()
+        scalars = json.dumps(rule.kept_scalars, sort_keys=True).encode()
+        return cls(f"{rule.name} {rule.precondition}", digest(np.concatenate([parameters[:0], *vectors]), scalars))
+
+
 class _Replay:
     """State of a replay."""
 
@@ -166,6 +182,7 @@ class _Replay:
         self._sessions: dict[int, _Session] = {}
         self._met: set[str] = set()
         self._digests: dict[tuple[int, int], str] = {}
+        self._rule_states: dict[tuple[int, int], _KeptState] = {}
         self._now: Replayed | None = None
         self._starts = 0
         self._joins = 0
@@ -210,7 +227,7 @@ class _Replay:
         event = record.event
         if event["format"] != FORMAT:
             raise ReplayError(f"its format is {event['format']}, this version of gemps reads {FORMAT}")
-        self._rule = create_rule(event["rule"], **event["rule_settings"])
+        self._rule = create_rule(event["rule"], event.get("precondition", "none"), **event["rule_settings"])
         self._sessions = {}
         self._starts += 1
 
@@ -221,11 +238,17 @@ class _Replay:
             raise ReplayError(f"another model follows at offset {record.offset}: these are traces of two runs")
         assert self._rule is not None
         count, clock = layout.parameter_count, int(event["clock"])
-        if record.payload.nbytes != 4 * count + layout.buffer_bytes + layout.constant_bytes:
+        kept = event.get("rule_state")  # absent in older traces and where the rule begins
+        vectors = 1 + int(kept["vectors"] if kept else 0)
+        if record.payload.nbytes != vectors * 4 * count + layout.buffer_bytes + layout.constant_bytes:
             raise ReplayError(f"the parameters at offset {record.offset} have another size than their layout says")
         parameters = np.frombuffer(record.payload, np.float32, count).copy()
         rest = bytes(record.payload[4 * count :])
-        buffers, constants = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
+        buffers, rest = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
+        constants, rest = rest[: layout.constant_bytes], rest[layout.constant_bytes :]
+        if kept:
+            values = np.frombuffer(rest, np.float32).reshape(vectors - 1, count)
+            self._rule.restore_run([aligned_copy(one) for one in values], kept["scalars"])
         now = Replayed(layout, self._rule, clock, parameters, buffers, constants)
         if before is not None:
             now.commits, now.resets, now.compared_starts = before.commits, before.resets, before.compared_starts
@@ -237,6 +260,12 @@ class _Replay:
                 raise ReplayError(
                     f"the server came back at clock {clock} with other parameters than the trace had there (offset "
                     f"{record.offset})"
+                )
+            before_rule, rule = self._rule_states[origin, clock], _KeptState.of(self._rule, parameters)
+            if kept and before_rule.name == rule.name and before_rule.digest != rule.digest:
+                raise ReplayError(
+                    f"the server came back at clock {clock} with another state of rule {self._rule.name} than "
+                    f"the trace had there (offset {record.offset})"
                 )
             now.compared_starts += 1
         self._store_digest()
@@ -291,7 +320,7 @@ class _Replay:
                 f"{place} does not follow from what came before it: its session does not hold clock {base}"
             )
         session.state.snapshot = snapshot
-        found = self._rule.commit(now.parameters, session.state, delta, staleness)
+        found = self._rule.commit(now.parameters, session.state, delta, staleness, event.get("eta", math.nan))
         _compare(found, Statistics(**event["statistics"]), place)
         now.buffers = bytes(record.payload[4 * count :])
         now.clock = clock
@@ -325,6 +354,7 @@ class _Replay:
         now.compared_end = False
         if now.clock in self._plan.pieces[self._piece].wanted:
             self._digests[self._piece, now.clock] = digest(now.parameters, now.buffers)
+            self._rule_states[self._piece, now.clock] = _KeptState.of(now.rule, now.parameters)
 
 
 def _compare(found: Statistics, recorded: Statistics, place: str) -> None:

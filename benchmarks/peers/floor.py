@@ -241,7 +241,7 @@ class _Variable:
         """GEM, and its statistics."""
         with self._lock:
             # On the thread that is timed; sharing the work out costs processor time, and saves none.
-            self._rule._commit(self.theta, state, delta, 0, parallel=False)
+            self._rule._commit(self.theta, state, delta, 0, 1.0, parallel=False)
         timer.end("server: GEM and its statistics")
 
 

@@ -206,6 +206,12 @@ def printable(text: str, limit: int = 24) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def rule_name(settings: Mapping[str, Any]) -> str:
+    """Return the run's rule with its preconditioner; empty if unknown."""
+    rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
+    return f"{rule} with {precondition}" if precondition else rule
+
+
 def facts(status: Status) -> list[tuple[str, str]]:
     """Return further (name, value) facts."""
     settings, queue, memory = (status.get(name, {}) for name in ("settings", "queue", "memory"))
@@ -214,7 +220,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
         f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
     )
     found = [
-        ("rule", f"{settings.get('rule', '-')} {rule}".strip()),
+        ("rule", f"{rule_name(settings) or '-'} {rule}".strip()),
         ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
         ("budget", budget or "none"),
         ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),

@@ -5,7 +5,15 @@ from __future__ import annotations
 import importlib
 
 from gem_core.errors import RuleError
-from gem_core.registry import BUILT_IN, ENTRY_POINTS, foreign_rules, require_rule, rule_names
+from gem_core.registry import (
+    BUILT_IN,
+    ENTRY_POINTS,
+    PRECONDITIONED,
+    foreign_rules,
+    require_precondition,
+    require_rule,
+    rule_names,
+)
 from gem_core.rules.interface import RuleState, Setting, Statistics, UpdateRule, WorkerStep
 
 __all__ = [
@@ -20,25 +28,28 @@ __all__ = [
 ]
 
 
-def known_settings(name: str) -> tuple[Setting, ...]:
+def known_settings(name: str, precondition: str = "none") -> tuple[Setting, ...]:
     """Return the rule's settings. Raises RuleError if it cannot be loaded."""
-    return _rule(name).known_settings
+    return _rule(name, precondition).known_settings
 
 
-def create_rule(name: str, **settings: float) -> UpdateRule:
+def create_rule(name: str, precondition: str = "none", /, **settings: float) -> UpdateRule:
     """Create a rule for one run; settings default to those of `known_settings`.
 
-    Raises RuleError for an unknown or unloadable rule, or an illegal setting.
+    Raises RuleError for an unknown or unloadable rule, a preconditioner that it lacks, or an illegal setting.
     """
-    return _rule(name)(settings)
+    return _rule(name, precondition)(settings)
 
 
-def _rule(name: str) -> type[UpdateRule]:
-    if name in BUILT_IN:
-        module, _, class_name = BUILT_IN[name].partition(":")
+def _rule(name: str, precondition: str) -> type[UpdateRule]:
+    require_rule(name)
+    require_precondition(name, precondition)
+    path = PRECONDITIONED.get((name, precondition)) or BUILT_IN.get(name)
+    if path is not None:
+        module, _, class_name = path.partition(":")
         built_in: type[UpdateRule] = getattr(importlib.import_module(module), class_name)
         return built_in
-    entry_point = foreign_rules()[require_rule(name)]
+    entry_point = foreign_rules()[name]
     origin = f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist is not None else "a package"
     try:
         rule = entry_point.load()

@@ -28,5 +28,5 @@ class AdaptiveStaleness(UpdateRule):
     name = "adaptive-staleness"
     kernel = Kernel(_adaptive_staleness_update)
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return (np.float32(staleness + 1),)

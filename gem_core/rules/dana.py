@@ -41,6 +41,7 @@ class Dana(UpdateRule):
     kernel = Kernel(_dana_update, proxy="momentum")
     vectors_per_worker = 2
     vectors_per_run = 1
+    keeps_run = False  # V is a sum of workers' momenta
     sends_parameters = False
     known_settings = (Setting("momentum", 0.9, 0.0, 0.9999, "mu of each worker's momentum; 0 is downpour"),)
 
@@ -67,5 +68,5 @@ class Dana(UpdateRule):
         np.subtract(total, momentum, out=total)
         momentum[:] = 0
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return (self._momentum,)

@@ -55,5 +55,5 @@ class DcAsgd(UpdateRule):
         strength, decay, epsilon = (self.settings[name] for name in ("strength", "decay", "epsilon"))
         self._constants = tuple(np.float32(value) for value in (strength, decay, 1 - decay, epsilon))
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return self._constants

@@ -17,6 +17,7 @@ in [0, 1/N]. m and B belong to the run. Local steps are plain SGD, in the paper 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class DelayedNesterov(UpdateRule):
     name = "delayed-nesterov"
     kernel = Kernel(_delayed_nesterov_update, proxy="momentum")
     vectors_per_run = 2
+    first_scalars = MappingProxyType({"commits": 0})
     known_settings = (
         Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long the momentum remembers"),
         Setting("delay", 4, 1, 1e6, "N: commits between two renewals of the momentum; the paper: workers", whole=True),
@@ -60,15 +62,14 @@ class DelayedNesterov(UpdateRule):
         momentum = self.settings["momentum"]
         self._mu, self._between = np.float32(momentum), np.float32(activation * momentum)
         self._at_renewal = np.float32((1 - activation * self._delay + activation) * momentum)
-        self._commits = 0
 
     @property
     def worker_step(self) -> WorkerStep:
         """`local_steps` steps, summed."""
         return WorkerStep(int(self.settings["local_steps"]))
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
-        self._commits += 1
-        renews = self._commits % self._delay == 0
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
+        self.scalars_of_run["commits"] += 1
+        renews = self.scalars_of_run["commits"] % self._delay == 0
         share = self._at_renewal if renews else self._between
         return self._mu, share, np.float32(self._delay), np.float32(renews)

@@ -95,5 +95,5 @@ class Easgd(UpdateRule):
         else:
             np.copyto(state.snapshot, parameters)
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return self._constants

@@ -1,6 +1,7 @@
 """Gap-Aware: scale each element of a delta down by the movement of theta since its computation.
 
-Barkai, Hakimi and Schuster, 2020, "Gap Aware Mitigation of Gradient Staleness", arXiv 1909.10802, without its momentum.
+Barkai, Hakimi and Schuster, 2020, "Gap Aware Mitigation of Gradient Staleness", arXiv 1909.10802, without its
+momentum and weight decay.
 Authors' code (FTPipe, `sgd_gap_aware.py`), with gradient g:
 
     V <- G * V + (1 - G) * g^2
@@ -20,7 +21,7 @@ about 1 / (1 - G) commits, whereas C keeps the largest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -45,17 +46,14 @@ class GapAware(UpdateRule):
     name = "gap-aware"
     kernel = Kernel(_gap_aware_update)
     vectors_per_run = 1
+    first_scalars = MappingProxyType({"commits": 0})
     known_settings = (
         Setting("decay", 0.999, 0.0, 0.999999, "G: how long the average step remembers"),
         Setting("epsilon", 5e-10, 1e-30, 1.0, "added to the average step: eta times 1e-8"),
     )
 
-    def __init__(self, settings: Mapping[str, float]) -> None:
-        super().__init__(settings)
-        self._commits = 0
-
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
-        self._commits += 1
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
+        self.scalars_of_run["commits"] += 1
         decay = self.settings["decay"]
-        values = (decay, 1 - decay, 1 - decay**self._commits, self.settings["epsilon"])
+        values = (decay, 1 - decay, 1 - decay ** self.scalars_of_run["commits"], self.settings["epsilon"])
         return tuple(np.float32(value) for value in values)

@@ -15,17 +15,20 @@ elements where delta = 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.errors import RuleError
-from gem_core.rule_settings import GEM_SETTINGS
+from gem_core.rule_settings import GEM_SETTINGS, Setting
+from gem_core.rules.blocks import arithmetic
 from gem_core.rules.interface import RuleState, UpdateRule
 from gem_core.rules.kernel import Kernel
 
-__all__ = ["Gem"]
+__all__ = ["Gem", "gem_element"]
 
 
 def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
@@ -38,6 +41,10 @@ def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsil
     return theta, theta, moment, update, pi
 
 
+# For preconditioned steps.
+gem_element = arithmetic(_gem_update)
+
+
 class Gem(UpdateRule):
     """Rule `gem`. The worker's vector is its moment m_w."""
 
@@ -45,7 +52,7 @@ class Gem(UpdateRule):
     kernel = Kernel(_gem_update, proxy="moment")
     vectors_per_worker = 2
     has_factors = True
-    known_settings = GEM_SETTINGS
+    known_settings: ClassVar[tuple[Setting, ...]] = GEM_SETTINGS
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
@@ -65,15 +72,26 @@ class Gem(UpdateRule):
         state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
-    ) -> NDArray[np.float32]:
+        staleness: int = 0,
+        eta: float = math.nan,
+    ) -> NDArray[np.float32] | None:
         """Pi (equation 27, clamped) of the elements `at`; meaningless where delta is 0."""
+        return self._factors(parameters, state, delta[at], at)
+
+    def _factors(
+        self,
+        parameters: NDArray[np.float32],
+        state: RuleState,
+        deltas: NDArray[np.float32],
+        at: NDArray[np.int64] | slice,
+    ) -> NDArray[np.float32]:
         mu, kappa, least, most, epsilon = self._constants
-        (moment,), deltas = state.vectors, delta[at]
+        (moment,) = state.vectors
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moments = mu * moment[at] + deltas
             drifts = parameters[at] - state.snapshot[at]
             pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
             return np.clip(pi, least, most, out=pi)
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return self._constants

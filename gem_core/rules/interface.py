@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
@@ -47,13 +47,17 @@ class WorkerStep:
 class UpdateRule:
     """Applies deltas to the central variable. Subclasses define `kernel` and `_scalars`, or `_commit`.
 
-    One object serves one run, because it may keep vectors of the run.
+    One object serves one run, because it may keep vectors and scalars of the run.
 
     Attributes:
         name: what `create_rule` and `--rule` call it.
         kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: float32 vectors of size n, snapshot included.
         vectors_per_run: float32 vectors of size n that do not depend on the number of workers.
+        scalars_of_run: numbers that belong to these vectors, initially `first_scalars`.
+        keeps_run: whether both survive a restart of the server, at which workers' states do not.
+        precondition: the preconditioner, or "none".
+        needs_eta: whether `commit` requires eta.
         has_factors: whether `factors` is supported.
         sends_parameters: whether snapshots are copies of theta. If not, a version does not identify what a worker
             holds.
@@ -66,6 +70,10 @@ class UpdateRule:
     kernel: Kernel
     vectors_per_worker: int = 1
     vectors_per_run: int = 0
+    first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    keeps_run: ClassVar[bool] = True
+    precondition: ClassVar[str] = "none"
+    needs_eta: ClassVar[bool] = False
     has_factors: ClassVar[bool] = False
     sends_parameters: ClassVar[bool] = True
     known_settings: ClassVar[tuple[Setting, ...]] = ()
@@ -95,6 +103,17 @@ class UpdateRule:
             raise RuleError(f"rule {self.name!r} has no update: define `kernel` or `_commit` in its class")
         self._is_warm = False
         self._vectors: tuple[NDArray[np.float32], ...] = ()
+        self.scalars_of_run = dict(self.first_scalars)
+
+    @property
+    def kept_vectors(self) -> int:
+        """Vectors of the run that survive a restart."""
+        return self.vectors_per_run if self.keeps_run else 0
+
+    @property
+    def kept_scalars(self) -> dict[str, float]:
+        """A copy of the scalars of the run that survive a restart."""
+        return dict(self.scalars_of_run) if self.keeps_run else {}
 
     @property
     def worker_step(self) -> WorkerStep:
@@ -118,6 +137,17 @@ class UpdateRule:
             )
         return self._vectors
 
+    def restore_run(self, vectors: Sequence[NDArray[np.float32]], scalars: Mapping[str, float]) -> None:
+        """Continue with kept vectors (not copied) and scalars. Raises RuleError if they are another rule's."""
+        if len(vectors) != self.kept_vectors or scalars.keys() != self.kept_scalars.keys():
+            raise RuleError(
+                f"rule {self.name!r} keeps {self.kept_vectors} vectors and the scalars {sorted(self.kept_scalars)} of "
+                f"a run, not {len(vectors)} and {sorted(scalars)}"
+            )
+        if self.keeps_run:
+            self._vectors = tuple(vectors)
+            self.scalars_of_run |= scalars
+
     def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Update the snapshot in place for a pull, by default to theta. Other vectors stay."""
         np.copyto(state.snapshot, parameters)
@@ -134,6 +164,7 @@ class UpdateRule:
         state: RuleState,
         delta: NDArray[np.float32],
         staleness: int,
+        eta: float = math.nan,
     ) -> Statistics:
         """Apply `delta` to `parameters` in place and update the state.
 
@@ -144,10 +175,11 @@ class UpdateRule:
             state: made by this rule's `new_worker`.
             delta: -eta * gradient or the result of `worker_step`; like `parameters`, finite.
             staleness: commits since the snapshot.
+            eta: the learning rate in `delta`, as the server gave it to the worker.
 
         Raises:
             SizeMismatchError: wrong type, shape or memory order.
-            RuleError: staleness is negative.
+            RuleError: staleness is negative, or the rule needs eta and there is none.
         """
         for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
             if array.dtype != np.float32 or array.shape != parameters.shape or not array.flags.c_contiguous:
@@ -157,12 +189,14 @@ class UpdateRule:
                 )
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
+        if self.needs_eta and not 0 <= eta < math.inf:
+            raise RuleError(f"eta {eta}: rule {self.name!r} with a preconditioner needs the learning rate in the delta")
         if not self._is_warm:
             self.warm_up()
         parallel = self.is_parallel(delta.size)
         if parallel:
             apply_thread_count()
-        return self._commit(parameters, state, delta, staleness, parallel)
+        return self._commit(parameters, state, delta, staleness, eta, parallel)
 
     def factors(
         self,
@@ -170,6 +204,8 @@ class UpdateRule:
         state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
+        staleness: int = 0,
+        eta: float = math.nan,
     ) -> NDArray[np.float32] | None:
         """Return the factors that `commit` would apply to elements `at`, for monitoring; None if not supported."""
         return None
@@ -185,7 +221,7 @@ class UpdateRule:
         for parallel in (False, True):
             rule = type(self)(self.settings)  # keeps run vectors clean
             parameters = np.zeros(1, np.float32)
-            rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, parallel)
+            rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, 1.0, parallel)
 
     def _commit(
         self,
@@ -193,14 +229,15 @@ class UpdateRule:
         state: RuleState,
         delta: NDArray[np.float32],
         staleness: int,
+        eta: float,
         parallel: bool,
     ) -> Statistics:
         """Implement `commit` with checked arguments."""
         vectors = (*state.vectors, *self.vectors_of_run(parameters)) if self.vectors_per_run else state.vectors
-        scalars = (*self._scalars(staleness), *self._limits)
+        scalars = (*self._scalars(staleness, eta), *self._limits)
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel)
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         """Return the update's arguments after delta; called once per commit."""
         return ()
 

@@ -45,7 +45,7 @@ class Ringmaster(UpdateRule):
         # The last R applied commits; delay < R unless all came after the snapshot.
         self._applied: deque[int] = deque(maxlen=int(self.settings["threshold"]))
 
-    def _scalars(self, staleness: int) -> tuple[np.float32, ...]:
+    def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         is_full = len(self._applied) == self._applied.maxlen
         is_fresh = not is_full or self._applied[0] <= self._commits - staleness
         self._commits += 1

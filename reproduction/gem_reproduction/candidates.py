@@ -45,6 +45,7 @@ class _Moments(UpdateRule):
         state: RuleState,
         delta: NDArray[np.float32],
         staleness: int,
+        eta: float,
         parallel: bool,
     ) -> Statistics:
         (moment,) = state.vectors

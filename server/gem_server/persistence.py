@@ -8,7 +8,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from gem_core import UpdateRule
 from gem_server.durability import checkpoint, recovery, run_record
+from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import Files, StorageError
 from gem_server.durability.lock import DirectoryLock
@@ -21,6 +23,7 @@ from gem_server.flow.journal import Journal, NoJournal
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.kept_rule import KeptRule, restore_rule, rule_record
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import count_buffers
 from gem_server.state.run import Run
@@ -41,6 +44,7 @@ class Persistence:
         files: Files,
         *,
         central: CentralVariable,
+        rule: UpdateRule,
         run: Run,
         workers: Workers,
         ledger: Ledger,
@@ -49,6 +53,7 @@ class Persistence:
         self._settings = settings
         self._files = files
         self._central = central
+        self._rule = rule
         self._run = run
         self._workers = workers
         self._ledger = ledger
@@ -67,6 +72,7 @@ class Persistence:
             data_dir=settings.data_dir,
             files=self._files,
             central=self._central,
+            rule=self._rule,
             applier=applier,
             describe=self._describe,
             clock=monotonic,
@@ -105,6 +111,7 @@ class Persistence:
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
+            self._restore_rule(saved)
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
         self._run.commits_before = self._run.commits
@@ -173,6 +180,7 @@ class Persistence:
             directory=settings.data_dir / recovery.LOG,
             files=self._files,
             staging_buffers=lambda layout: count_buffers(settings.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW,
+            rule_vectors=self._rule.kept_vectors,
             on_large=self.soon,
             on_failure=self._on_failure,
         )
@@ -191,13 +199,21 @@ class Persistence:
     def _describe(self) -> dict[str, Any]:
         return run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed)
 
+    def _restore_rule(self, saved: Checkpoint) -> None:
+        """Raises KeyError, TypeError or ValueError."""
+        rule = self._rule
+        if restore_rule(rule, KeptRule(saved.state.get("rule") or {}, saved.rule_vectors)):
+            return
+        if rule.kept_vectors or rule.kept_scalars:
+            logger.warning("the checkpoint has nothing that rule %s keeps of a run: its vectors begin at 0", rule.name)
+
     def _says_all(self, place: Path) -> bool:
         """Whether this checkpoint of the current version is complete, without a log after it."""
         try:
             written = json.loads((place / checkpoint.STATE_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        state = self._describe() | {"log": None}
+        state = self._describe() | {"log": None, "rule": rule_record(self._rule)}
         return all(name in written and written[name] == value for name, value in state.items())
 
     async def _write_recovered(self, checkpointer: Checkpointer, data_dir: Path) -> None:

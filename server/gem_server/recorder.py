@@ -19,6 +19,7 @@ from gem_server.flow.observer import CommitObserver
 from gem_server.flow.requests import CommitRequest
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.kept_rule import has_begun, kept_vectors
 from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
@@ -77,20 +78,29 @@ class Recorder(CommitObserver):
                 "format": FORMAT,
                 "date": datetime.now(UTC).isoformat(),
                 "rule": rule.name,
+                "precondition": rule.precondition,
                 "rule_settings": dict(rule.settings),
                 "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS)),
             }
         )
         if central.layout is not None:
-            await self.bound(central)
+            await self._record_parameters(central, rule if has_begun(rule, central.parameters) else None)
 
     async def bound(self, central: CentralVariable) -> None:
-        """Record the first or recovered parameters."""
+        """Record the first parameters."""
+        await self._record_parameters(central, None)
+
+    async def _record_parameters(self, central: CentralVariable, rule: UpdateRule | None) -> None:
+        """With what the rule kept, if anything."""
         layout = central.layout
         if layout is None:
             raise AssertionError("there are no parameters to record")
         event = {"event": "parameters", "run": self._run, "clock": central.clock, "incarnation": central.incarnation}
-        rest = (memoryview(central.buffers), memoryview(central.constants))
+        rest = [memoryview(central.buffers), memoryview(central.constants)]
+        if rule is not None:
+            vectors = kept_vectors(rule, central.parameters)
+            event["rule_state"] = {"vectors": len(vectors), "scalars": rule.kept_scalars}
+            rest += map(_bytes_of, vectors)
         await self._appended(event | {"layout": layout.describe()}, (_bytes_of(central.parameters), *rest))
 
     def joined(self, session: Session) -> None:
@@ -140,6 +150,7 @@ class Recorder(CommitObserver):
             "queued_at": self._seconds(request.enqueued_at),
             "loss": request.loss,
             "samples": request.samples,
+            "eta": request.eta,
             "statistics": statistics._asdict(),
         }
         await self._appended(event, (_bytes_of(buffer.parameters), buffer.rest))

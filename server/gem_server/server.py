@@ -80,7 +80,7 @@ class Server:
     ) -> None:
         self.settings = settings
         try:
-            self.rule = create_rule(settings.rule, **settings.settings_of_rule())
+            self.rule = create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.central = CentralVariable()
@@ -93,7 +93,7 @@ class Server:
             settings.memory_limit or default_limit(),
             settings.staging_buffers,
             self.rule.vectors_per_worker,
-            self.rule.vectors_per_run + _copies_for_the_log(settings, self.rule),
+            self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
         )
         self.sessions = Sessions(
@@ -114,6 +114,7 @@ class Server:
             settings,
             files or Files(),
             central=self.central,
+            rule=self.rule,
             run=self.run,
             workers=self.workers,
             ledger=self.ledger,
@@ -541,9 +542,11 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
     )
 
 
-def _copies_for_the_log(settings: ServerSettings, rule: UpdateRule) -> int:
-    """0 if the log writes the snapshots themselves."""
-    return 0 if rule.sends_parameters or settings.durability_level != "commit" else LOGGED_COPIES
+def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
+    """Vectors for a checkpoint's cut and for the log, which writes snapshots themselves if they are theta."""
+    logged = LOGGED_COPIES * (rule.kept_vectors + (not rule.sends_parameters))
+    cut = rule.kept_vectors if settings.data_dir is not None else 0
+    return cut + (logged if settings.durability_level == "commit" else 0)
 
 
 def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -> Turns | None:

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, require_rule
-from gem_core.rule_settings import GEM_SETTINGS, parse_settings, settings_text
+from gem_core.registry import BUILT_IN, Precondition, require_precondition, require_rule
+from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, parse_settings, settings_text
 
 MIB = 1024 * 1024
 # Of sockaddr_un, without the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 
 _GEM_SETTINGS = {one.name: one for one in GEM_SETTINGS}
+_PRECONDITION_SETTINGS = {one.name: one for one in PRECONDITION_SETTINGS}
 
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
 _OPTIONAL_FILES = {"tls_client_ca": "ca.crt", "tokens": "tokens"}
@@ -23,7 +24,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 def _of_gem(name: str, description: str) -> Any:
-    known = _GEM_SETTINGS[name]
+    known = (_GEM_SETTINGS | _PRECONDITION_SETTINGS)[name]
     return Field(
         known.default,
         ge=known.least,
@@ -159,6 +160,22 @@ class ServerSettings(BaseSettings):
         "pi_max", "Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower."
     )
     epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish in the sum.")
+    precondition: Precondition = Field(
+        "none",
+        description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
+        "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms). Eta is "
+        "then the size of a step: begin with 0.002. It takes one or two vectors of the model's size.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    beta2: float = _of_gem("beta2", "With --precondition: how much of the mean of squares stays from commit to commit.")
+    precondition_epsilon: float = _of_gem(
+        "precondition_epsilon", "With --precondition: added to the root of the mean of squares."
+    )
+    precondition_cap: float = _of_gem(
+        "precondition_cap",
+        "With --precondition: largest step of an element, in multiples of eta. It limits elements that had no gradient "
+        "for long.",
+    )
 
     eta: float = Field(
         0.05, gt=0, description="Learning rate of the workers' deltas.", json_schema_extra={"panel": "Learning rate"}
@@ -431,11 +448,16 @@ class ServerSettings(BaseSettings):
                 "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
                 "network is trusted, or bind 127.0.0.1"
             )
-        twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in _GEM_SETTINGS]
+        flags = _GEM_SETTINGS | _PRECONDITION_SETTINGS
+        twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in flags]
         if twice:
             raise ValueError(
                 f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
+        require_precondition(self.rule, self.precondition)
+        changed = [name for name, known in _PRECONDITION_SETTINGS.items() if getattr(self, name) != known.default]
+        if self.precondition == "none" and changed:
+            raise ValueError(f"--{_flag(changed[0])} needs --precondition rms or averaged-rms")
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
         if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):
@@ -470,7 +492,8 @@ class ServerSettings(BaseSettings):
 
     def settings_of_rule(self) -> dict[str, float]:
         """Return the rule's settings by name, not validated."""
-        own = {name: getattr(self, name) for name in _GEM_SETTINGS} if self.rule == "gem" else {}
+        flags = _GEM_SETTINGS if self.precondition == "none" else _GEM_SETTINGS | _PRECONDITION_SETTINGS
+        own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else {}
         return own | parse_settings(self.rule_settings)
 
 

@@ -90,7 +90,7 @@ class Cluster:
         if event.kind is Kind.JOINED:
             self._hands[event.rank] = self._workload.hand(event.rank)
         elif event.kind is Kind.PULLED:
-            exchange = self._exchange(self._rule, self.parameters)
+            exchange = self._exchange(self._rule, self.parameters, self._eta)
             self._workers[event.rank] = _Worker(self._hands.pop(event.rank), exchange, self.clock, self.buffers)
         elif event.kind is Kind.FETCHED:
             self._fetch(self._workers[event.rank])

@@ -29,8 +29,9 @@ class Exchange(ABC):
     requests: ClassVar[tuple[Kind, ...]] = (Kind.COMMITTED,)
     holds: ClassVar[bool] = False
 
-    def __init__(self, rule: UpdateRule, parameters: NDArray[np.float32]) -> None:
+    def __init__(self, rule: UpdateRule, parameters: NDArray[np.float32], eta: float) -> None:
         self._rule = rule
+        self._eta = eta
         self.state: RuleState = rule.new_worker(parameters)
 
     @abstractmethod
@@ -55,7 +56,7 @@ class ServiceExchange(Exchange):
 
     def committed(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics:
         """Apply the rule."""
-        return self._rule.commit(parameters, self.state, delta, staleness)
+        return self._rule.commit(parameters, self.state, delta, staleness, self._eta)
 
 
 class OriginalExchange(ServiceExchange):
@@ -71,14 +72,14 @@ class PaperExchange(Exchange):
     name = "paper"
     requests = (Kind.FETCHED, Kind.COMMITTED)
 
-    def __init__(self, rule: UpdateRule, parameters: NDArray[np.float32]) -> None:
-        super().__init__(rule, parameters)
+    def __init__(self, rule: UpdateRule, parameters: NDArray[np.float32], eta: float) -> None:
+        super().__init__(rule, parameters, eta)
         self._update = np.empty_like(parameters)
 
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics:
         """Turn `delta` into an update; set s_w to `parameters`."""
         np.copyto(self._update, parameters)
-        statistics = self._rule.commit(self._update, self.state, delta, staleness)
+        statistics = self._rule.commit(self._update, self.state, delta, staleness, self._eta)
         self._update -= parameters
         np.copyto(self.state.snapshot, parameters)
         return statistics

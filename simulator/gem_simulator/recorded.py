@@ -30,6 +30,7 @@ class Recorded:
 
     path: Path
     rule: str
+    precondition: str
     rule_settings: dict[str, float]
     eta: float
     seed: int
@@ -142,6 +143,7 @@ def _read(path: Path) -> Recorded:
     return Recorded(
         path,
         started["rule"],
+        started.get("precondition", "none"),  # absent in older traces
         dict(started["rule_settings"]),
         float(settings["eta"]),
         int(settings["seed"]),

@@ -11,7 +11,7 @@ from gem_worker.settings import TaskName, WireName
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, require_rule
+from gem_core.registry import BUILT_IN, Precondition, require_precondition, require_rule
 from gem_core.rule_settings import parse_settings, settings_text
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
@@ -42,6 +42,11 @@ class SimulationSettings(BaseSettings):
         default="",
         description="The rule's settings as NAME=VALUE,NAME=VALUE: kappa=2,momentum=0.8 for gem. In a TOML file and in "
         "Python it may be a table. Each rule's names and defaults are in docs/rules.md.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    precondition: Precondition = Field(
+        default="none",
+        description="Preconditioner of gem; its settings are in --rule-settings.",
         json_schema_extra={"panel": "Update rule"},
     )
     eta: float = Field(
@@ -159,7 +164,8 @@ class SimulationSettings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _names_its_workers(self) -> Self:
+    def _fields_fit_together(self) -> Self:
+        require_precondition(self.rule, self.precondition)
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]
             if beyond:

@@ -26,6 +26,7 @@ class TraceRecorder:
             raise SimulationError(str(error)) from error
         self._wires: tuple[str, str] = ("", "")
         self._delta: Delta | None = None
+        self._eta = 0.0
         self._forgets = False
         self._pulled: set[int] = set()
 
@@ -39,8 +40,10 @@ class TraceRecorder:
     ) -> None:
         """Write the header and first parameters."""
         self._wires = wires[0].name, wires[1].name
+        self._eta = settings["eta"]
         self._forgets = rule.vectors_per_run > 0
         started = {"event": "started", "format": FORMAT, "date": "", "rule": rule.name}
+        started |= {"precondition": rule.precondition}
         self._writer.append(started | {"rule_settings": dict(rule.settings), "settings": settings, "at": 0.0})
         self._writer.append(
             {"event": "parameters", "run": RUN, "clock": 1, "incarnation": 1, "layout": layout, "at": 0.0},
@@ -73,6 +76,7 @@ class TraceRecorder:
         elif commit is not None and self._delta is not None:
             fields |= {name: getattr(commit, name) for name in ("sequence", "clock", "base", "staleness")}
             fields |= {"queued_at": commit.at - commit.waited, "loss": commit.loss, "samples": commit.samples}
+            fields["eta"] = self._eta
             fields["statistics"] = commit.statistics._asdict()
             values = self._delta.values
             payload = [values.data.cast("B") if values.size else memoryview(b""), memoryview(self._delta.buffers)]

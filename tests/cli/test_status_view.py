@@ -33,6 +33,12 @@ def rendered(status: dict[str, Any], width: int, height: int | None = None) -> s
     return captured.get()
 
 
+def test_the_rule_is_shown_with_its_preconditioner() -> None:
+    assert ("rule", "gem momentum=0.9") in status_view.facts(STATUS)
+    with_one = changed(settings={**STATUS["settings"], "precondition": "averaged-rms"})
+    assert ("rule", "gem with averaged-rms momentum=0.9") in status_view.facts(with_one)
+
+
 def test_a_line_has_the_figures_to_watch() -> None:
     line = status_view.plain_line(STATUS)
     for text in (

@@ -20,8 +20,9 @@ class Halving(Downpour):
     name = "halving"
     known_settings = (Setting("share", 0.5, 0, 1, "how much of a delta is added"),)
 
-    def _commit(self, parameters, state, delta, staleness, parallel):
-        return super()._commit(parameters, state, delta * delta.dtype.type(self.settings["share"]), staleness, parallel)
+    def _commit(self, parameters, state, delta, staleness, eta, parallel):
+        scaled = delta * delta.dtype.type(self.settings["share"])
+        return super()._commit(parameters, state, scaled, staleness, eta, parallel)
 """
 
 

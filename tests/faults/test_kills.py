@@ -7,7 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gem_trace import replay
+from gem_trace import read_records, replay
+from gem_trace.files import map_file
 from tests.faults.history import Deltas
 from tests.faults.load import LoggedWorker, crew, everybody_connects
 from tests.faults.processes import EACH_OVER_TRANSPORTS, count, kill, over, start
@@ -114,16 +115,31 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("level", ["interval", "commit"])
+@pytest.mark.parametrize(
+    ("rule", "precondition", "level"),
+    [
+        ("gem", "none", "interval"),
+        ("gem", "none", "commit"),
+        ("gem", "rms", "commit"),
+        ("gem", "averaged-rms", "interval"),
+        ("gem", "averaged-rms", "commit"),
+        ("gap-aware", "none", "interval"),
+        ("delayed-nesterov", "none", "commit"),
+    ],
+)
 async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
-    tmp_path: Path, level: str, figures: Figures
+    tmp_path: Path, rule: str, precondition: str, level: str, figures: Figures
 ) -> None:
-    """And judges each recovery: what a server came back with is what the trace has at that clock, bit for bit."""
+    """And judges each recovery: what a server came back with is what the trace has at that clock, bit for bit.
+
+    That is theta, and what the rule keeps of the run.
+    """
     _, workers = crew(SMALL)
     draw = random.Random(3)
     kills = count(3, 50)
     trace = tmp_path / "run.trace"
     settings = {"durability": level, "checkpoint_interval": 0.3, "record": str(trace)}
+    settings |= {"rule": rule, "precondition": precondition, "eta_schedule": "cosine", "eta_decay_commits": 3000}
     for _ in range(kills):
         server = await start(tmp_path / "data", **settings)
         await everybody_connects(workers, server.address)
@@ -139,8 +155,12 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     assert SMALL.encode(Values(found.parameters, found.buffers)) == ended
     assert (found.starts, found.compared_starts, found.compared_end) == (kills + 1, kills, True)
     assert (found.missing, found.torn_at) == (0, None)
+    if found.rule.kept_vectors:
+        events = [record.event for record in read_records(map_file(trace))]
+        recovered = [event for event in events if event["event"] == "parameters" and event["clock"] > 1]
+        assert {event["rule_state"]["vectors"] for event in recovered} == {found.rule.kept_vectors}
     figures(
-        f"SIGKILL while a trace is kept, {level}",
+        f"SIGKILL while a trace is kept, {level}, {rule}, preconditioner {precondition}",
         f"{kills} kills, {found.commits} commits in the trace, {found.lost} of them lost, {found.resets} resets; each "
         "of the recovered states and the end are bit-equal to the replay's",
     )

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,8 @@ def sample(clock: int = 7) -> Checkpoint:
     parameters = random.standard_normal(LAYOUT.parameter_count).astype(np.float32)
     buffers = b"\1\0\1" + np.int64(-5).tobytes()
     constants = np.array([1.5, -2.5], np.float32).tobytes()
-    return Checkpoint(LAYOUT, clock, parameters, buffers, constants, {"seed": 3})
+    vectors = tuple(random.standard_normal((2, LAYOUT.parameter_count)).astype(np.float32))
+    return Checkpoint(LAYOUT, clock, parameters, buffers, constants, {"seed": 3}, vectors)
 
 
 def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_path: Path) -> None:
@@ -55,6 +57,7 @@ def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_pat
     back = checkpoint.read_latest(tmp_path)
     assert back is not None
     assert back.parameters.tobytes() == written.parameters.tobytes()
+    assert [one.tobytes() for one in back.rule_vectors] == [one.tobytes() for one in written.rule_vectors]
     assert (back.layout, back.clock, back.buffers, back.constants, back.state) == (
         written.layout,
         written.clock,
@@ -131,11 +134,23 @@ def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(tmp_path: Path)
     assert back.clock == 1
 
 
+def test_checkpoint_without_vectors_of_a_rule_has_no_file_of_them(tmp_path: Path) -> None:
+    place = checkpoint.write_checkpoint(tmp_path, replace(sample(), rule_vectors=()))
+    assert {path.name for path in place.iterdir()} == {
+        *("state.json", "model.safetensors", "float32.safetensors", "checksums.json")
+    }
+    back = checkpoint.read_latest(tmp_path)
+    assert back is not None
+    assert back.rule_vectors == ()
+
+
 def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
     assert checkpoint.read_latest(tmp_path) is None
 
 
-@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "float32.safetensors", "checksums.json"])
+@pytest.mark.parametrize(
+    "file", ["state.json", "model.safetensors", "float32.safetensors", "rule.safetensors", "checksums.json"]
+)
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "longer"])
 def test_damaged_checkpoint_is_refused_with_its_place(tmp_path: Path, file: str, damage: str) -> None:
     place = checkpoint.write_checkpoint(tmp_path, sample())

@@ -10,6 +10,7 @@ from gem_server.settings import ServerSettings
 from pydantic import ValidationError
 
 from gem_core import rule_names
+from gem_core.rule_settings import PRECONDITION_SETTINGS
 from gem_core.rules import Setting, known_settings
 
 
@@ -60,6 +61,39 @@ def test_flags_of_gem_are_for_gem_alone() -> None:
     assert ServerSettings(rule="dana", rule_settings="momentum=0.5").settings_of_rule() == {"momentum": 0.5}
 
 
+def test_flags_of_the_preconditioner_reach_its_rule() -> None:
+    rule = Server(ServerSettings(precondition="averaged-rms", beta2=0.9, precondition_cap=3, kappa=2)).rule
+    assert (rule.name, rule.precondition) == ("gem", "averaged-rms")
+    assert {name: rule.settings[name] for name in ("beta2", "precondition_epsilon", "precondition_cap", "kappa")} == {
+        "beta2": 0.9,
+        "precondition_epsilon": 1e-8,
+        "precondition_cap": 3,
+        "kappa": 2,
+    }
+    assert "beta2" not in Server(ServerSettings()).rule.settings
+
+
+def test_a_checkpoint_and_a_log_need_memory_for_copies_of_what_the_rule_keeps(tmp_path: Path) -> None:
+    def vectors(**settings: object) -> int:
+        return Server(ServerSettings(data_dir=tmp_path, **settings)).memory.vectors_per_run
+
+    assert Server(ServerSettings(precondition="averaged-rms")).memory.vectors_per_run == 2
+    assert vectors(precondition="averaged-rms") == 2 + 2
+    assert vectors(precondition="averaged-rms", durability="commit") == 2 + 2 + 3 * 2
+    assert vectors(durability="commit") == 0
+    assert vectors(rule="dana", durability="commit") == 1 + 3
+
+
+@pytest.mark.parametrize("setting", PRECONDITION_SETTINGS)
+def test_a_flag_of_the_preconditioner_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
+    for value in (setting.least, setting.most, setting.default):
+        chosen = ServerSettings(precondition="rms", **{setting.name: value})
+        assert Server(chosen).rule.settings[setting.name] == value
+    for value in (math.nextafter(setting.least, -math.inf), math.nextafter(setting.most, math.inf)):
+        with pytest.raises(ValidationError):
+            ServerSettings(precondition="rms", **{setting.name: value})
+
+
 @pytest.mark.parametrize("setting", known_settings("gem"))
 def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
     for value in (setting.least, setting.most, setting.default):
@@ -75,6 +109,13 @@ def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"rule": "dana", "precondition": "rms"},
+            "'dana' has no preconditioner: choose rule gem, or precondition none",
+        ),
+        ({"precondition": "adam"}, "Input should be 'none', 'rms' or 'averaged-rms'"),
+        ({"beta2": 0.5}, "--beta2 needs --precondition rms or averaged-rms"),
+        ({"precondition": "rms", "rule_settings": "beta2=0.5"}, "gem's settings are flags of their own: --beta2"),
         ({"rule": "gems"}, "no update rule 'gems'; choose one of: gem, downpour"),
         ({"rule": "easgd", "rule_settings": "alpha"}, "'alpha' is not NAME=VALUE with a number; write for example"),
         ({"rule": "easgd", "rule_settings": "alpha=much"}, "'alpha=much' is not NAME=VALUE"),

@@ -63,9 +63,14 @@ def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tm
     assert "the trace has no end to compare the parameters with" in done.stderr
 
 
-def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rule", [(), ("--precondition", "averaged-rms", "--eta", "0.002")], ids=["gem", "averaged-rms"]
+)
+def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
+    tmp_path: Path, rule: tuple[str, ...]
+) -> None:
     simulated_trace, real_trace = str(tmp_path / "simulated.trace"), str(tmp_path / "real.trace")
-    run = ("--workers", "3", "--steps", "12")
+    run = ("--workers", "3", "--steps", "12", *rule)
     times = ("--compute-time", "lognormal:1,0.8", "--slow", "0x3", "--network-time", "0.1")
     simulated = shown("simulate", *MODEL, *run, *times, "--record", simulated_trace)
     forced = ("--order", "trace", "--order-trace", simulated_trace)

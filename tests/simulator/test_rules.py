@@ -10,16 +10,31 @@ from gem_trace import read_records, replay
 from gem_trace.files import map_file
 
 
-@pytest.mark.parametrize("rule", ["dana", "gap-aware", "delayed-nesterov", "ringmaster", "dc-asgd", "easgd"])
-def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rule", "precondition"),
+    [
+        *((rule, "none") for rule in ("dana", "gap-aware", "delayed-nesterov", "ringmaster", "dc-asgd", "easgd")),
+        ("gem", "rms"),
+        ("gem", "averaged-rms"),
+    ],
+)
+def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, precondition: str, tmp_path: Path) -> None:
     path, task = tmp_path / "simulated.trace", create_task("digits", TaskOptions())
     settings = SimulationSettings(
-        rule=rule, workers=4, steps=12, model="mlp", compute_time="exponential:1", die="1@3,2@6.5", join="3@2"
+        rule=rule,
+        precondition=precondition,
+        workers=4,
+        steps=12,
+        model="mlp",
+        compute_time="exponential:1",
+        die="1@3,2@6.5",
+        join="3@2",
     )
     simulated = simulate(settings, task=task, record=path)
     replayed = replay(path)
     assert replayed.compared_end
     assert replayed.end_digest == simulated.digest
+    assert simulated.settings["precondition"] == replayed.rule.precondition == precondition
     assert replay_recording(read_recorded(path), task=task, model="mlp").digest == simulated.digest
 
 

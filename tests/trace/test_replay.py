@@ -66,6 +66,17 @@ async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, r
     assert settings.items() <= dict(found.rule.settings).items()
 
 
+@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
+async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path: Path, precondition: str) -> None:
+    path, schedule = tmp_path / "run.trace", {"eta_schedule": "cosine", "eta_decay_commits": 30, "eta_warmup": 5}
+    ended = await recorded(serve, path, LARGE, precondition=precondition, beta2=0.9, **schedule)
+    found = replay(path)
+    assert payload(LARGE, found) == ended
+    assert (found.compared_end, found.rule.precondition, found.rule.settings["beta2"]) == (True, precondition, 0.9)
+    events = [record.event for record in read_records(map_file(path))]
+    assert len({event["eta"] for event in events if event["event"] == "committed"}) > 10
+
+
 async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     await recorded(serve, path)
@@ -82,10 +93,13 @@ async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_
     assert "session_id" not in path.read_bytes().decode("latin-1")
 
 
+@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
-async def test_replay_of_overlapping_workers_is_bit_equal(serve: Serve, tmp_path: Path, model: Model) -> None:
+async def test_replay_of_overlapping_workers_is_bit_equal(
+    serve: Serve, tmp_path: Path, model: Model, precondition: str
+) -> None:
     """Beside one that does not overlap; with pulls between, and gradients of the newest parameters (a skipped step)."""
-    serving = await serve(record=tmp_path / "run.trace")
+    serving = await serve(record=tmp_path / "run.trace", precondition=precondition, eta_warmup=20)
     (plain,) = await serving.training(1, model)
     pipelines = [Pipeline(worker) for worker in await serving.training(2, model, overlap=True)]
 
@@ -105,14 +119,18 @@ async def test_replay_of_overlapping_workers_is_bit_equal(serve: Serve, tmp_path
     assert (found.commits, found.compared_end, found.resets) == (27, True, 0)
 
 
-async def test_a_trace_without_bases_is_replayed_as_before(serve: Serve, tmp_path: Path) -> None:
-    """As versions of gemps wrote it that knew no overlap."""
+@pytest.mark.parametrize("fields", [("base", "overlap"), ("eta", "precondition")])
+async def test_a_trace_without_newer_fields_is_replayed_as_before(
+    serve: Serve, tmp_path: Path, fields: tuple[str, str]
+) -> None:
+    """As versions of gemps wrote it that knew no overlap, or no preconditioner."""
     path, old = tmp_path / "run.trace", tmp_path / "old.trace"
     ended = await recorded(serve, path)
     with old.open("wb") as stream:
         for record in read_records(map_file(path)):
-            event = {name: value for name, value in record.event.items() if name not in ("base", "overlap")}
-            assert len(record.event) - len(event) == (event["event"] in ("joined", "committed"))
+            event = {name: value for name, value in record.event.items() if name not in fields}
+            holder = {"base": "joined", "eta": "started"}[fields[0]]
+            assert len(record.event) - len(event) == (event["event"] in (holder, "committed"))
             stream.writelines(encode(event, [record.payload]))
     assert payload(SMALL, replay(old)) == ended
 

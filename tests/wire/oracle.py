@@ -1,5 +1,7 @@
 """What the central variable must be after these commits in this order: gem_core's rule, applied here."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,8 +14,8 @@ GEM = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1
 class Oracle:
     """theta, m_w and s_w of every worker, and the clocks that staleness is counted by."""
 
-    def __init__(self, first: Values, rule: str = "gem", **settings: float) -> None:
-        self.rule = gem_core.create_rule(rule, **((GEM if rule == "gem" else {}) | settings))
+    def __init__(self, first: Values, rule: str = "gem", precondition: str = "none", **settings: float) -> None:
+        self.rule = gem_core.create_rule(rule, precondition, **((GEM if rule == "gem" else {}) | settings))
         self.parameters: NDArray[np.float32] = first.parameters.astype(np.float32)
         self.clock = 1
         self._states: dict[str, object] = {}
@@ -35,10 +37,11 @@ class Oracle:
         """The rule forgets a worker that has gone."""
         self.rule.forget_worker(self._states.pop(worker))
 
-    def commit(self, worker: str, delta: NDArray[np.float32]) -> tuple[int, object]:
+    def commit(self, worker: str, delta: NDArray[np.float32], eta: float = math.nan) -> tuple[int, object]:
         """Applies a delta; its staleness, and the rule's statistics."""
         staleness = self.clock - self._clocks[worker]
-        statistics = self.rule.commit(self.parameters, self._states[worker], delta.astype(np.float32), staleness)
+        state = self._states[worker]
+        statistics = self.rule.commit(self.parameters, state, delta.astype(np.float32), staleness, eta)
         self.clock += 1
         self._clocks[worker] = self.clock
         return staleness, statistics

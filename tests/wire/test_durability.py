@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gem_server.durability import checkpoint, recovery
+from gem_server.durability import checkpoint, log_format, recovery
+from gem_server.errors import StartupError
 from gem_server.settings import ServerSettings
 from gemps.v1 import operations_pb2, run_pb2
 
@@ -104,6 +105,34 @@ async def test_run_goes_on_from_the_log_with_its_budget_ranks_and_eta(serve: Ser
     assert worker.membership.rank == 2
     await worker.commit(worker.delta(1))
     assert (await worker.commit(worker.delta(2))).verdict.run_state == run_pb2.RUN_STATE_FINISHED
+
+
+async def test_log_of_the_version_before_is_read(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(log_format, "VERSION", 1)  # same fields; vectors of rules were unknown
+        serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
+        (worker,) = await serving.training(1)
+        outcome = await worker.commit(worker.delta(1))
+    recovered = recovery.recover(tmp_path)
+    assert recovered is not None
+    assert (recovered.replayed, recovered.whole.clock) == (1, outcome.verdict.version.clock)
+    monkeypatch.setattr(log_format, "OLDER_VERSIONS", ())
+    with pytest.raises(StartupError, match="not that of a log of this version"):
+        recovery.recover(tmp_path)
+
+
+async def test_log_has_what_the_rule_keeps_of_the_run(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0, precondition="averaged-rms")
+    (worker,) = await serving.training(1)
+    for seed in range(4):
+        await worker.commit(worker.delta(seed))
+        recovered = recovery.recover(tmp_path)
+        assert recovered is not None
+        assert recovered.replayed == seed + 1
+        rule = serving.server.rule
+        kept = [one.tobytes() for one in rule.vectors_of_run(serving.server.central.parameters)]
+        assert [one.tobytes() for one in recovered.whole.rule_vectors] == kept
+        assert recovered.whole.state["rule"]["scalars"] == rule.scalars_of_run
 
 
 async def test_log_begins_anew_at_each_checkpoint(serve: Serve, tmp_path: Path) -> None:

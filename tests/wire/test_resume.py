@@ -158,6 +158,54 @@ async def test_moment_starts_anew_after_a_restart(serve: Serve, tmp_path: Path) 
     np.testing.assert_array_equal((await serving.values()).parameters, oracle.parameters)
 
 
+@pytest.mark.parametrize("durability", ["none", "interval", "commit"])
+@pytest.mark.parametrize(
+    ("rule", "precondition"),
+    [("gem", "rms"), ("gem", "averaged-rms"), ("gap-aware", "none"), ("delayed-nesterov", "none"), ("dana", "none")],
+)
+async def test_what_the_rule_keeps_of_the_run_goes_on_after_a_restart(
+    serve: Serve, tmp_path: Path, rule: str, precondition: str, durability: str
+) -> None:
+    settings = {"rule": rule, "precondition": precondition, "durability": durability, "eta": 0.05}
+    serving = await serve(data_dir=tmp_path, **settings)
+    (worker,) = await serving.training(1)
+    oracle = Oracle(await serving.values(), rule, precondition)
+    oracle.pull(worker.name)
+    for seed in range(6):
+        delta = worker.delta(seed)
+        await worker.commit(delta)
+        oracle.commit(worker.name, delta.parameters, 0.05)
+    serving = await restart(serve, serving, tmp_path, **settings)
+    back = moved(worker, serving)
+    await back.join()
+    await back.pull()
+    oracle.leave(back.name)  # its own vectors begin at 0
+    oracle.pull(back.name)
+    for seed in range(6, 9):
+        delta = back.delta(seed)
+        await back.commit(delta)
+        oracle.commit(back.name, delta.parameters, 0.05)
+    np.testing.assert_array_equal((await serving.values()).parameters, oracle.parameters)
+
+
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+async def test_another_preconditioner_after_a_restart_begins_anew_with_a_warning(
+    serve: Serve, tmp_path: Path, durability: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    serving = await serve(data_dir=tmp_path, precondition="averaged-rms", durability=durability)
+    (worker,) = await serving.training(1)
+    await worker.commit(worker.delta(1))
+    serving = await restart(serve, serving, tmp_path, precondition="rms", durability=durability)
+    assert "nothing that rule gem keeps of a run: its vectors begin at 0" in caplog.text
+    assert serving.server.rule.kept_scalars == {"square_weight": 0.0}
+    back = moved(worker, serving)
+    await back.join()
+    await back.pull()
+    await back.commit(back.delta(2))
+    serving = await restart(serve, serving, tmp_path, precondition="rms", durability=durability)
+    assert serving.server.rule.kept_scalars["square_weight"] > 0
+
+
 async def test_stop_applies_what_is_complete_and_refuses_what_is_not(serve: Serve, tmp_path: Path) -> None:
     settings = {"order": "round-robin", "min_workers": 3, "data_dir": tmp_path}
     serving = await serve(**settings)

@@ -50,6 +50,50 @@ async def test_interleaved_workers_get_the_rules_result_bit_for_bit(serve: Serve
     np.testing.assert_array_equal((await serving.values(model)).parameters, oracle.parameters)
 
 
+@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
+@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
+async def test_a_preconditioner_divides_a_delta_by_the_eta_that_its_worker_got(
+    serve: Serve, precondition: str, model: Model
+) -> None:
+    """Of the Join or verdict before; a Heartbeat's, and what others got meanwhile, do not count."""
+    serving = await serve(precondition=precondition, eta=0.8, eta_warmup=4, eta_schedule="cosine", eta_decay_commits=20)
+    workers = await serving.training(3, model)
+    oracle = Oracle(await serving.values(model), "gem", precondition)
+    etas = {worker.name: worker.membership.next_eta for worker in workers}
+    for worker in workers:
+        oracle.pull(worker.name)
+    for seed, number in enumerate([0, 1, 1, 0, 2, 2, 0, 1, 2, 0, 1, 1, 0]):
+        worker = workers[number]
+        await worker.heartbeat()
+        delta = worker.delta(seed)
+        prepared = worker.prepare(delta)
+        outcome = await worker.commit_on_new_stream(prepared)
+        oracle.commit(worker.name, delta.parameters, etas[worker.name])
+        np.testing.assert_array_equal(outcome.reply.values.parameters, oracle.held(worker.name))
+        etas[worker.name] = outcome.verdict.next_eta
+        if seed == 3:  # another commits before the reply of 0 is asked for again: its eta is that of now
+            other = workers[1]
+            delta = other.delta(100)
+            outcome = await other.commit_on_new_stream(other.prepare(delta))
+            oracle.commit(other.name, delta.parameters, etas[other.name])
+            etas[other.name] = outcome.verdict.next_eta
+            repeat = await worker.commit_stream().outcome_of_repeat(prepared)
+            assert repeat.verdict.next_eta != etas[worker.name]
+            etas[worker.name] = repeat.verdict.next_eta
+    assert len(set(etas.values())) == 3
+    np.testing.assert_array_equal((await serving.values(model)).parameters, oracle.parameters)
+
+
+async def test_a_preconditioner_is_announced_to_workers_and_in_the_status(serve: Serve) -> None:
+    serving = await serve(precondition="averaged-rms", beta2=0.95, precondition_cap=3)
+    worker = await serving.joined()
+    for announced in (worker.membership.settings, (await serving.status()).settings):
+        assert (announced.rule, announced.precondition) == ("gem", "averaged-rms")
+        assert announced.rule_settings["beta2"] == 0.95
+        assert announced.rule_settings["precondition_cap"] == 3
+    assert (await serve()).server.rule.precondition == "none"
+
+
 async def test_rules_settings_are_those_of_the_server(serve: Serve) -> None:
     serving = await serve(momentum=0.5, kappa=2.0, pi_min=0.1, pi_max=3.0, epsilon=1e-9)
     workers = await serving.training(2)

@@ -143,7 +143,7 @@ def _extreme(row: int, values: Sequence[float | None], field: str) -> tuple[str,
 def _facts(status: Status, *, all_of_them: bool) -> list[tuple[str, str]]:
     last, best = status.get("last_evaluation"), status.get("best_evaluation")
     queue, memory = status.get("queue", {}), status.get("memory", {})
-    rule = status.get("settings", {}).get("rule", "-")
+    rule = status_view.rule_name(status.get("settings", {})) or "-"
     found = [
         ("evaluated", f"{last['accuracy']:.4f}, loss {compact(last['loss'])}" if last else "-"),
         ("best", f"{best['accuracy']:.4f} at {count(status_view.clock(best), 11)}" if best else "-"),

@@ -51,7 +51,7 @@ class Budget(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., epochs: _Optional[float] = ..., commits: _Optional[int] = ...) -> None: ...
 
 class RunSettings(_message.Message):
-    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps")
+    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "precondition")
     class RuleSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class RunSettings(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     NORMALISE_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PRECONDITION_FIELD_NUMBER: _ClassVar[int]
     rule: str
     rule_settings: _containers.ScalarMap[str, float]
     eta: float
@@ -79,4 +80,5 @@ class RunSettings(_message.Message):
     seed: int
     local_steps: int
     normalise_local_steps: bool
-    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ...) -> None: ...
+    precondition: str
+    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., precondition: _Optional[str] = ...) -> None: ...

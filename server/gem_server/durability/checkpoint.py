@@ -3,7 +3,8 @@
     DATA_DIR/checkpoints/000000001000-0/        clock and a unique number
         model.safetensors      the model's state_dict, in its types
         float32.safetensors    exact values of 16-bit parameters
-        state.json             version, layout, budget, workers, ledger
+        rule.safetensors       vectors that the rule keeps of the run, numbered
+        state.json             version, layout, budget, workers, ledger, the rule's scalars
         checksums.json         CRC32C of each MiB of these files
     DATA_DIR/latest -> checkpoints/000000001000-0
 
@@ -24,13 +25,14 @@ from safetensors import SafetensorError, deserialize, serialize_file
 from safetensors import TensorSpec as FileTensor
 
 from gem_core import ElementType, Layout, TensorSpec
-from gem_core.aligned import aligned_empty
+from gem_core.aligned import aligned_copy, aligned_empty
 from gem_core.checksum import crc32c
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
 
 FORMAT = "gemps-checkpoint-2"
 MODEL_FILE, EXACT_FILE, STATE_FILE = "model.safetensors", "float32.safetensors", "state.json"
+RULE_FILE = "rule.safetensors"
 CHECKSUMS_FILE = "checksums.json"
 CHECKED_BLOCK = 1024 * 1024
 LATEST = "latest"
@@ -55,7 +57,7 @@ _HALVES = (ElementType.FLOAT16, ElementType.BFLOAT16)
 class Checkpoint:
     """The state at one point; `state` holds JSON values.
 
-    `parameters`: float32[layout.parameter_count]; `buffers`, `constants`: bytes in layout order.
+    `parameters`, `rule_vectors`: float32[layout.parameter_count]; `buffers`, `constants`: bytes in layout order.
     """
 
     layout: Layout
@@ -64,6 +66,7 @@ class Checkpoint:
     buffers: bytes
     constants: bytes
     state: dict[str, Any]
+    rule_vectors: tuple[NDArray[np.float32], ...] = ()
 
 
 def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
@@ -111,9 +114,11 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
         layout = Layout.from_description(document.pop("layout"))
         clock = int(document.pop("clock"))
         parameters, rest = _read_tensors(place, layout)
+        rule_vectors = _read_vectors(place / RULE_FILE, layout.parameter_count)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
-    return Checkpoint(layout, clock, parameters, rest[: layout.buffer_bytes], rest[layout.buffer_bytes :], document)
+    buffers, constants = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
+    return Checkpoint(layout, clock, parameters, buffers, constants, document, rule_vectors)
 
 
 def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
@@ -147,6 +152,14 @@ def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
     _serialize(model, directory / MODEL_FILE, {"format": "pt"})
     if exact:
         _serialize(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
+    if checkpoint.rule_vectors:
+        vectors = {
+            str(number): FileTensor(
+                dtype="float32", shape=[vector.size], data_ptr=vector.ctypes.data, data_len=vector.nbytes
+            )
+            for number, vector in enumerate(checkpoint.rule_vectors)
+        }
+        _serialize(vectors, directory / RULE_FILE, {"gemps_clock": str(checkpoint.clock)})
 
 
 def _serialize(tensors: dict[str, FileTensor], file: Path, metadata: dict[str, str]) -> None:
@@ -209,6 +222,14 @@ def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32],
         start += spec.elements
     rest = b"".join(_tensor_bytes(model, spec, spec.element_type) for spec in (*layout.buffers, *layout.constants))
     return parameters, rest
+
+
+def _read_vectors(file: Path, length: int) -> tuple[NDArray[np.float32], ...]:
+    stored = _read(file) if file.exists() else {}
+    found = [stored[str(number)] for number in range(len(stored))]
+    if any((one["dtype"], list(one["shape"])) != ("F32", [length]) for one in found):
+        raise ValueError(f"the vectors in {file.name} are not float32 of the model's size")
+    return tuple(aligned_copy(np.frombuffer(one["data"], np.float32)) for one in found)
 
 
 def _read(file: Path) -> dict[str, Any]:

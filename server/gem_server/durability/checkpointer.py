@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from gem_core import UpdateRule
 from gem_server.durability import checkpoint
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files, StorageError, is_full, storage_full
@@ -18,6 +19,7 @@ from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import CutRequest
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.kept_rule import KeptRule, kept_vectors, rule_record
 from gem_server.version import Version
 
 # After a full disk.
@@ -35,6 +37,7 @@ class Checkpointer:
         data_dir: Path,
         files: Files,
         central: CentralVariable,
+        rule: UpdateRule,
         applier: Applier,
         describe: Callable[[], dict[str, Any]],
         clock: Callable[[], float],
@@ -44,6 +47,7 @@ class Checkpointer:
         self._data_dir = data_dir
         self._files = files
         self._central = central
+        self._rule = rule
         self._applier = applier
         self._describe = describe
         self._clock = clock
@@ -125,10 +129,10 @@ class Checkpointer:
         async with call.ending(), self._next_log() as file:
             request = CutRequest(None, call, lambda: self._describe_and_switch(file))
             self._applier.submit(request)
-            state, reader = await request.done
+            state, reader, rule = await request.done
             try:
                 await self._log_has_begun(file)
-                return await self._store(reader.version, reader.parameters, reader.buffers, state, file)
+                return await self._store(reader.version, reader.parameters, reader.buffers, state, rule, file)
             finally:
                 reader.close()
 
@@ -137,14 +141,20 @@ class Checkpointer:
             central = self._central
             state = self._describe_and_switch(file)
             await self._log_has_begun(file)
-            return await self._store(central.version, central.parameters, central.buffers, state, file)
+            rule = self._kept_rule()
+            return await self._store(central.version, central.parameters, central.buffers, state, rule, file)
 
     async def write_last(self) -> Path:
         """Write the final state. Call after the applying task has ended."""
         async with self._one_at_a_time:
             central = self._central
             state = self._describe_and_switch(None)
-            return await self._store(central.version, central.parameters, central.buffers, state, None)
+            rule = self._kept_rule()
+            return await self._store(central.version, central.parameters, central.buffers, state, rule, None)
+
+    def _kept_rule(self) -> KeptRule:
+        """Without a copy: nothing is applied meanwhile."""
+        return KeptRule(rule_record(self._rule), kept_vectors(self._rule, self._central.parameters))
 
     @asynccontextmanager
     async def _next_log(self) -> AsyncIterator[LogFile | None]:
@@ -171,12 +181,20 @@ class Checkpointer:
             await self._log.begun(file)
 
     async def _store(
-        self, version: Version, parameters: Any, buffers: bytes, state: dict[str, Any], file: LogFile | None
+        self,
+        version: Version,
+        parameters: Any,
+        buffers: bytes,
+        state: dict[str, Any],
+        rule: KeptRule,
+        file: LogFile | None,
     ) -> Path:
         layout = self._central.layout
         if layout is None:
             raise AssertionError("there are no parameters to write")
-        whole = Checkpoint(layout, version.clock, parameters, buffers, self._central.constants, state)
+        state["rule"] = rule.record
+        constants = self._central.constants
+        whole = Checkpoint(layout, version.clock, parameters, buffers, constants, state, rule.vectors)
         job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write_checkpoint, self._data_dir, whole, self._files))
         try:
             self.newest = await asyncio.shield(job)

@@ -24,6 +24,7 @@ from gem_server.durability.log_format import ENTRY_BYTES, HEADER_BYTES, NO_LOG, 
 from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, RefusedError
 from gem_server.state.central_variable import Snapshot
+from gem_server.state.kept_rule import KeptRule
 
 FLOAT32_BYTES = 4
 RESERVE = "reserve"
@@ -64,7 +65,7 @@ class _Group:
     entries: list[Committed] = field(default_factory=list)
     totals: dict[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None
-    parameters: NDArray[np.float32] | None = None
+    vectors: tuple[NDArray[np.float32], ...] = ()
     buffers: bytes = b""
     last_clock: int = 0
 
@@ -78,6 +79,7 @@ class Log:
         directory: Path,
         files: Files,
         staging_buffers: Callable[[Layout], int],
+        rule_vectors: int,
         on_large: Callable[[], None],
         on_failure: Callable[[StorageError], None],
     ) -> None:
@@ -85,6 +87,7 @@ class Log:
         self.synced = 0
         self._files = files
         self._count_buffers = staging_buffers
+        self._vectors = 1 + rule_vectors
         self._staging_buffers = 0
         self._on_large = on_large
         self._on_failure = on_failure
@@ -209,7 +212,10 @@ class Log:
 
     def _measure(self, layout: Layout) -> None:
         self._staging_buffers = self._count_buffers(layout)
-        self._record_bytes = ENTRY_BYTES + layout.parameter_count * FLOAT32_BYTES + layout.buffer_bytes
+        self._record_bytes = ENTRY_BYTES + self._vector_bytes(layout) + layout.buffer_bytes
+
+    def _vector_bytes(self, layout: Layout) -> int:
+        return self._vectors * layout.parameter_count * FLOAT32_BYTES
 
     def _allocate_reserve(self, path: Path, length: int) -> None:
         if path.exists() and path.stat().st_size >= length:
@@ -238,8 +244,8 @@ class Log:
         """Keep the group open until `append`, because its snapshot may change."""
         self._held = True
 
-    def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot) -> None:
-        """Add an applied commit, which uses a reservation; `snapshot` is its result."""
+    def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot, rule: KeptRule) -> None:
+        """Add an applied commit, which uses a reservation; `snapshot` and `rule`, a copy, are its result."""
         self._held = False
         if self._failed or self._current is None:
             return
@@ -249,8 +255,9 @@ class Log:
             group = self._collecting = _Group(self._current, asyncio.get_running_loop().create_future())
         group.file.pending += 1
         group.entries.append(entry)
-        group.totals = totals
-        group.snapshot, group.parameters, group.buffers = snapshot, snapshot.parameters, snapshot.buffers
+        group.totals = totals | {"rule": rule.record}
+        group.snapshot, group.buffers = snapshot, snapshot.buffers
+        group.vectors = (snapshot.parameters, *rule.vectors)
         group.last_clock = snapshot.version.clock
         self._wake_writer()
 
@@ -262,7 +269,7 @@ class Log:
             self._last_id,
             0,
             layout.digest,
-            layout.parameter_count * FLOAT32_BYTES,
+            self._vector_bytes(layout),
             layout.buffer_bytes,
         )
         self._measure(layout)
@@ -344,7 +351,7 @@ class Log:
     def _write(self, group: _Group) -> int:
         """Log thread. Returns the end offset."""
         file = group.file
-        if group.parameters is None:
+        if not group.entries:
             pieces = [memoryview(log_format.encode_header(file.header))]
             offset = 0
         else:
@@ -354,7 +361,7 @@ class Log:
                 group.last_clock,
                 group.totals | {"entries": [run_record.describe_commit(entry) for entry in group.entries]},
                 group.buffers,
-                group.parameters.data.cast("B"),
+                [one.data.cast("B") for one in group.vectors],
             )
             offset = file.position
         self._files.write(file.descriptor, pieces, offset)

@@ -2,19 +2,21 @@
 
 header   4096 bytes: magic, version, number, id, previous id, clock, layout digest, sizes, CRC32C
 record   header (magic, log id, first and last clock, sizes, CRC32C of the body, CRC32C of this header),
-         body (JSON entries, BUFFERs, float32 parameters)
+         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors)
 """
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gem_core.checksum import crc32c, crc32c_of
 
 FILE_MAGIC, RECORD_MAGIC = b"GEMPSLOG", b"GREC"
-VERSION = 1
+VERSION = 2
+# Without the rule's vectors.
+OLDER_VERSIONS = (1,)
 # A page, so that a torn write is confined to it.
 HEADER_BYTES = 4096
 NO_LOG = bytes(16)
@@ -39,7 +41,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Identifies a file in its chain. `clock`: the one before its first record."""
+    """Identifies a file in its chain. `clock`: the one before its first record; `parameter_bytes`: with the vectors."""
 
     number: int
     log_id: bytes
@@ -52,7 +54,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A group as read; arrays are views of the file, `end` is its end offset."""
+    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors."""
 
     end: int
     last_clock: int
@@ -86,20 +88,19 @@ def decode_header(data: memoryview) -> FileHeader | None:
     if len(page) < HEADER_BYTES or crc32c(page[: -_CRC.size]) != _CRC.unpack(page[-_CRC.size :])[0]:
         raise DamageError(0, "its header is damaged")
     magic, version, *fields = _FILE.unpack_from(page)
-    if magic != FILE_MAGIC or version != VERSION:
+    if magic != FILE_MAGIC or version not in (VERSION, *OLDER_VERSIONS):
         raise DamageError(0, f"its header is not that of a log of this version of gemps ({VERSION})")
     return FileHeader(*fields)
 
 
 def encode_record(
-    log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, parameters: memoryview
+    log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, vectors: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Return a record's consecutive pieces; does not copy parameters."""
+    """Return a record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
     entries = json.dumps(document).encode()
-    body = [memoryview(entries), memoryview(buffers), parameters]
-    packed = _RECORD.pack(
-        RECORD_MAGIC, log_id, first, last, len(entries), len(buffers), parameters.nbytes, crc32c_of(body)
-    )
+    body = [memoryview(entries), memoryview(buffers), *vectors]
+    size = sum(one.nbytes for one in vectors)
+    packed = _RECORD.pack(RECORD_MAGIC, log_id, first, last, len(entries), len(buffers), size, crc32c_of(body))
     return [memoryview(packed + _CRC.pack(crc32c(packed))), *body]
 
 

@@ -8,6 +8,7 @@ from gem_server.durability.run_record import Committed
 from gem_server.flow.journal import Journal
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import Snapshot
+from gem_server.state.kept_rule import KeptRule
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import Run
 
@@ -48,11 +49,15 @@ class LogJournal(Journal):
         self._log.keep_group_open()
 
     async def committed(
-        self, request: CommitRequest, verdict: Verdict, run: Run, theta: Callable[[], Awaitable[Snapshot]]
+        self,
+        request: CommitRequest,
+        verdict: Verdict,
+        run: Run,
+        result: Callable[[], Awaitable[tuple[Snapshot, KeptRule]]],
     ) -> None:
         """See Journal."""
-        snapshot = await theta()
+        snapshot, rule = await result()
         session = request.session
         worker = run_record.describe_worker(session.worker)
         entry = Committed(session.session_id, worker, request.content, verdict, request.loss, request.samples)
-        self._log.append(entry, run_record.totals(run), snapshot)
+        self._log.append(entry, run_record.totals(run), snapshot, rule)

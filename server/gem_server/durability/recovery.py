@@ -6,7 +6,7 @@ Read-only. Runs no rule: parameters are the last record's, bit for bit.
 import contextlib
 import logging
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ class _Chain:
         self._saved = saved
         self._documents: list[dict[str, Any]] = []
         self._parameters = saved.parameters
+        self._rule_vectors = saved.rule_vectors
         self._buffers = saved.buffers
         self._clock = saved.clock
         self._number = 0
@@ -92,7 +93,13 @@ class _Chain:
         """Return the result."""
         saved = self._saved
         run_record.advance(saved.state, self._documents)
-        whole = Checkpoint(saved.layout, self._clock, self._parameters, self._buffers, saved.constants, saved.state)
+        whole = replace(
+            saved,
+            clock=self._clock,
+            parameters=self._parameters,
+            buffers=self._buffers,
+            rule_vectors=self._rule_vectors,
+        )
         return Recovered(whole, self._clock - saved.clock, self._number, self._last_id)
 
     def _read_file(self, number: int, log_id: bytes) -> bool:
@@ -140,7 +147,10 @@ class _Chain:
             self._documents.append(record.document)
             last, end = record, record.end
         if last is not None:
-            self._parameters = aligned_copy(np.frombuffer(last.parameters, np.float32))
+            values, count = np.frombuffer(last.parameters, np.float32), self._saved.layout.parameter_count
+            self._parameters = aligned_copy(values[:count])
+            if count:
+                self._rule_vectors = tuple(map(aligned_copy, values[count:].reshape(-1, count)))
             self._buffers = bytes(last.buffers)
             self._clock = last.last_clock
         if _any(data, end):

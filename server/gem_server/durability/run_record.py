@@ -71,6 +71,7 @@ def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
     for record in records:
         state["commits"] = record["commits"]
         state["finished_because"] = record["finished_because"]
+        state["rule"] = record.get("rule")  # absent in older logs
         for entry in record["entries"]:
             workers[entry["worker"]["name"]] = entry["worker"]
             lines[entry["line"]["session"]] = entry["line"]

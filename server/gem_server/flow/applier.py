@@ -33,6 +33,7 @@ from gem_server.flow.requests import (
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging_pool import StagingPool
 from gem_server.state.central_variable import CentralVariable, Snapshot
+from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
@@ -124,14 +125,14 @@ class Applier:
         self._end_reader(session)
         await self._journal.begin(held.next)
         central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
-        staleness = central.clock - base.clock
+        staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
         held.next.will_change()
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
-            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, sample))
+            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
         else:
-            statistics = held.commit(central, rule, base, delta, staleness, sample)
+            statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
         await self._observer.committed(session, request, self._central.clock + 1, staleness, statistics)
         held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
         session.queued_sequence = 0
@@ -158,6 +159,7 @@ class Applier:
             self._run.state_for(worker),
             self._run.next_eta,
         )
+        session.eta = verdict.next_eta
         record(entry, request.content, verdict)
         request.was_applied()
         if worker.done:
@@ -165,7 +167,7 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
-        await self._journal.committed(request, verdict, self._run, lambda: self._theta(held))
+        await self._journal.committed(request, verdict, self._run, lambda: self._result(held))
         for listener in self.on_commit:
             listener()
         if not request.done.done():
@@ -174,12 +176,19 @@ class Applier:
         if session.ended is not None:
             await self.forget(session)
 
-    async def _theta(self, held: WorkerSnapshots) -> Snapshot:
-        """A copy that stays unchanged while it is logged."""
+    async def _result(self, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
+        """Copies that stay unchanged while they are logged."""
+        central, kept = self._central, await self._copy_rule()
         if self._rule.sends_parameters:
-            return held.newest
-        central = self._central
-        return Snapshot(await self._maybe_elsewhere(central.parameters.copy), central.version, central.buffers)
+            return held.newest, kept
+        parameters = await self._maybe_elsewhere(central.parameters.copy)
+        return Snapshot(parameters, central.version, central.buffers), kept
+
+    async def _copy_rule(self) -> KeptRule:
+        rule, central = self._rule, self._central
+        if not rule.kept_vectors:
+            return KeptRule(rule_record(rule))
+        return await self._maybe_elsewhere(lambda: copy_rule(rule, central.parameters))
 
     async def forget(self, session: Session) -> None:
         """Remove an ended session's worker from the rule."""
@@ -265,10 +274,11 @@ class Applier:
             reader.close()
 
     async def cut(self, request: CutRequest) -> None:
-        """Describe the state and open a reader of its parameters."""
+        """Describe the state, copy what the rule keeps, and open a reader of the parameters."""
+        rule = await self._copy_rule()
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
-        if not request.resolve((request.describe(), reader)):
+        if not request.resolve((request.describe(), reader, rule)):
             reader.close()
 
     async def _open_shared(self, call: Call) -> Reader:

@@ -157,9 +157,8 @@ class CommitService:
 
     def _stored(self, verdict: Verdict, session: Session) -> Verdict:
         """With current state and eta."""
-        return verdict._replace(
-            duplicate=True, run_state=self._run.state_for(session.worker), next_eta=self._run.next_eta
-        )
+        session.eta = self._run.next_eta
+        return verdict._replace(duplicate=True, run_state=self._run.state_for(session.worker), next_eta=session.eta)
 
     def admit(self, session: Session, header: Header) -> None:
         """Raise RefusedError unless this commit can be applied next."""
@@ -235,6 +234,7 @@ class CommitService:
             Content(int(header.wire_type), header.byte_count, checksum),
             header.loss,
             header.samples,
+            session.eta,
         )
         session.queued_commit = request
         self._applier.submit(request)

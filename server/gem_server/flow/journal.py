@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import Snapshot
+from gem_server.state.kept_rule import KeptRule
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import Run
 
@@ -35,9 +36,13 @@ class Journal:
         """Expect `committed`, which changes this snapshot; waits as `wait_unread`."""
 
     async def committed(
-        self, request: CommitRequest, verdict: Verdict, run: Run, theta: Callable[[], Awaitable[Snapshot]]
+        self,
+        request: CommitRequest,
+        verdict: Verdict,
+        run: Run,
+        result: Callable[[], Awaitable[tuple[Snapshot, KeptRule]]],
     ) -> None:
-        """Keep an applied commit, which uses its reservation. `theta()`: the parameters after it."""
+        """Keep an applied commit, which uses its reservation. `result()`: parameters and rule after it."""
 
     async def wait_durable(self, clock: int) -> None:
         """Wait until all commits up to `clock` are durable. Raises DRAINING."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
 from gem_server.flow.staging_pool import BufferLease
+from gem_server.state.kept_rule import KeptRule
 from gem_server.state.ledger import Content, Verdict
 from gem_server.state.sessions import Session
 from gem_server.version import Version
@@ -78,7 +79,7 @@ class Unchanged:
 
 @dataclass(slots=True, eq=False)
 class CommitRequest(Request[Applied]):
-    """A valid commit, always applied. The queue owns `hold.buffer`; the session holds `base`."""
+    """A valid commit, always applied. The queue owns `hold.buffer`; the session holds `base`; `eta`: in the delta."""
 
     session: Session
     call: Call
@@ -88,6 +89,7 @@ class CommitRequest(Request[Applied]):
     content: Content
     loss: float | None
     samples: int
+    eta: float
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property
@@ -181,7 +183,7 @@ class ForgetRequest(Request[None]):
 
 
 @dataclass(slots=True, eq=False)
-class CutRequest(Request[tuple[dict[str, Any], Reader]]):
+class CutRequest(Request[tuple[dict[str, Any], Reader, KeptRule]]):
     """Reads the state at one point, for a checkpoint."""
 
     session: None

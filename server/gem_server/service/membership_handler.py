@@ -101,6 +101,7 @@ class MembershipHandler:
             logger.info(
                 "worker %s joined from %s, rank %d, rank %d on its machine", worker.name, address, *ranks, extra=about
             )
+        session.eta = self._run.next_eta
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,
             settings=self._run_settings,
@@ -112,7 +113,7 @@ class MembershipHandler:
             chunk_bytes=self._chunk_bytes,
             last_applied_sequence=session.entry.last_applied,
             has_parameters=self._central.layout is not None,
-            next_eta=self._run.next_eta,
+            next_eta=session.eta,
             session_timeout_seconds=self._sessions.timeout,
             overlap=join_info.overlap,
             shared_memory_socket=self._shared_memory_socket,

@@ -226,6 +226,7 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         seed=settings.seed,
         local_steps=rule.worker_step.local_steps,
         normalise_local_steps=rule.worker_step.normalise,
+        precondition=rule.precondition if rule.precondition != "none" else "",
     )
 
 

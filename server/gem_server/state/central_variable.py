@@ -88,9 +88,11 @@ class CentralVariable:
         self.constants = constants
         self.clock = clock
 
-    def apply(self, rule: UpdateRule, state: RuleState, delta: NDArray[np.float32], staleness: int) -> Statistics:
+    def apply(
+        self, rule: UpdateRule, state: RuleState, delta: NDArray[np.float32], staleness: int, eta: float
+    ) -> Statistics:
         """Run the rule, without `advance`. May run on any thread."""
-        return rule.commit(self.parameters, state, delta, staleness)
+        return rule.commit(self.parameters, state, delta, staleness, eta)
 
     def advance(self, buffers: bytes) -> Version:
         """Advance the clock; set BUFFERs."""

@@ -75,7 +75,7 @@ class Session:
     `number` counts joins from 1. `held`: None before the first pull; written by the applying task only. `idle_calls`:
     open calls that wait for the worker. `reader` streams the newest snapshot. `queued_sequence` (0: none),
     `queued_commit`: in the queue. `asked_at`: when it began waiting for a staging buffer. `regions`: shared memory, now
-    or before. `transport`: of the last commit.
+    or before. `transport`: of the last commit. `eta`: given by the last Join or verdict, so of the next delta.
     """
 
     join_info: JoinInfo
@@ -98,6 +98,7 @@ class Session:
     uploads_slowly: bool = False
     regions: SessionRegions | None = None
     transport: TransportKind | None = None
+    eta: float = 0.0
 
     @property
     def session_id(self) -> bytes:

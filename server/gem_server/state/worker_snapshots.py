@@ -12,8 +12,8 @@ from gem_core.aligned import aligned_empty
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.version import Version
 
-# Inspects theta, state and delta; read-only.
-Look: TypeAlias = Callable[[NDArray[np.float32], RuleState, NDArray[np.float32]], None]
+# Inspects theta, state, delta, staleness and eta; read-only.
+Look: TypeAlias = Callable[[NDArray[np.float32], RuleState, NDArray[np.float32], int, float], None]
 # Of unused snapshots.
 NO_VERSION = Version(0, 0)
 
@@ -52,6 +52,7 @@ class WorkerSnapshots:
         base: Version,
         delta: NDArray[np.float32],
         staleness: int,
+        eta: float,
         look: Look | None = None,
     ) -> Statistics:
         """Run the rule with snapshot `base`; it writes to `next`. Then call `written`. May run on any thread.
@@ -65,8 +66,8 @@ class WorkerSnapshots:
             np.copyto(target.parameters, self.newest.parameters)
         self._state.snapshot = target.parameters
         if look is not None:
-            look(central.parameters, self._state, delta)
-        return central.apply(rule, self._state, delta, staleness)
+            look(central.parameters, self._state, delta, staleness, eta)
+        return central.apply(rule, self._state, delta, staleness, eta)
 
     def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:
         """Write a pull's parameters to `next`. May run on any thread."""

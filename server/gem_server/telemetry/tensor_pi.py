@@ -1,5 +1,6 @@
 """Pi per tensor over time (figures 9 and 10 of the paper), sampled: n elements have an error of about 1 / sqrt(n)."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,10 +80,12 @@ class Sample:
         self._sampled_elements = places
         self.mean = self.median = np.full(len(places.names), np.nan, np.float32)
 
-    def __call__(self, parameters: Values, state: RuleState, delta: Values) -> None:
+    def __call__(
+        self, parameters: Values, state: RuleState, delta: Values, staleness: int = 0, eta: float = math.nan
+    ) -> None:
         """Observe pi where delta is nonzero, by tensor."""
         places = self._sampled_elements
-        factors = self._rule.factors(parameters, state, delta, places.elements.ravel())
+        factors = self._rule.factors(parameters, state, delta, places.elements.ravel(), staleness, eta)
         if factors is None:
             return
         table = factors.reshape(places.elements.shape)

@@ -70,6 +70,7 @@ class RunSettings:
     seed: int
     local_steps: int
     normalise_local_steps: bool
+    precondition: str = "none"
 
     @classmethod
     def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
@@ -87,6 +88,7 @@ class RunSettings:
             seed=settings.seed,
             local_steps=max(1, settings.local_steps),
             normalise_local_steps=settings.normalise_local_steps,
+            precondition=settings.precondition or "none",
         )
 
 

@@ -65,7 +65,7 @@ def _headline(contents: Contents) -> str:
     seed = contents.summary.get("seed")
     state = "interrupted" if contents.summary.get("interrupted") else status_view.state(status).lower()
     return safe(
-        f"{settings.get('rule') or 'gemps'} · {workers} worker{'s' if workers != 1 else ''} · {state} after "
+        f"{status_view.rule_name(settings) or 'gemps'} · {workers} worker{'s' if workers != 1 else ''} · {state} after "
         f"{duration(status.get('run_seconds'))}" + (f" · seed {seed}" if seed is not None else "")
     )
 
