@@ -97,8 +97,10 @@ def plain_report(status: Status) -> str:
 
 
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """Describe an evaluation."""
-    return f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f} on {evaluation['samples']} samples"
+    """Describe an evaluation, with bits a character for a text."""
+    bits = evaluation.get("bits_per_character")
+    loss = f"loss {evaluation['loss']:.4f}" + (f" nats, {bits:.4f} bits a character," if bits is not None else "")
+    return f"accuracy {evaluation['accuracy']:.4f}, {loss} on {evaluation['samples']} samples"
 
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
