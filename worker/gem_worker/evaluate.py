@@ -104,6 +104,7 @@ def evaluate_server(
                 loss=result.loss,
                 accuracy=result.accuracy,
                 samples=result.samples,
+                bits_per_character=result.bits_per_character,
                 evaluator=report_as,
             )
     return result
