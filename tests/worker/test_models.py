@@ -69,9 +69,9 @@ def test_unknown_models_and_wrong_channels_are_told_with_the_fix() -> None:
         create_model("resnet18", (1, 28, 28), 10, seed=0)
 
 
-def test_the_transformer_of_the_task_text_has_121_thousand_parameters() -> None:
+def test_the_transformer_of_the_task_text_has_137_thousand_parameters() -> None:
     model = model_for_task(create_task("text"), "", seed=0)
-    assert FlatModel(model).layout.parameter_count == 120_576
+    assert FlatModel(model).layout.parameter_count == 136_960
     assert model(torch.zeros(2, 64, dtype=torch.int64)).shape == (2, 256, 64)
 
 

@@ -10,7 +10,7 @@ _DEVIATION = 0.02
 
 
 class Transformer(nn.Module):
-    """Pre-norm blocks with causal attention, learned positions, and the embedding as output layer.
+    """Pre-norm blocks with causal attention and learned positions, without dropout.
 
     Shapes in the `state_dict` show all sizes, so that workers of other sizes are refused. `heads` is frozen and exists
     for that alone.
@@ -31,7 +31,6 @@ class Transformer(nn.Module):
         self.output = nn.Linear(width, classes, bias=False)
         for embedding in (self.embedding, self.positions):
             nn.init.normal_(embedding.weight, std=_DEVIATION)
-        self.output.weight = self.embedding.weight
         self.heads = nn.Parameter(torch.ones(sizes.heads), requires_grad=False)
         mask = nn.Transformer.generate_square_subsequent_mask(context)
         self.register_buffer("mask", mask, persistent=False)
