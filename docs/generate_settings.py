@@ -96,7 +96,7 @@ UNITS = {
     "evaluation_interval worker_exit_timeout "
     "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",
     "virtual seconds": "seconds network_time service_time",
-    "bytes": "memory_limit chunk_bytes",
+    "bytes": "memory_limit chunk_bytes context",
     "commits": "eta_warmup eta_step_every eta_decay_commits commits checkpoint_commits staging_buffers evaluate_every",
     "commits a worker": "steps",
     "epochs a worker": "epochs",
@@ -108,7 +108,7 @@ UNITS = {
     "classes": "generated_classes",
     "pixels": "image_size",
     "number": "momentum kappa pi_min pi_max epsilon beta2 precondition_epsilon precondition_cap "
-    "eta eta_step_factor eta_min seed stop_at_accuracy",
+    "eta eta_step_factor eta_min seed stop_at_accuracy layers width heads",
 }
 _UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}
 

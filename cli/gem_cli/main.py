@@ -17,6 +17,7 @@ from gem_cli.commands.finish import finish
 from gem_cli.commands.replay import replay
 from gem_cli.commands.report import report
 from gem_cli.commands.reproduce import reproduce
+from gem_cli.commands.sample import sample
 from gem_cli.commands.serve import serve
 from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
@@ -65,7 +66,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, status, top, checkpoint, finish, report, replay, simulate, reproduce,
+    train, serve, work, evaluate, sample, status, top, checkpoint, finish, report, replay, simulate, reproduce,
     export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)

@@ -78,6 +78,7 @@ def plain_line(status: Status) -> str:
         f"version {clock(status)}",
         f"{number(status.get('commits_per_second'))} updates/s",
         f"loss {number(values['loss'])}",
+        *(f"held out {text}" for text in held_out_loss(status)),
         f"staleness {number(values['staleness'])}",
         f"pi {number(values['mean_pi'])}",
         f"blocked {percent(values['blocked'])}",
@@ -96,9 +97,26 @@ def plain_report(status: Status) -> str:
     return "\n".join(lines)
 
 
+def held_out_loss(status: Status) -> list[str]:
+    """Return the newest evaluation's loss, with bits a character for a text; empty without one."""
+    seen = status.get("last_evaluation")
+    return [number(seen["loss"]) + bits(seen)] if seen else []
+
+
+def bits(evaluation: Mapping[str, Any]) -> str:
+    """Return ", 3.03 bits a character", or "" if it was no text."""
+    found = evaluation.get("bits_per_character")
+    return "" if found is None else f", {number(found)} bits a character"
+
+
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """Describe an evaluation."""
-    return f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f} on {evaluation['samples']} samples"
+    """Describe an evaluation, with bits a character for a text."""
+    in_bits = evaluation.get("bits_per_character")
+    of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
+    return (
+        f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f}{of_text} on {evaluation['samples']} "
+        "samples"
+    )
 
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
@@ -124,10 +142,13 @@ def summary_panel(status: Status, body: RenderableType) -> Panel:
 def run_figures(status: Status) -> Table:
     """Return the training figures."""
     grid = Table.grid(padding=(0, 3))
-    names = ("loss", "staleness", "mean pi", "blocked", "fairness (Jain)", "eta", "workers")
+    held_out = held_out_loss(status)
+    of_evaluation = ("held out",) if held_out else ()
+    names = ("loss", *of_evaluation, "staleness", "mean pi", "blocked", "fairness (Jain)", "eta", "workers")
     found = figures(status)
     values = (
         number(found["loss"]),
+        *held_out,
         number(found["staleness"]),
         number(found["mean_pi"]),
         percent(found["blocked"]),
@@ -242,7 +263,12 @@ def facts(status: Status) -> list[tuple[str, str]]:
         found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))
     best = status.get("best_evaluation")
     if best:
-        found.append(("best evaluation", f"accuracy {best['accuracy']:.4f} at version {clock(best)}"))
+        found.append(
+            (
+                "best evaluation",
+                f"accuracy {best['accuracy']:.4f}, loss {number(best['loss'])}{bits(best)} at version {clock(best)}",
+            )
+        )
     return found
 
 

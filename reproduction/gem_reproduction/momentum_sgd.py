@@ -9,7 +9,7 @@ import torch
 from gem_simulator.evaluation import Evaluation
 from gem_simulator.settings import SimulationSettings
 from gem_simulator.workload import torch_as_it_was
-from gem_worker.models import create_model
+from gem_worker.models import model_for_task
 from gem_worker.score import score
 from gem_worker.seeds import dropout_seed
 from gem_worker.tasks import Task, batch_numbers
@@ -33,9 +33,9 @@ def train(settings: SimulationSettings, task: Task) -> Trained:
     """Train until `settings.steps` or a non-finite loss; a step takes one virtual second."""
     with torch_as_it_was():
         torch.set_num_threads(1)
-        model = create_model(settings.model or task.default_model, task.input_shape, task.classes, settings.seed)
+        model = model_for_task(task, settings.model, settings.seed)
         optimizer = torch.optim.SGD(model.parameters(), lr=settings.eta, momentum=MOMENTUM)
-        batches = batch_numbers(len(task.train), settings.batch_size, settings.seed, 0)
+        batches = batch_numbers(task.train, settings.batch_size, settings.seed, 0)
         torch.manual_seed(dropout_seed(settings.seed, 0))
         losses: list[float] = []
         evaluations: list[Evaluation] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from gem_simulator import SimulationResult, SimulationSettings, simulate
 from gem_worker.flat_model import FlatModel
-from gem_worker.models import create_model
+from gem_worker.models import model_for_task
 from gem_worker.tasks import Task, TaskOptions, create_task
 
 from gem_core import UpdateRule, create_rule
@@ -29,7 +29,7 @@ def perform(run: Run) -> Outcome:
     rule = _rule(run)
     if run.large:
         return _simulated(simulate(run.settings, rule=rule, task=task), Medians(), task, began)
-    model = create_model(run.settings.model or task.default_model, task.input_shape, task.classes, run.settings.seed)
+    model = model_for_task(task, run.settings.model, run.settings.seed)
     look = MedianOfPi(rule, FlatModel(model).layout, run.commits, run.settings.workers)
     result = simulate(run.settings, rule=rule, task=task, before_rule=look)
     return _simulated(result, look.found, task, began)

@@ -56,6 +56,7 @@ class SimulationResult:
         evaluations: the last one is final.
         diverged: a worker gave up after 100 consecutive non-finite gradients.
         compared_end: the parameters equal the trace's.
+        bits_per_character: of the final held-out loss; None: no text.
     """
 
     layout: Layout
@@ -70,6 +71,7 @@ class SimulationResult:
     peak_memory_bytes: int
     settings: dict[str, Any] = field(default_factory=dict)
     compared_end: bool = False
+    bits_per_character: float | None = None
 
     @property
     def commits(self) -> int:
@@ -96,6 +98,7 @@ class SimulationResult:
             "training_loss": self.final.training_loss,
             "test_loss": self.final.test_loss,
             "accuracy": self.final.accuracy,
+            "bits_per_character": self.bits_per_character,
             "mean": self._means(slice(None)),
             "last_tenth": self._means(last),
             "skipped": int(self.history.column("skipped").sum()),

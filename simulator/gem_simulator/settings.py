@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+from gem_worker.model_sizes import TransformerSizes
 from gem_worker.settings import TaskName, WireName
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -61,7 +62,8 @@ class SimulationSettings(BaseSettings):
     task: TaskName = Field(default="digits", description="What to learn.", json_schema_extra={"panel": "Task"})
     model: str = Field(
         default="",
-        description="Which model: mlp, cnn, or a torchvision classification model. Empty: the task's own.",
+        description="Which model: mlp, cnn, transformer (for text), or a torchvision classification model. Empty: the "
+        "task's own.",
         json_schema_extra={"panel": "Task"},
     )
     dataset_dir: Path = Field(
@@ -77,6 +79,28 @@ class SimulationSettings(BaseSettings):
         ge=1,
         le=4096,
         description="Side of the square images of imagefolder and generated-images, in pixels.",
+        json_schema_extra={"panel": "Task"},
+    )
+    text: str = Field(
+        default="",
+        description="Text of the task text: a UTF-8 file, or a folder with such files. Empty: pydoc_data.topics of the "
+        "running Python.",
+        json_schema_extra={"panel": "Task"},
+    )
+    context: int = Field(
+        default=64, ge=1, le=65536, description="Bytes of text in a sample.", json_schema_extra={"panel": "Task"}
+    )
+    layers: int = Field(default=2, ge=1, description="Blocks of the transformer.", json_schema_extra={"panel": "Task"})
+    width: int = Field(
+        default=64,
+        ge=1,
+        description="Features that the transformer has for each position; a multiple of --heads.",
+        json_schema_extra={"panel": "Task"},
+    )
+    heads: int = Field(
+        default=4,
+        ge=1,
+        description="Attention heads in each block of the transformer.",
         json_schema_extra={"panel": "Task"},
     )
     batch_size: int = Field(
@@ -166,6 +190,7 @@ class SimulationSettings(BaseSettings):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         require_precondition(self.rule, self.precondition)
+        TransformerSizes(self.layers, self.width, self.heads)
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]
             if beyond:
@@ -195,7 +220,14 @@ class SimulationSettings(BaseSettings):
         """Return options for `create_task`."""
         from gem_worker.tasks.options import TaskOptions  # imports torch
 
-        return TaskOptions(dataset_dir=self.dataset_dir, download=self.download, image_size=self.image_size)
+        return TaskOptions(
+            dataset_dir=self.dataset_dir,
+            download=self.download,
+            image_size=self.image_size,
+            text=self.text,
+            context=self.context,
+            sizes=TransformerSizes(self.layers, self.width, self.heads),
+        )
 
     def spans(self, name: str) -> dict[int, float]:
         """Return `slow`, `join` or `die` by rank."""

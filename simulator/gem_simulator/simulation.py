@@ -210,6 +210,7 @@ class _Run:
             self._diverged,
             peak_memory(),
             settings,
+            bits_per_character=self._task.bits_per_character(self._evaluations[-1].test_loss),
         )
 
     def _evaluate(self, at: float) -> Evaluation:

@@ -12,7 +12,7 @@ import torch
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError
 from gem_worker.flat_model import FlatModel
 from gem_worker.local_steps import LocalSteps
-from gem_worker.models import create_model
+from gem_worker.models import model_for_task
 from gem_worker.score import score
 from gem_worker.seeds import dropout_seed
 from gem_worker.tasks import Samples, Task, batch_numbers
@@ -70,7 +70,7 @@ class Workload:
         self._task = task
         self._batch_size = batch_size
         self._seed = seed
-        self.model = create_model(model, task.input_shape, task.classes, seed)
+        self.model = model_for_task(task, model, seed)
         self._flat = FlatModel(self.model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
         own = worker_step or WorkerStep()
@@ -95,7 +95,7 @@ class Workload:
 
     def hand(self, rank: int) -> Hand:
         """Return a new worker's state."""
-        batches = batch_numbers(len(self._task.train), self._batch_size, self._seed, rank)
+        batches = batch_numbers(self._task.train, self._batch_size, self._seed, rank)
         random = torch.Generator().manual_seed(dropout_seed(self._seed, rank)).get_state()
         return Hand(batches, random)
 

@@ -55,6 +55,19 @@ def test_a_line_has_the_figures_to_watch() -> None:
     assert "\n" not in line
 
 
+def test_the_newest_evaluation_is_shown_with_the_bits_of_a_text() -> None:
+    seen = {"version": {"clock": 9}, "loss": 2.0, "accuracy": 0.5, "samples": 10}
+    assert "held out" not in status_view.plain_line(STATUS)
+    assert "held out 2  staleness" in status_view.plain_line(changed(last_evaluation=seen))
+    seen |= {"bits_per_character": 2.89}
+    text = changed(last_evaluation=seen, best_evaluation=seen)
+    assert "held out 2, 2.89 bits a character  staleness" in status_view.plain_line(text)
+    assert "accuracy 0.5000, loss 2, 2.89 bits a character at version 9" in status_view.plain_report(text)
+    assert status_view.describe_evaluation(seen) == (
+        "accuracy 0.5000, loss 2.0000 nats, 2.8900 bits a character, on 10 samples"
+    )
+
+
 def test_a_waiting_run_says_whom_it_waits_for() -> None:
     line = status_view.plain_line(changed(run_state="RUN_STATE_WAITING"))
     assert line == "waiting: 1 of 2 workers have joined, version 241"

@@ -158,11 +158,12 @@ def test_evaluations_are_compared(serve: Serve, connect: Connect) -> None:
     version = train(server, connect)
     with Observer(server.address) as observer:
         assert observer.report_evaluation(version, loss=1.0, accuracy=0.5, samples=10, evaluator="me")
-        assert not observer.report_evaluation(version, loss=1.0, accuracy=0.25, samples=10)
+        assert not observer.report_evaluation(version, loss=1.0, accuracy=0.25, samples=10, bits_per_character=1.5)
         status = observer.get_status()
     assert status["best_evaluation"]["accuracy"] == 0.5
     assert status["best_evaluation"]["evaluator"] == "me"
     assert status["last_evaluation"]["accuracy"] == 0.25
+    assert status["last_evaluation"]["bits_per_character"] == 1.5
 
 
 def test_operator_writes_a_checkpoint_and_finishes_the_run(serve: Serve, connect: Connect, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_momentum_sgd_is_its_equations_on_the_batches_of_worker_0() -> None:
     model = create_model("mlp", task.input_shape, task.classes, settings.seed)
     parameters = list(model.parameters())
     velocities = [torch.zeros_like(one) for one in parameters]
-    batches = batch_numbers(len(task.train), 64, settings.seed, 0)
+    batches = batch_numbers(task.train, 64, settings.seed, 0)
     losses = []
     for _ in range(6):
         inputs, labels = task.train.batch(next(batches)[1])

@@ -331,6 +331,16 @@ async def test_evaluations_are_remembered_the_newest_and_the_best(serving: Servi
     assert status.best_evaluation.loss == pytest.approx(0.1)
     assert (status.best_evaluation.samples, status.best_evaluation.evaluator) == (360, "eve")
     assert status.best_evaluation.run_seconds >= 0
+    assert not status.best_evaluation.HasField("bits_per_character")
+
+
+async def test_bits_a_character_are_those_that_were_reported(serving: Serving) -> None:
+    await serving.training(1)
+    for bits in (0.0, 3.5):
+        await serving.stub.ReportEvaluation(evaluation(0.5, bits_per_character=bits))
+        seen = (await serving.status()).last_evaluation
+        assert seen.HasField("bits_per_character")
+        assert seen.bits_per_character == bits
 
 
 @pytest.mark.parametrize(
@@ -340,6 +350,7 @@ async def test_evaluations_are_remembered_the_newest_and_the_best(serving: Servi
         {"accuracy": -0.1},
         {"accuracy": math.nan},
         {"loss": math.nan},
+        {"bits_per_character": math.nan},
         {"evaluator": "e" * 257},
     ],
     ids=str,

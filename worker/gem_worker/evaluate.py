@@ -13,7 +13,7 @@ from gem_core.layout import Layout, TensorKind
 from gem_worker.client import ClientSettings, Observer, Version
 from gem_worker.devices import device_for
 from gem_worker.errors import TaskError
-from gem_worker.models import create_model
+from gem_worker.models import model_for_task
 from gem_worker.score import score
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import TaskOptions, create_task
@@ -21,12 +21,20 @@ from gem_worker.tasks import TaskOptions, create_task
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Mean cross-entropy, accuracy (0 to 1), number of samples, version (None for a file)."""
+    """Scores of held-out samples.
+
+    Attributes:
+        loss: mean cross-entropy, in nats a label.
+        accuracy: 0 to 1.
+        version: None for a file.
+        bits_per_character: of a text; None: no text.
+    """
 
     loss: float
     accuracy: float
     samples: int
     version: Version | None
+    bits_per_character: float | None = None
 
 
 class HeldOut:
@@ -37,8 +45,7 @@ class HeldOut:
         self.model_name = settings.model or self.task.default_model
         self._device = device_for(0, settings.device)
         self._batch_size = settings.batch_size
-        model = create_model(self.model_name, self.task.input_shape, self.task.classes, seed=0)
-        self._model = model.to(self._device)
+        self._model = model_for_task(self.task, self.model_name, seed=0).to(self._device)
 
     def evaluate(self, tensors: dict[str, Tensor], source: str, version: Version | None = None) -> EvaluationResult:
         """Evaluate parameters, loaded strictly. Raises TaskError (naming `source`) if they do not fit."""
@@ -50,7 +57,7 @@ class HeldOut:
                 f"--task and --model ({error})"
             ) from error
         loss, accuracy = score(self._model, self.task.test, self._device, self._batch_size)
-        return EvaluationResult(loss, accuracy, len(self.task.test), version)
+        return EvaluationResult(loss, accuracy, len(self.task.test), version, self.task.bits_per_character(loss))
 
 
 def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None) -> EvaluationResult:
@@ -58,16 +65,20 @@ def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None
 
     Raises TaskError if it is missing, damaged, or of another model.
     """
+    return HeldOut(settings or WorkerSettings()).evaluate(read_model(path), str(path))
+
+
+def read_model(path: Path | str) -> dict[str, Tensor]:
+    """Read the file `path`, or model.safetensors in that folder. Raises TaskError if it is missing or damaged."""
     file = Path(path)
     if file.is_dir():
         file = file / "model.safetensors"
     try:
-        tensors = load_file(file)
+        return load_file(file)
     except FileNotFoundError:
         raise TaskError(f"{file} does not exist; give a model.safetensors, or the folder that holds one") from None
     except (OSError, SafetensorError) as error:
         raise TaskError(f"{file} cannot be read as safetensors ({error})") from error
-    return HeldOut(settings or WorkerSettings()).evaluate(tensors, str(file))
 
 
 def evaluate_server(
@@ -93,6 +104,7 @@ def evaluate_server(
                 loss=result.loss,
                 accuracy=result.accuracy,
                 samples=result.samples,
+                bits_per_character=result.bits_per_character,
                 evaluator=report_as,
             )
     return result

@@ -146,6 +146,7 @@ class _Follower:
                     loss=result.loss,
                     accuracy=result.accuracy,
                     samples=result.samples,
+                    bits_per_character=result.bits_per_character,
                     evaluator=self._name,
                 ),
             )

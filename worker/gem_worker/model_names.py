@@ -6,15 +6,28 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-OWN = ("mlp", "cnn")
+OWN = ("mlp", "cnn", "transformer")
 _REGISTERED = re.compile(r"^@register_model\(\).*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 
 
 def explain_unknown(name: str, known: Iterable[str]) -> str:
     """Return an error message with a similar name."""
     near = difflib.get_close_matches(name, [*OWN, *known], n=1)
-    hint = f"did you mean {near[0]}?" if near else "there are mlp, cnn and torchvision's classification models"
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else "there are mlp, cnn, transformer and torchvision's classification models"
+    )
     return f"there is no model {name!r}; {hint}"
+
+
+def explain_unsuitable(name: str, *, is_text: bool) -> str:
+    """Return an error message if a model does not take text, or nothing else; "" if it fits."""
+    if is_text == (name == "transformer"):
+        return ""
+    if is_text:
+        return f"the model {name} takes images, and the task text has none; leave --model out, or use transformer"
+    return "the model transformer takes text, and this task has images; use --task text or another --model"
 
 
 def torchvision_models() -> list[str]:

@@ -1,12 +1,14 @@
 """Settings of a worker. The server decides learning rate, update rule, seed and budget."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images"]
+from gem_worker.model_sizes import TransformerSizes
+
+TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images", "text"]
 WireName = Literal["float32", "float16", "bfloat16", "int8"]
 
 
@@ -30,12 +32,12 @@ class WorkerSettings(BaseSettings):
     task: TaskName = Field(
         default="digits",
         description="What to learn: digits are real handwritten digits that need no download, digits28 the same ones "
-        "enlarged to 28 x 28 pixels, generated-images are random, for throughput.",
+        "enlarged to 28 x 28 pixels, generated-images are random, for throughput, text is the next byte of a text.",
     )
     model: str = Field(
         default="",
-        description="Which model: mlp, cnn (the paper's), or the name of a torchvision classification model such as "
-        "alexnet or resnet18. Empty: the task's own.",
+        description="Which model: mlp, cnn (the paper's), transformer (for text), or the name of a torchvision "
+        "classification model such as alexnet or resnet18. Empty: the task's own.",
     )
     dataset_dir: Path = Field(
         default=Path("data"),
@@ -59,6 +61,20 @@ class WorkerSettings(BaseSettings):
         description="Training images of generated-images. They stay in memory: 3 bytes a pixel.",
     )
     generated_classes: int = Field(default=1000, ge=2, description="Classes of generated-images.")
+    text: str = Field(
+        default="",
+        description="Text to learn with the task text: a UTF-8 file, or a folder whose files are read in the order of "
+        "their paths. Its last tenth (at most 1 MiB) is held out. Empty: pydoc_data.topics of the running Python, 0.5 "
+        "MB.",
+    )
+    context: int = Field(
+        default=64, ge=1, le=65536, description="Bytes of text in a sample: as far back as the transformer sees."
+    )
+    layers: int = Field(default=2, ge=1, description="Blocks of the transformer.")
+    width: int = Field(
+        default=64, ge=1, description="Features that the transformer has for each position; a multiple of --heads."
+    )
+    heads: int = Field(default=4, ge=1, description="Attention heads in each block of the transformer.")
     batch_size: int = Field(default=64, ge=1, description="Training samples a step, of this worker alone.")
     loader_threads: int = Field(
         default=2,
@@ -100,6 +116,16 @@ class WorkerSettings(BaseSettings):
         description="How the log is written. human: lines for people; json: one JSON object a line, for programs; "
         "auto: human on a terminal, json elsewhere.",
     )
+
+    @property
+    def transformer_sizes(self) -> TransformerSizes:
+        """Layers, width and heads."""
+        return TransformerSizes(self.layers, self.width, self.heads)
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        TransformerSizes(self.layers, self.width, self.heads)
+        return self
 
     @field_validator("device")
     @classmethod

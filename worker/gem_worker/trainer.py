@@ -14,7 +14,7 @@ from torch.nn import functional
 from gem_worker.client import AddressError, ClientError, ClientSettings, CredentialsError, Membership
 from gem_worker.devices import describe_device, device_for
 from gem_worker.errors import DivergedError, TaskError, UnsupportedModelError
-from gem_worker.models import create_model
+from gem_worker.models import model_for_task
 from gem_worker.parameter_server import ParameterServer, default_worker_name
 from gem_worker.progress import Progress
 from gem_worker.seeds import dropout_seed
@@ -52,7 +52,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
     task = create_task(settings.task, TaskOptions.from_settings(settings))
     model_name = settings.model or task.default_model
     # Joining needs the layout, and `prepare` then sets device and seed.
-    model = create_model(model_name, task.input_shape, task.classes, seed=0)
+    model = model_for_task(task, model_name, seed=0)
     device_for(0, settings.device)  # fail before joining
     device = torch.device("cpu")
 
@@ -60,7 +60,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
         nonlocal device
         device = device_for(membership.host_rank, settings.device)
         if not membership.has_parameters:
-            first = create_model(model_name, task.input_shape, task.classes, membership.run_settings.seed)
+            first = model_for_task(task, model_name, membership.run_settings.seed)
             model.load_state_dict(first.state_dict())
         model.to(device)
         torch.manual_seed(dropout_seed(membership.run_settings.seed, membership.rank))

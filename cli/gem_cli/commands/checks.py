@@ -1,7 +1,7 @@
 """Argument checks before slow imports."""
 
 from gem_worker.client.settings import ClientSettings
-from gem_worker.model_names import OWN, explain_unknown, torchvision_models
+from gem_worker.model_names import OWN, explain_unknown, explain_unsuitable, torchvision_models
 
 from gem_cli.errors import USAGE, CommandError, refused
 
@@ -29,9 +29,13 @@ def check_credentials(settings: ClientSettings) -> None:
             raise refused(error) from None
 
 
-def check_model(name: str) -> None:
-    """Raise CommandError for a certainly unknown model."""
-    if name in ("", *OWN):
+def check_model(name: str, task: str) -> None:
+    """Raise CommandError for a certainly unknown model, or one that does not suit the task."""
+    if name == "":
+        return
+    if unsuitable := explain_unsuitable(name, is_text=task == "text"):
+        raise CommandError(f"--model {name}: {unsuitable}", USAGE)
+    if name in OWN:
         return
     known = torchvision_models()
     if known and name not in known:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,8 @@ from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
 from gem_cli.status_view import describe_evaluation
 
-_DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes")
+_TEXT = ("text", "context", "layers", "width", "heads")
+_DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes", *_TEXT)
 EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_size", "loader_threads", "device"})
 _ADDRESS = re.compile(r"[^/]+:\d+")
 _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
@@ -81,8 +83,10 @@ def evaluate(
     if model_file is None:
         check_address(settings.server)
         check_credentials(connection)
-    check_model(settings.model)
+    check_model(settings.model, settings.task)
     require("worker", "evaluate", "torch", "safetensors")
+    if model_file is not None and settings.task == "text":
+        _warn_of_another_text(model_file, settings)
     if follow:
         _follow(settings, evaluator, connection, as_json=as_json)
         return
@@ -144,9 +148,33 @@ def _best(best: dict[str, Any] | None, kept_in: Path | None) -> str:
 
 def _of_the_run(model_file: Path) -> dict[str, Any]:
     """Return task and model from summary.json."""
+    worker = _run_settings(model_file).get("worker") or {}
+    return {name: worker[name] for name in _DATA_AND_MODEL if name in worker}
+
+
+def _warn_of_another_text(model_file: Path, settings: WorkerSettings) -> None:
+    """Write a line if the text is not the run's."""
+    from gem_worker.errors import TaskError
+    from gem_worker.text_corpus import read_corpus
+
+    of_run = _run_settings(model_file).get("text")
+    try:
+        found = read_corpus(settings.text, settings.context)
+    except TaskError as error:
+        raise CommandError(str(error)) from None
+    if of_run and found.sha256 != of_run["sha256"]:
+        print(
+            f"gemps: the run learnt {of_run['source']} (SHA-256 {of_run['sha256'][:12]}), and this is {found.source} "
+            f"({found.sha256[:12]}): what is held out here may differ",
+            file=sys.stderr,
+        )
+
+
+def _run_settings(model_file: Path) -> dict[str, Any]:
+    """Return the settings in summary.json; {} without one."""
     folder = model_file if model_file.is_dir() else model_file.parent
     summary = folder / "summary.json"
     if not summary.exists():
         return {}
-    worker = json.loads(summary.read_text(encoding="utf-8"))["settings"]["worker"] or {}
-    return {name: worker[name] for name in _DATA_AND_MODEL if name in worker}
+    found: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))["settings"]
+    return found

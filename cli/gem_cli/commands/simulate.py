@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from gem_simulator import Commit, SimulationResult
 
 _OPTIONS = OptionGroup(SimulationSettings, "Simulation")
-_OF_FOLLOWING = frozenset({"task", "model", "dataset_dir", "download", "image_size"})
+_OF_FOLLOWING = frozenset(
+    {"task", "model", "dataset_dir", "download", "image_size", "text", "context", "layers", "width", "heads"}
+)
 
 
 @with_options(_OPTIONS, known=KNOWN)
@@ -76,7 +78,7 @@ def simulate(
         _refuse_with_follow(given)
     elif not settings.has_end:
         raise CommandError("there is no end: give --steps, --commits or --seconds, such as --steps 150", USAGE)
-    check_model(settings.model)
+    check_model(settings.model, settings.task)
     require("lab", "simulate", "torch", "numba", "safetensors")
     from gem_worker import TaskError
 
@@ -175,11 +177,12 @@ def _summary(result: "SimulationResult", follow: Path | None, record: Path | Non
         f"{one.test_loss:.4f}, accuracy {one.accuracy:.4f}"
         for one in result.evaluations[:-1]
     ]
+    bits = found["bits_per_character"]
     lines += [
         f"{found['commits']} commits in {found['virtual_seconds']:.6g} virtual seconds, fairness "
         f"{found['jain_index']:.4f}",
         f"loss over all training samples {found['training_loss']:.4f}; held out: loss {found['test_loss']:.4f}, "
-        f"accuracy {found['accuracy']:.4f}",
+        f"accuracy {found['accuracy']:.4f}{'' if bits is None else f', {bits:.4f} bits a character'}",
     ]
     if result.commits:
         lines.append(

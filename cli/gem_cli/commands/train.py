@@ -72,7 +72,8 @@ def train(
     command = resolved(script, "a task is chosen by --task") if script else None
     evaluator = _evaluator(given, worker, command)
     if command is None:
-        check_model(worker.model)
+        check_model(worker.model, worker.task)
+    text = _text_facts(worker) if command is None and worker.task == "text" else None
     require("train", "train", "numba", *(["torch"] if command is None else []))
     # Run folder paths may be too long for sockets.
     with TemporaryDirectory(prefix="gemps-") as sockets:
@@ -97,6 +98,7 @@ def train(
             if evaluator
             else None,
             "command": command,
+            "text": text,
         }
         with choose_reporter(as_json=as_json) as reporter:
             sinks = Sinks(names, RunInfo(folder.path.name, folder.path, used), reporter.event)
@@ -133,6 +135,17 @@ def _prepare(
         folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")
     own |= {"data_dir": folder.path, "ready_file": folder.ready_file}
     return folder, given.load(ServerSettings, **own), [*given.arguments(ServerSettings), *to_arguments(own)]
+
+
+def _text_facts(worker: WorkerSettings) -> dict[str, Any]:
+    """Return what identifies the text."""
+    from gem_worker.errors import TaskError
+    from gem_worker.text_corpus import read_corpus
+
+    try:
+        return read_corpus(worker.text, worker.context).facts()
+    except TaskError as error:
+        raise CommandError(str(error), USAGE) from None
 
 
 def _evaluation_arguments(worker: WorkerSettings) -> list[str]:
@@ -190,14 +203,13 @@ def _finish(
         else:
             reporter.event("evaluated", "test " + describe_evaluation(found), **found)
             summary |= {"accuracy": found["accuracy"], "test_loss": found["loss"], "test_samples": found["samples"]}
+            summary["bits_per_character"] = found["bits_per_character"]
             folder.write_summary(summary)
     evaluator = used["evaluator"] or {}
     if told := results.report_best(folder, evaluator.get("stop_at_accuracy"), reporter):
         summary |= told
         folder.write_summary(summary)
-    accuracy = summary["accuracy"]
-    title = folder.path.name + (f" · test accuracy {accuracy:.4f}" if accuracy is not None else "")
-    results.write_plot(folder, title, reporter)
+    results.write_plot(folder, results.title(folder, summary), reporter)
     has_report = results.write_report(folder)
     text = f"run folder {folder.path}" + (f", with {folder.report.name}" if has_report else "")
     reporter.event("finished", text, run_dir=str(folder.path), summary=summary)

@@ -39,7 +39,7 @@ def work(
     settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
     check_address(settings.server)
     check_credentials(connection)
-    check_model(settings.model)
+    check_model(settings.model, settings.task)
     require("worker", "work", "torch", "structlog")
     from gem_worker.trainer import work as run
 

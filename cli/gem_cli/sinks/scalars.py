@@ -34,4 +34,5 @@ def evaluation(status: Status) -> tuple[int, Scalars] | None:
     seen = status.get("last_evaluation")
     if not seen:
         return None
-    return status_view.clock(seen), {"evaluation/loss": seen["loss"], "evaluation/accuracy": seen["accuracy"]}
+    names = ("loss", "accuracy", "bits_per_character")
+    return status_view.clock(seen), {f"evaluation/{name}": seen[name] for name in names if name in seen}

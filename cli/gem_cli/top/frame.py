@@ -145,7 +145,7 @@ def _facts(status: Status, *, all_of_them: bool) -> list[tuple[str, str]]:
     queue, memory = status.get("queue", {}), status.get("memory", {})
     rule = status_view.rule_name(status.get("settings", {})) or "-"
     found = [
-        ("evaluated", f"{last['accuracy']:.4f}, loss {compact(last['loss'])}" if last else "-"),
+        ("evaluated", f"{last['accuracy']:.4f}, loss {compact(last['loss'])}{status_view.bits(last)}" if last else "-"),
         ("best", f"{best['accuracy']:.4f} at {count(status_view.clock(best), 11)}" if best else "-"),
         ("fairness", f"{status.get('jain_index', 0.0):.3f} of 1 (Jain)"),
         ("queue", f"{queue.get('length', 0)} ready, {queue.get('waiting', 0)} waiting"),

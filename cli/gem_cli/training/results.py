@@ -49,6 +49,15 @@ def report_best(folder: RunFolder, target: float | None, reporter: Reporter) -> 
     return {"best_accuracy": best["accuracy"], "best_version": version, "reached_stop_at_accuracy": reached}
 
 
+def title(folder: RunFolder, summary: Mapping[str, Any]) -> str:
+    """Return the plot's title."""
+    accuracy, bits = summary["accuracy"], summary["bits_per_character"]
+    parts = [folder.path.name]
+    parts += [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]
+    parts += [] if bits is None else [f"{bits:.4f} bits a character"]
+    return " · ".join(parts)
+
+
 def write_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
     """Write plot.png, if possible."""
     metrics = [line for line in folder.read_metrics() if line.get("commits")]
@@ -86,6 +95,7 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
         "accuracy": None,
         "test_loss": None,
         "test_samples": None,
+        "bits_per_character": None,
         "training_loss": figures["loss"],
         "version": status_view.clock(status),
         "commits": int(status.get("commits", 0)),

@@ -18,18 +18,20 @@ CONTROL_ACTION_FINISH: ControlAction
 CONTROL_ACTION_CHECKPOINT: ControlAction
 
 class ReportEvaluationRequest(_message.Message):
-    __slots__ = ("version", "loss", "accuracy", "samples", "evaluator")
+    __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "bits_per_character")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     EVALUATOR_FIELD_NUMBER: _ClassVar[int]
+    BITS_PER_CHARACTER_FIELD_NUMBER: _ClassVar[int]
     version: _transfer_pb2.Version
     loss: float
     accuracy: float
     samples: int
     evaluator: str
-    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ..., evaluator: _Optional[str] = ...) -> None: ...
+    bits_per_character: float
+    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ..., evaluator: _Optional[str] = ..., bits_per_character: _Optional[float] = ...) -> None: ...
 
 class ReportEvaluationResponse(_message.Message):
     __slots__ = ("run_state", "best")

@@ -138,20 +138,22 @@ class WorkerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., overlap: bool = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ..., transport: _Optional[_Union[TransportKind, str]] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "run_seconds")
+    __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "run_seconds", "bits_per_character")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     EVALUATOR_FIELD_NUMBER: _ClassVar[int]
     RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BITS_PER_CHARACTER_FIELD_NUMBER: _ClassVar[int]
     version: _transfer_pb2.Version
     loss: float
     accuracy: float
     samples: int
     evaluator: str
     run_seconds: float
-    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ..., evaluator: _Optional[str] = ..., run_seconds: _Optional[float] = ...) -> None: ...
+    bits_per_character: float
+    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ..., evaluator: _Optional[str] = ..., run_seconds: _Optional[float] = ..., bits_per_character: _Optional[float] = ...) -> None: ...
 
 class MemoryStatus(_message.Message):
     __slots__ = ("limit_bytes", "reserved_bytes", "worker_bytes", "anonymous_bytes")

@@ -239,4 +239,5 @@ def evaluation_to(evaluation: Evaluation) -> status_pb2.Evaluation:
         samples=evaluation.samples,
         evaluator=evaluation.evaluator,
         run_seconds=evaluation.run_seconds,
+        bits_per_character=evaluation.bits_per_character,
     )

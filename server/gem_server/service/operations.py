@@ -47,8 +47,9 @@ class Operations:
 
     async def _report_evaluation(self, raw: bytes) -> operations_pb2.ReportEvaluationResponse:
         request = messages.parse(operations_pb2.ReportEvaluationRequest, raw)
-        if not 0 <= request.accuracy <= 1 or math.isnan(request.loss):
-            raise RefusedError(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and loss a number")
+        bits = request.bits_per_character if request.HasField("bits_per_character") else None
+        if not 0 <= request.accuracy <= 1 or math.isnan(request.loss) or (bits is not None and math.isnan(bits)):
+            raise RefusedError(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and the losses numbers")
         best = self._evaluations.report(
             Evaluation(
                 messages.version_from(request.version),
@@ -57,6 +58,7 @@ class Operations:
                 request.samples,
                 messages.text(request.evaluator, "evaluator"),
                 self._run_seconds(),
+                bits,
             )
         )
         return operations_pb2.ReportEvaluationResponse(run_state=messages.RUN_STATES[self._run.state], best=best)

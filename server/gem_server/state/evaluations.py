@@ -9,7 +9,10 @@ MAX_CURVE = 512
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Loss and accuracy (0 to 1) of a version; `run_seconds`: seconds of training."""
+    """Loss and accuracy (0 to 1) of a version, and of a text the loss in bits a character.
+
+    `run_seconds`: seconds of training.
+    """
 
     version: Version
     loss: float
@@ -17,6 +20,7 @@ class Evaluation:
     samples: int
     evaluator: str
     run_seconds: float
+    bits_per_character: float | None = None
 
 
 class Evaluations:

@@ -156,11 +156,23 @@ class Observer:
         return self._persist(attempt)
 
     def report_evaluation(
-        self, version: Version, *, loss: float, accuracy: float, samples: int, evaluator: str = ""
+        self,
+        version: Version,
+        *,
+        loss: float,
+        accuracy: float,
+        samples: int,
+        evaluator: str = "",
+        bits_per_character: float | None = None,
     ) -> bool:
-        """Report an accuracy (0 to 1); return True if it is the best."""
+        """Report an accuracy (0 to 1); return True if it is the best. `bits_per_character`: of a text."""
         request = operations_pb2.ReportEvaluationRequest(
-            version=version.to_wire(), loss=loss, accuracy=accuracy, samples=samples, evaluator=evaluator
+            version=version.to_wire(),
+            loss=loss,
+            accuracy=accuracy,
+            samples=samples,
+            evaluator=evaluator,
+            bits_per_character=bits_per_character,
         )
         timeout = self._settings.progress_timeout
         return self._persist(lambda: self._calls.report_evaluation(request, timeout=timeout)).best

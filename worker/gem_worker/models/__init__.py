@@ -6,32 +6,51 @@ import torch
 from torch import nn
 
 from gem_worker.errors import TaskError
-from gem_worker.model_names import explain_unknown
+from gem_worker.model_names import explain_unknown, explain_unsuitable
+from gem_worker.model_sizes import DEFAULT_SIZES, TransformerSizes
 from gem_worker.models.cnn import Cnn
 from gem_worker.models.mlp import mlp
+from gem_worker.models.transformer import Transformer
+from gem_worker.tasks.samples import Task
 from gem_worker.tasks.torchvision_import import import_torchvision
 
-__all__ = ["create_model"]
+__all__ = ["create_model", "model_for_task"]
 
 # Several outputs during training by default.
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 
 
-def create_model(name: str, input_shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
+def model_for_task(task: Task, name: str, seed: int) -> nn.Module:
+    """Return the named model, or the task's own (""); see `create_model`."""
+    return create_model(name or task.default_model, task.input_shape, task.classes, seed, task.sizes)
+
+
+def create_model(
+    name: str,
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    sizes: TransformerSizes = DEFAULT_SIZES,
+) -> nn.Module:
     """Return a CPU model initialised from `seed` alone; keeps the global random state.
 
-    `input_shape`: (channels, height, width). Raises TaskError if the model is unknown or does not fit.
+    `input_shape`: (channels, height, width), or (positions,) of a text. Raises TaskError if the model is unknown or
+    does not fit.
     """
+    if unsuitable := explain_unsuitable(name, is_text=len(input_shape) == 1):
+        raise TaskError(unsuitable)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name == "mlp":
             return mlp(input_shape, classes)
         if name == "cnn":
             return Cnn(input_shape, classes)
+        if name == "transformer":
+            return Transformer(input_shape[0], classes, sizes)
         return _of_torchvision(name, input_shape, classes)
 
 
-def _of_torchvision(name: str, input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+def _of_torchvision(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     models = import_torchvision("models", f"the model {name!r}")
     known: Sequence[str] = models.list_models(module=models)
     if name not in known:

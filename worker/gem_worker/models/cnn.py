@@ -13,7 +13,7 @@ _SMALLEST_FOR_5X5 = 16
 class Cnn(nn.Module):
     """The paper's network for 28 x 28; padded 3x3 convolutions below 16 x 16. Returns logits."""
 
-    def __init__(self, input_shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         channels, height, width = input_shape
         if min(height, width) < 4:

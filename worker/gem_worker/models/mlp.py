@@ -8,7 +8,7 @@ from torch import nn
 _HIDDEN = 64
 
 
-def mlp(input_shape: tuple[int, int, int], classes: int) -> nn.Sequential:
+def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """Return an MLP that outputs logits."""
     return nn.Sequential(
         OrderedDict(

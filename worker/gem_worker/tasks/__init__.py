@@ -38,6 +38,7 @@ _TASKS = {
     "cifar10": ("cifar10", "load_cifar10"),
     "imagefolder": ("image_folder", "load_image_folder"),
     "generated-images": ("generated_images", "load_generated_images"),
+    "text": ("text", "load_text"),
 }
 
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from gem_worker.model_sizes import DEFAULT_SIZES, TransformerSizes
 from gem_worker.settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """The task's part of `WorkerSettings`, with the same defaults."""
+    """What `WorkerSettings` say about task and model, with the same defaults."""
 
     dataset_dir: Path = Path("data")
     download: bool = False
@@ -17,6 +18,9 @@ class TaskOptions:
     generated_samples: int = 256
     generated_classes: int = 1000
     loader_threads: int = 2
+    text: str = ""
+    context: int = 64
+    sizes: TransformerSizes = DEFAULT_SIZES
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings) -> Self:
@@ -28,4 +32,7 @@ class TaskOptions:
             settings.generated_samples,
             settings.generated_classes,
             settings.loader_threads,
+            settings.text,
+            settings.context,
+            settings.transformer_sizes,
         )

@@ -1,5 +1,6 @@
 """Labelled samples and their order."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from gem_worker.model_sizes import DEFAULT_SIZES, TransformerSizes
 
 Batch = tuple[Tensor, Tensor]
 
@@ -25,9 +28,17 @@ class Samples(ABC):
     def is_slow(self) -> bool:
         """Whether to prefetch batches on a thread."""
 
+    def numbers(self) -> NDArray[np.int64]:
+        """Return the numbers of all samples, in order."""
+        return np.arange(len(self), dtype=np.int64)
+
+    def shuffled(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return an epoch's numbers in random order."""
+        return generator.permutation(len(self))
+
     @abstractmethod
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
-        """Return inputs (float32 [batch, ...]) and labels (int64 [batch])."""
+        """Return inputs ([batch, ...]) and labels (int64 [batch], or [batch, positions])."""
 
 
 class TensorSamples(Samples):
@@ -58,19 +69,32 @@ class TensorSamples(Samples):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Training and held-out samples; `input_shape`: (channels, height, width)."""
+    """Training and held-out samples.
+
+    Attributes:
+        input_shape: of an image (channels, height, width), or of a text (positions,).
+        classes: of each label.
+        sizes: of the model transformer.
+        predictions_per_character: labels for each character of a held-out text; None: no text.
+    """
 
     name: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
     train: Samples
     test: Samples
     default_model: str
+    sizes: TransformerSizes = DEFAULT_SIZES
+    predictions_per_character: float | None = None
+
+    def bits_per_character(self, loss: float) -> float | None:
+        """Convert the held-out loss (nats a prediction); None: no text."""
+        return None if self.predictions_per_character is None else loss * self.predictions_per_character / math.log(2)
 
 
-def epoch_order(samples: int, seed: int, rank: int, epoch: int) -> NDArray[np.int64]:
-    """Return the worker's permutation of the whole set (paper, section 5)."""
-    return np.random.default_rng([seed, rank, epoch]).permutation(samples)
+def epoch_order(samples: Samples, seed: int, rank: int, epoch: int) -> NDArray[np.int64]:
+    """Return the worker's order of the whole set (paper, section 5)."""
+    return samples.shuffled(np.random.default_rng([seed, rank, epoch]))
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
@@ -80,7 +104,7 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, Batch]]:
     """Yield (epoch, batch) endlessly; prefetches if `samples.is_slow`."""
-    numbered = batch_numbers(len(samples), batch_size, seed, rank)
+    numbered = batch_numbers(samples, batch_size, seed, rank)
     if not samples.is_slow:
         for epoch, numbers in numbered:
             yield epoch, samples.batch(numbers)
@@ -94,18 +118,18 @@ def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) ->
             epoch = next_epoch
 
 
-def batch_numbers(samples: int, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def batch_numbers(samples: Samples, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield (epoch, sample numbers of a batch) endlessly."""
     epoch = 0
     while True:
         order = epoch_order(samples, seed, rank, epoch)
-        for step in range(steps_per_epoch(samples, batch_size)):
+        for step in range(steps_per_epoch(len(samples), batch_size)):
             yield epoch, order[step * batch_size : (step + 1) * batch_size]
         epoch += 1
 
 
 def held_out_batches(samples: Samples, batch_size: int) -> Iterator[Batch]:
     """Yield all samples once, in order."""
-    numbers = np.arange(len(samples), dtype=np.int64)
-    for start in range(0, len(samples), batch_size):
+    numbers = samples.numbers()
+    for start in range(0, len(numbers), batch_size):
         yield samples.batch(numbers[start : start + batch_size])

@@ -88,10 +88,11 @@ def _footnote(text: str) -> str:
 def _figures(contents: Contents) -> str:
     summary, status = contents.summary, contents.status
     found = status_view.figures(status)
-    best = status.get("best_evaluation")
+    best, bits = status.get("best_evaluation"), summary.get("bits_per_character")
     figures = [
         ("Test accuracy", percent(summary.get("accuracy"))),
         ("Test loss", number(summary.get("test_loss"))),
+        *([("Bits a character", number(bits))] if bits is not None else []),
         ("Training loss", number(found["loss"])),
         ("Commits", f"{status.get('commits', 0):,}"),
         ("Samples", f"{contents.samples:,}" if contents.samples else number(None)),
@@ -324,6 +325,7 @@ def _settings(contents: Contents) -> str:
         "Server": summary.get("settings", {}).get("server"),
         "Worker": summary.get("settings", {}).get("worker"),
         "Evaluator": summary.get("settings", {}).get("evaluator"),
+        "Text": summary.get("settings", {}).get("text"),
         "Versions": summary.get("versions"),
         "Machine": {**summary.get("hardware", {}), "git commit": summary.get("git_commit")} if summary else None,
     }

@@ -44,11 +44,11 @@ export function showTiles(run) {
   const tell = (name, text) => say(byId(`tile-${name}`), text);
   const hasCommits = status.commits_of_process > 0;
   tell("loss", number(status.loss));
-  const best = status.best_evaluation;
-  tell("accuracy", best ? percent(status.last_evaluation.accuracy) : UNKNOWN);
+  const { best_evaluation: best, last_evaluation: last } = status;
+  tell("accuracy", best ? percent(last.accuracy) : UNKNOWN);
   tell(
     "accuracy-about",
-    best ? `Held-out samples classified rightly; best ${percent(best.accuracy)}.` : "No evaluator has reported yet: gemps evaluate does.",
+    best ? `Held-out samples predicted rightly; best ${percent(best.accuracy)}. Loss ${lossOf(last)}.` : "No evaluator has reported yet: gemps evaluate does.",
   );
   tell("rate", number(status.commits_per_second));
   tell("staleness", hasCommits ? mean(status.staleness_mean) : UNKNOWN);
@@ -122,7 +122,12 @@ function exchange(workers) {
 }
 
 function evaluation(seen) {
-  return seen ? `${percent(seen.accuracy)} at clock ${count(seen.version?.clock)}, by ${seen.evaluator || "an evaluator"}` : "none yet";
+  return seen ? `${percent(seen.accuracy)}, loss ${lossOf(seen)}, at clock ${count(seen.version?.clock)}, by ${seen.evaluator || "an evaluator"}` : "none yet";
+}
+
+function lossOf(seen) {
+  const bits = seen.bits_per_character;
+  return `${number(seen.loss)}${bits === undefined ? "" : `, ${number(bits)} bits a character`}`;
 }
 
 function applied(status) {
