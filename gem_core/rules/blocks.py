@@ -1,6 +1,6 @@
 """Compilation of kernels; block and strip sizes.
 
-Numba's cache ignores changes to this file: delete gem_core/rules/__pycache__ and gem_core/__pycache__ afterwards.
+For kernels outside this folder Numba's cache ignores changes to this file: delete gem_core/__pycache__ afterwards.
 """
 
 from __future__ import annotations

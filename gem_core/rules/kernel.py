@@ -5,8 +5,8 @@ results do not depend on the number of threads.
 
 Strips are summed in float32 and added in float64; unreliable sums of squares are recomputed.
 
-Loops are generated as text: Numba compiles loops over tuples of arrays poorly. Their names hold this file's checksum,
-so that Numba's cache notices changes.
+Loops are generated as text: Numba compiles loops over tuples of arrays poorly. Their names hold the checksum of this
+folder's files, so that Numba's cache notices changes.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _listed(names: Any) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-_CHECKSUM = zlib.crc32(Path(__file__).read_bytes())
+_CHECKSUM = zlib.crc32(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
 _NAMES = {
     "STRIP": STRIP,
     "block_function": block_function,
