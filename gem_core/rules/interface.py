@@ -179,7 +179,7 @@ class UpdateRule:
 
         Raises:
             SizeMismatchError: wrong type, shape or memory order.
-            RuleError: staleness is negative, or the rule needs eta and there is none.
+            RuleError: staleness is negative, or the rule needs eta and got none.
         """
         for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
             if array.dtype != np.float32 or array.shape != parameters.shape or not array.flags.c_contiguous:

@@ -251,7 +251,7 @@ def test_second_process_of_a_name_ends_the_first_which_does_not_fight(serve: Ser
     newer = connect(server.address, SMALL).client
     newer_into = begin(newer, SMALL)
     assert newer.membership.rank == older.membership.rank
-    with pytest.raises(SupersededError, match="a name of its own"):
+    with pytest.raises(SupersededError, match="every worker its own name"):
         older.commit(payload(SMALL, 1.0), into)
     assert newer.commit(payload(SMALL, 1.0), newer_into).applied
 

@@ -249,7 +249,7 @@ def test_worker_whose_name_was_taken_over_says_so_and_does_not_fight(script: Scr
     superseded = refuse(grpc.StatusCode.ABORTED, "SUPERSEDED")
     server.at("commit", superseded)
     server.at("heartbeat", superseded)
-    with pytest.raises(SupersededError, match="a name of its own"):
+    with pytest.raises(SupersededError, match="every worker its own name"):
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert server.calls.count("Join") == 1
     connected.client.leave("superseded")

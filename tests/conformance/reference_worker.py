@@ -296,7 +296,7 @@ class Incoming:
         if header.offset == 0:
             self.data.clear()
         elif header.offset != len(self.data) or header.version != self.version:
-            raise TornCallError("the server goes on elsewhere than where the transfer was torn")
+            raise TornCallError("the server resumed the transfer at another offset")
         self.version = header.version
         self._chunks = 0
 
@@ -345,7 +345,7 @@ class CommitCall:
         try:
             return next(self._call)
         except StopIteration:
-            raise TornCallError("the stream ended in the midst of a commit") from None
+            raise TornCallError("the stream ended during a commit") from None
         except grpc.RpcError as error:
             raise judged(error) from None
 

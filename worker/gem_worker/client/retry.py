@@ -143,7 +143,7 @@ class Patience:
 
     def _check_wanted(self) -> None:
         if self._given_up:
-            raise CallCancelledError("nobody waits for this call any longer")
+            raise CallCancelledError("the caller no longer waits for this call")
 
     def _sleep_in_slices(self, seconds: float) -> None:
         until = time.monotonic() + seconds

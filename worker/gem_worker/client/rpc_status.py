@@ -29,7 +29,7 @@ _OWN_CLASS: dict[str, type[ServerRefusedError]] = {
     "NOT_INITIALIZED": NotInitializedError,
 }
 _FIX: dict[str, str] = {
-    "SUPERSEDED": "another process joined under this worker's name; give every worker a name of its own",
+    "SUPERSEDED": "another process joined under this worker's name; give every worker its own name",
     "NOT_INITIALIZED": "the server has no parameters; initialize() with the model's, or start the server with --resume",
 }
 
