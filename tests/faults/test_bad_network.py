@@ -20,6 +20,7 @@ WORKERS = {"w1": "10.77.0.111", "w2": "10.77.0.112", "w3": "10.77.0.113"}
 DELAY, LOSS = 0.020, 0.05  # one way, seconds; of the packets, each way
 NOTICED_WITHIN = 120.0
 DEAF_SECONDS = 2.0
+DATA = ("--protocol", "tcp", "--match", "length", "--length", "129:")  # packets that carry more than a few bytes
 # In full all settings are the defaults. In the short form a worker asks sooner whether a silent server is there.
 SECONDS, SOONER = (60.0, ()) if FULL else (30.0, ("env", "GEMPS_CLIENT_HEARTBEAT_INTERVAL=5"))
 # Until a connection that answers no ping is given up (60 s + 20 s), and until a session then expires.
@@ -45,7 +46,7 @@ class Logged:
 class Partition:
     """A host is unplugged from here on, until `join`.
 
-    A worker's host goes deaf a moment before: its last commit arrives, and the verdict does not.
+    A worker's host gets only acknowledgements for a moment before: its last commit arrives, and the reply does not.
     """
 
     def __init__(self, hosts: Cluster, host: str, workers: list[Logged], watch: Watch) -> None:
@@ -56,11 +57,11 @@ class Partition:
         self._lost_before = {worker: worker.events("connection-lost") for worker in workers}
         self._began = time.monotonic()
         if host in WORKERS:
-            hosts.run(host, "iptables", "--insert", "INPUT", "--jump", "DROP")
+            hosts.run(host, "iptables", "--insert", "INPUT", *DATA, "--jump", "DROP")
             time.sleep(DEAF_SECONDS)
         hosts.cut(host)
         if host in WORKERS:
-            hosts.run(host, "iptables", "--delete", "INPUT", "--jump", "DROP")
+            hosts.run(host, "iptables", "--delete", "INPUT", *DATA, "--jump", "DROP")
 
     def noticed(self) -> list[float]:
         """Seconds until each of the workers knew; it says that it lost the connection."""
