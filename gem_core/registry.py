@@ -14,6 +14,7 @@ from gem_core.errors import RuleError
 __all__ = [
     "BUILT_IN",
     "ENTRY_POINTS",
+    "Direction",
     "PRECONDITIONED",
     "Precondition",
     "foreign_rules",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 Precondition = Literal["none", "rms", "averaged-rms"]
+Direction = Literal["gradient", "rms", "spectral"]
 
 BUILT_IN = {
     "gem": "gem_core.rules.gem:Gem",

@@ -61,7 +61,14 @@ def simulate(
     wires = WIRE_TYPES[settings.delta_wire], WIRE_TYPES[settings.parameter_wire]
     with torch_as_it_was():
         workload = Workload(
-            task, settings.model or task.default_model, settings.batch_size, settings.seed, *wires, rule.worker_step
+            task,
+            settings.model or task.default_model,
+            settings.batch_size,
+            settings.seed,
+            *wires,
+            rule.worker_step,
+            settings.direction,
+            settings.clip_norm,
         )
         recorder = TraceRecorder(record) if record is not None else None
         exchange = EXCHANGES[settings.exchange]
