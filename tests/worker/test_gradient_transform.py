@@ -129,6 +129,25 @@ def test_an_rms_direction_is_that_of_the_formula_with_squares_of_each_worker(dty
         np.testing.assert_allclose(found.double(), slow[worker].step(gradient), rtol=tolerance, atol=1e-6)
 
 
+def test_directions_are_those_of_pytorchs_optimizers_without_momentum() -> None:
+    like = random_tensor(6, 9), random_tensor(7)
+    ours = {direction: Steps(Parameters(*like), direction) for direction in ("rms", "spectral")}
+    matrix, vector = (nn.Parameter(torch.zeros_like(one)) for one in like)
+    adam = torch.optim.Adam([vector], lr=1.0, betas=(0.0, 0.99))
+    muon = torch.optim.Muon(
+        [matrix], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, adjust_lr_fn="match_rms_adamw"
+    )
+    for seed in range(5):
+        gradients = [random_tensor(*one.shape, seed=seed) for one in like]
+        before = matrix.detach().clone(), vector.detach().clone()
+        matrix.grad, vector.grad = gradients
+        adam.step()
+        muon.step()
+        by_muon, by_adam = before[0] - matrix.detach(), before[1] - vector.detach()
+        assert torch.allclose(ours["rms"].step(*gradients)[1], by_adam, rtol=1e-3, atol=1e-5)
+        assert torch.allclose(ours["spectral"].step(*gradients)[0], by_muon, atol=0.02)  # in bfloat16
+
+
 def test_embeddings_the_output_head_and_vectors_get_the_rms_direction() -> None:
     model = Transformer(16, 256, TransformerSizes(layers=1, width=16, heads=2))
     steps = Steps(model, "spectral")

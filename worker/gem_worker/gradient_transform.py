@@ -39,11 +39,7 @@ class _Span(NamedTuple):
 
 
 class GradientTransform:
-    """Clips and transforms the gradients of `flat` in place, on its device.
-
-    Matrices are parameters of 2 or more dimensions, kernels as (out, rest), except an nn.Embedding's, also if tied, and
-    an output head: the model's last matrix, if shaped like an embedding. Raises UnsupportedModelError without matrices.
-    """
+    """Clips and transforms gradients of `flat`. Raises UnsupportedModelError if `spectral` finds no matrix."""
 
     def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
         self._flat = flat
