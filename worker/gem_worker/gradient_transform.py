@@ -110,9 +110,10 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 def _normalise(values: Tensor, square: Tensor, weight: Tensor, is_finite: Tensor) -> None:
     gradient = values.float()
-    updated = torch.addcmul(BETA2 * square, gradient, gradient, value=1 - BETA2)
-    square.copy_(torch.where(is_finite, updated, square))
-    values.copy_(gradient / torch.sqrt(square / weight).add_(EPSILON))
+    updated = (BETA2 * square).addcmul_(gradient, gradient, value=1 - BETA2)
+    torch.where(is_finite, updated, square, out=square)
+    root = torch.div(square, weight, out=updated).sqrt_().add_(EPSILON)
+    values.copy_(torch.div(gradient, root, out=root))
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
