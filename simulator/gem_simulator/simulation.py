@@ -61,7 +61,14 @@ def simulate(
     wires = WIRE_TYPES[settings.delta_wire], WIRE_TYPES[settings.parameter_wire]
     with torch_as_it_was():
         workload = Workload(
-            task, settings.model or task.default_model, settings.batch_size, settings.seed, *wires, rule.worker_step
+            task,
+            settings.model or task.default_model,
+            settings.batch_size,
+            settings.seed,
+            *wires,
+            rule.worker_step,
+            settings.direction,
+            settings.clip_norm,
         )
         recorder = TraceRecorder(record) if record is not None else None
         exchange = EXCHANGES[settings.exchange]
@@ -104,6 +111,8 @@ def replay_recording(
             recorded.delta_wire,
             recorded.parameter_wire,
             rule.worker_step,
+            recorded.direction,
+            recorded.clip_norm,
         )
         difference = recorded.layout.first_difference(workload.layout)
         if difference is not None:
@@ -119,6 +128,7 @@ def replay_recording(
         run.apply_events(recorded.events())
         used: dict[str, Any] = {"trace": str(recorded.path), "rule": rule.name, "rule_settings": dict(rule.settings)}
         used["precondition"] = rule.precondition
+        used |= {"direction": recorded.direction, "clip_norm": recorded.clip_norm}
         used |= {"eta": recorded.eta, "seed": recorded.seed, "model": model or task.default_model}
         result = run.result(used | {"task": task.name, "batch_size": recorded.batch_size})
     if recorded.digest is not None and result.digest != recorded.digest:
@@ -257,4 +267,6 @@ def _as_a_server_has_them(settings: SimulationSettings) -> dict[str, Any]:
         "order": settings.order,
         "min_workers": settings.workers,
         "seed": settings.seed,
+        "direction": settings.direction,
+        "clip_norm": settings.clip_norm,
     }

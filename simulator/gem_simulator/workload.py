@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError
 from gem_worker.flat_model import FlatModel
+from gem_worker.gradient_transform import GradientTransform, TransformState
 from gem_worker.local_steps import LocalSteps
 from gem_worker.models import model_for_task
 from gem_worker.score import score
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from gem_core import BadValueError, Layout, PayloadFormat, WireType
+from gem_core.registry import Direction
 from gem_core.rules import WorkerStep
 from gem_core.wire_types import NUMPY
 
@@ -43,11 +45,14 @@ class Delta:
 
 
 class Hand:
-    """One worker's position in data and random numbers."""
+    """One worker's position in data and random numbers, and the state of its direction."""
 
-    def __init__(self, batches: Iterator[tuple[int, NDArray[np.int64]]], random: torch.Tensor) -> None:
+    def __init__(
+        self, batches: Iterator[tuple[int, NDArray[np.int64]]], random: torch.Tensor, transform: TransformState
+    ) -> None:
         self.batches = batches
         self.random = random
+        self.transform = transform
 
 
 class Workload:
@@ -66,6 +71,8 @@ class Workload:
         delta_wire: WireType = WireType.FLOAT32,
         parameter_wire: WireType = WireType.FLOAT32,
         worker_step: WorkerStep | None = None,
+        direction: Direction = "gradient",
+        clip_norm: float = 0.0,
     ) -> None:
         self._task = task
         self._batch_size = batch_size
@@ -73,6 +80,7 @@ class Workload:
         self.model = model_for_task(task, model, seed)
         self._flat = FlatModel(self.model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
+        self._transform = GradientTransform(self._flat, direction, clip_norm)
         own = worker_step or WorkerStep()
         self._local = LocalSteps(self._flat, own.local_steps, normalise=own.normalise)
         self._delta_format = PayloadFormat(self._flat.layout, delta_wire)
@@ -97,7 +105,7 @@ class Workload:
         """Return a new worker's state."""
         batches = batch_numbers(self._task.train, self._batch_size, self._seed, rank)
         random = torch.Generator().manual_seed(dropout_seed(self._seed, rank)).get_state()
-        return Hand(batches, random)
+        return Hand(batches, random, self._transform.new_state())
 
     def step(self, hand: Hand, parameters: NDArray[np.float32], buffers: bytes, eta: float) -> tuple[Delta, int]:
         """Run one step; return its commit and the steps skipped before.
@@ -130,6 +138,7 @@ class Workload:
         loss.backward()  # type: ignore[no-untyped-call]
         hand.random = torch.get_rng_state()
         self._flat.collect_gradients()
+        self._transform.apply(hand.transform)
         return len(labels), loss
 
     def score(self, samples: Samples, parameters: NDArray[np.float32], buffers: bytes) -> tuple[float, float]:

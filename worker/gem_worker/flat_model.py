@@ -62,9 +62,9 @@ class FlatModel:
         by_kind = {kind: [one for one in tensors if one.spec.kind is kind] for kind in TensorKind}
         self.device: torch.device = tensors[0].tensor.device
         self.groups: tuple[Group, ...]
-        self._trained: tuple[TrainedTensor, ...]
-        self.groups, self._trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
-        self._permuted = tuple(one for one in self._trained if not one.is_row_major)
+        self.trained: tuple[TrainedTensor, ...]
+        self.groups, self.trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
+        self._permuted = tuple(one for one in self.trained if not one.is_row_major)
         self.flat_buffers: tuple[Tensor, ...]
         self._buffers: tuple[HeldBuffer, ...]
         self.flat_buffers, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
@@ -89,7 +89,7 @@ class FlatModel:
         A gradient of None counts as 0. Raises UnsupportedModelError if the model has changed.
         """
         self._refuse_changes()
-        for one in self._trained:
+        for one in self.trained:
             parameter = one.tensor
             if parameter.data_ptr() != one.values.data_ptr():
                 _attach(one.name, parameter, one.values)
@@ -113,12 +113,12 @@ class FlatModel:
         place.copy_(group.gradients)
         self.groups = (replace(group, gradients=place),)
         moved = []
-        for one in self._trained:
+        for one in self.trained:
             gradient = _like(place, one.start, one.tensor)
             if one.tensor.grad is one.gradient:
                 one.tensor.grad = gradient
             moved.append(replace(one, gradient=gradient))
-        self._trained = tuple(moved)
+        self.trained = tuple(moved)
 
     def zero_gradients(self) -> None:
         """Zero every gradient, keeping the views."""
