@@ -246,6 +246,7 @@ class _Replay:
         rest = bytes(record.payload[4 * count :])
         buffers, rest = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
         constants, rest = rest[: layout.constant_bytes], rest[layout.constant_bytes :]
+        self._rule.begin(layout)
         if kept:
             values = np.frombuffer(rest, np.float32).reshape(vectors - 1, count)
             self._rule.restore_run([aligned_copy(one) for one in values], kept["scalars"])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.errors import RuleError, SizeMismatchError
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.rule_settings import Setting
 from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.rules.kernel import NO_LIMITS, Kernel, Statistics
@@ -104,6 +105,9 @@ class UpdateRule:
         self._is_warm = False
         self._vectors: tuple[NDArray[np.float32], ...] = ()
         self.scalars_of_run = dict(self.first_scalars)
+
+    def begin(self, layout: Layout) -> None:
+        """See the model's tensors: called once, before the first worker."""
 
     @property
     def kept_vectors(self) -> int:
@@ -220,6 +224,7 @@ class UpdateRule:
         self._is_warm = True
         for parallel in (False, True):
             rule = type(self)(self.settings)  # keeps run vectors clean
+            rule.begin(_SMALLEST)
             parameters = np.zeros(1, np.float32)
             rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, 1.0, parallel)
 
@@ -244,6 +249,9 @@ class UpdateRule:
     def __repr__(self) -> str:
         listed = ", ".join(f"{name}={value:g}" for name, value in self.settings.items())
         return f"<rule {self.name}({listed})>"
+
+
+_SMALLEST = Layout([TensorSpec("weight", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)])
 
 
 def _number(rule: str, name: str, value: object) -> float:

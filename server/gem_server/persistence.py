@@ -109,6 +109,7 @@ class Persistence:
         about = {"event": "resuming", "clock": saved.clock, "replayed": recovered.replayed}
         logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed, extra=about)
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
+        self._rule.begin(saved.layout)
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
             self._restore_rule(saved)

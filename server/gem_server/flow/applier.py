@@ -297,6 +297,7 @@ class Applier:
         session.check_alive()
         layout = session.join_info.layout
         self._central.bind(layout, request.parameters, request.buffers, request.constants)
+        self._rule.begin(layout)
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()
