@@ -95,7 +95,7 @@ _KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.CONSTAN
 class TensorSpec:
     """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it.
 
-    `is_embedding` is not part of the identity, so that workers that do not know it fit.
+    `is_embedding` is not compared: other workers may not know it.
     """
 
     name: str

@@ -160,6 +160,11 @@ class ServerSettings(BaseSettings):
         "pi_max", "Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower."
     )
     epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish in the sum.")
+    weight_decay: float = _of_gem(
+        "weight_decay",
+        "Decoupled weight decay, as AdamW's: each commit shrinks matrices and embeddings, not biases and norms, by "
+        "this share times eta. Also for downpour and adaptive-staleness.",
+    )
     precondition: Precondition = Field(
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
@@ -465,6 +470,11 @@ class ServerSettings(BaseSettings):
                 "--eta-schedule cosine needs --eta-decay-commits, or a budget: --steps, --epochs or --commits"
             )
         if self.eta_min > self.eta:
+        if self.eta * self.weight_decay >= 1:
+            raise ValueError(
+                f"--weight-decay {self.weight_decay:g} with --eta {self.eta:g} leaves nothing of the parameters: make "
+                "one of them smaller"
+            )
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
         if self.order == "trace" and self.order_trace is None:
             raise ValueError("--order trace needs --order-trace FILE, a trace whose order is to be followed")
@@ -493,7 +503,8 @@ class ServerSettings(BaseSettings):
     def settings_of_rule(self) -> dict[str, float]:
         """Return the rule's settings by name, not validated."""
         flags = _GEM_SETTINGS if self.precondition == "none" else _GEM_SETTINGS | _PRECONDITION_SETTINGS
-        own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else {}
+        shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
+        own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else shared
         return own | parse_settings(self.rule_settings)
 
 
