@@ -281,7 +281,11 @@ class _Replay:
         assert self._rule is not None
         if record.event["reset"]:
             session.state = self._rule.new_worker(now.parameters)
-            now.resets += session.worker in self._met
+            kept = int(record.event.get("moments", 0))  # of before a restart
+            if kept:
+                values = np.frombuffer(record.payload, np.float32).reshape(kept, now.layout.parameter_count)
+                session.state.vectors = tuple(map(aligned_copy, values))
+            now.resets += session.worker in self._met and not kept
             self._met.add(session.worker)
         elif session.state is None:
             raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")

@@ -317,6 +317,13 @@ class ServerSettings(BaseSettings):
         "none; 0: no such rule.",
         json_schema_extra={"panel": "Durability"},
     )
+    keep_moments: bool = Field(
+        False,
+        description="Keep gem's moment of each worker in checkpoints and log, so that a worker that comes back after "
+        "a restart of the server goes on with it. A checkpoint then has one vector of the model's size a worker more, "
+        "and with --durability commit each write of the log one for each worker in it.",
+        json_schema_extra={"panel": "Durability"},
+    )
     resume: bool = Field(
         False,
         description="Go on from the newest checkpoint in --data-dir, if there is one.",
@@ -463,6 +470,11 @@ class ServerSettings(BaseSettings):
         changed = [name for name, known in _PRECONDITION_SETTINGS.items() if getattr(self, name) != known.default]
         if self.precondition == "none" and changed:
             raise ValueError(f"--{_flag(changed[0])} needs --precondition rms or averaged-rms")
+        if self.eta * self.weight_decay >= 1:
+            raise ValueError(
+                f"--weight-decay {self.weight_decay:g} with --eta {self.eta:g} leaves nothing of the parameters: make "
+                "one of them smaller"
+            )
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
         if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):
@@ -470,11 +482,6 @@ class ServerSettings(BaseSettings):
                 "--eta-schedule cosine needs --eta-decay-commits, or a budget: --steps, --epochs or --commits"
             )
         if self.eta_min > self.eta:
-        if self.eta * self.weight_decay >= 1:
-            raise ValueError(
-                f"--weight-decay {self.weight_decay:g} with --eta {self.eta:g} leaves nothing of the parameters: make "
-                "one of them smaller"
-            )
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
         if self.order == "trace" and self.order_trace is None:
             raise ValueError("--order trace needs --order-trace FILE, a trace whose order is to be followed")
@@ -486,6 +493,8 @@ class ServerSettings(BaseSettings):
             self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
         ):
             raise ValueError("--resume, --checkpoint-interval and --checkpoint-commits need --data-dir DIRECTORY")
+        if self.data_dir is None and self.keep_moments:
+            raise ValueError("--keep-moments needs --data-dir DIRECTORY, where the moments go")
         if self.data_dir is None and self.durability == "commit":
             raise ValueError("--durability commit needs --data-dir DIRECTORY, where the log goes")
         return self
