@@ -19,22 +19,34 @@ take longer than the copy there.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import cycle
 
 import numba
 import numpy as np
 
 import gem_core
+from gem_core import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.rules.interface import UpdateRule
 from gem_core.threads import configure_threads
 
 SIZES = (2_048, 262_144, 4_194_304, 61_100_840)
 # Bytes a parameter that a rule, with its preconditioner, reads and writes.
-TRAFFIC = {"gem": 28, "gem rms": 36, "gem averaged-rms": 44, "downpour": 20, "adaptive-staleness": 20}
+TRAFFIC = {
+    "gem": 28,
+    "gem with decay": 28,
+    "gem rms": 36,
+    "gem averaged-rms": 44,
+    "gem averaged-rms with decay": 44,
+    "downpour": 20,
+    "adaptive-staleness": 20,
+}
+DECAY = " with decay"
 LIMIT = 1.3
 # A round of each takes at least so many seconds, calls repeated.
 ROUND = 0.002
@@ -58,6 +70,20 @@ def rule_memory(rule: UpdateRule, elements: int) -> Callable[[bool | None], Call
         return lambda: rule._commit(parameters, state, delta, 1, 1.0, parallel)
 
     return commit
+
+
+def rule_of(name: str, elements: int) -> UpdateRule:
+    """The rule of a row. Its weight decay sees matrices of 256 columns, and a bias after each, as of a transformer."""
+    decays = {"weight_decay": 0.1} if name.endswith(DECAY) else {}
+    rule, tensors, left = gem_core.create_rule(*name.removesuffix(DECAY).split(), **decays), [], elements
+    for shape in cycle(((256, 256), (256,), (1024, 256), (1024,))):
+        shape = shape if math.prod(shape) <= left else (left,)
+        tensors.append(TensorSpec(str(len(tensors)), shape, ElementType.FLOAT32, TensorKind.PARAMETER))
+        left -= math.prod(shape)
+        if not left:
+            break
+    rule.begin(Layout(tensors))
+    return rule
 
 
 def plain_numpy_gem(elements: int) -> Call:
@@ -132,7 +158,7 @@ def rounds_of(contenders: dict[str, Call], rounds: int) -> dict[str, list[float]
 
 def compare(elements: int, threads: int, rounds: int, pool: ThreadPoolExecutor) -> None:
     """Measure at one size and print a table."""
-    rules = tuple(TRAFFIC) if elements <= SMALL_ENOUGH else ("gem",)
+    rules = tuple(TRAFFIC) if elements <= SMALL_ENOUGH else ("gem", "gem with decay")
     contenders: dict[str, Call] = {}
     against: dict[str, list[str]] = {}
     for traffic in sorted({TRAFFIC[name] for name in rules}, reverse=True):
@@ -143,7 +169,7 @@ def compare(elements: int, threads: int, rounds: int, pool: ThreadPoolExecutor) 
                 kernel = f"{rule_name}, {'parallel' if ways.keys() & {'Numba prange'} else 'serial'}"
                 against[kernel] = names
     for name in rules:
-        rule = gem_core.create_rule(*name.split())
+        rule = rule_of(name, elements)
         rule.warm_up()
         commit = rule_memory(rule, elements)
         contenders[f"{name}, serial"] = commit(False)

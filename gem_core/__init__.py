@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gem_core.layout import ElementType as ElementType
     from gem_core.layout import Layout as Layout
     from gem_core.layout import TensorKind as TensorKind
+    from gem_core.layout import TensorRole as TensorRole
     from gem_core.layout import TensorSpec as TensorSpec
     from gem_core.payload import MAX_CHUNK_BYTES as MAX_CHUNK_BYTES
     from gem_core.payload import PayloadFormat as PayloadFormat

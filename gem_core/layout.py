@@ -7,14 +7,14 @@ import math
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
 from typing import Any
 
 from gem_core.errors import LayoutError
 
-__all__ = ["ElementType", "Layout", "TensorKind", "TensorSpec"]
+__all__ = ["ElementType", "Layout", "TensorKind", "TensorRole", "TensorSpec"]
 
 # Bound memory for hostile Joins (layout.proto).
 MAX_TENSORS = 65_536
@@ -79,23 +79,43 @@ class TensorKind(Enum):
     CONSTANT = "constant"
 
 
+class TensorRole(Enum):
+    """What a PARAMETER is to the update rule."""
+
+    MATRIX = "matrix"
+    # Fewer than 2 dimensions: biases, scales of norms.
+    VECTOR = "vector"
+    EMBEDDING = "embedding"
+
+
 _KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.CONSTANT: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it."""
+    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it.
+
+    `is_embedding` is not compared: other workers may not know it.
+    """
 
     name: str
     shape: tuple[int, ...]
     element_type: ElementType
     kind: TensorKind
     aliases: tuple[str, ...] = ()
+    is_embedding: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         # Python's code-point order equals UTF-8 byte order.
         object.__setattr__(self, "aliases", tuple(sorted(self.aliases)))
+
+    @property
+    def role(self) -> TensorRole:
+        """The role, by shape unless it is an embedding."""
+        if self.is_embedding:
+            return TensorRole.EMBEDDING
+        return TensorRole.MATRIX if len(self.shape) > 1 else TensorRole.VECTOR
 
     @property
     def elements(self) -> int:
@@ -174,6 +194,7 @@ class Layout:
                 ElementType(tensor["element_type"]),
                 TensorKind(tensor["kind"]),
                 tuple(tensor["aliases"]),
+                tensor.get("role") == TensorRole.EMBEDDING.value,
             )
             for tensor in tensors
         )
@@ -187,6 +208,7 @@ class Layout:
                 "element_type": tensor.element_type.value,
                 "kind": tensor.kind.value,
                 "aliases": list(tensor.aliases),
+                **({"role": tensor.role.value} if tensor.is_embedding else {}),
             }
             for tensor in self.tensors
         ]

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-__all__ = ["GEM_SETTINGS", "PRECONDITION_SETTINGS", "Setting", "parse_settings", "settings_text"]
+__all__ = ["GEM_SETTINGS", "PRECONDITION_SETTINGS", "WEIGHT_DECAY", "Setting", "parse_settings", "settings_text"]
 
 
 class Setting(NamedTuple):
@@ -17,6 +17,10 @@ class Setting(NamedTuple):
     whole: bool = False
 
 
+WEIGHT_DECAY = Setting(
+    "weight_decay", 0.0, 0.0, 1e3, "share of matrices and embeddings that decays a commit, in eta; as AdamW's"
+)
+
 # Also server flags.
 GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
@@ -24,6 +28,7 @@ GEM_SETTINGS = (
     Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
     Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
     Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
+    WEIGHT_DECAY,
 )
 
 PRECONDITION_SETTINGS = (

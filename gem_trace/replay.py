@@ -246,6 +246,7 @@ class _Replay:
         rest = bytes(record.payload[4 * count :])
         buffers, rest = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
         constants, rest = rest[: layout.constant_bytes], rest[layout.constant_bytes :]
+        self._rule.begin(layout)
         if kept:
             values = np.frombuffer(rest, np.float32).reshape(vectors - 1, count)
             self._rule.restore_run([aligned_copy(one) for one in values], kept["scalars"])
@@ -280,7 +281,11 @@ class _Replay:
         assert self._rule is not None
         if record.event["reset"]:
             session.state = self._rule.new_worker(now.parameters)
-            now.resets += session.worker in self._met
+            kept = int(record.event.get("moments", 0))  # of before a restart
+            if kept:
+                values = np.frombuffer(record.payload, np.float32).reshape(kept, now.layout.parameter_count)
+                session.state.vectors = tuple(map(aligned_copy, values))
+            now.resets += session.worker in self._met and not kept
             self._met.add(session.worker)
         elif session.state is None:
             raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")

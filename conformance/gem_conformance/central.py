@@ -155,7 +155,7 @@ class Central:
         """Current version."""
         return Clock(self.incarnation, self.clock)
 
-    def begin(self, theta: NDArray[np.float32]) -> None:
+    def be_trained(self, theta: NDArray[np.float32]) -> None:
         """Simulate another worker's training."""
         self.theta = theta.copy()
         self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)

@@ -102,7 +102,7 @@ class Play:
 
     def initialised_by_others(self, *, narrow: bool = False) -> None:
         """Set parameters; `narrow`: exact in all floating-point types."""
-        self.central.begin(-first_parameters(self._layout.parameter_count) if narrow else self._others_theta())
+        self.central.be_trained(-first_parameters(self._layout.parameter_count) if narrow else self._others_theta())
 
     def join(self, refusal: Refusal | None = None) -> None:
         """Await a Join and answer or refuse it."""
@@ -140,7 +140,7 @@ class Play:
         """Await an upload that loses to another."""
         event = self._await("Initialize", Place.INITIALIZE)
         self._initialize_header(event)
-        self.central.begin(self._others_theta())
+        self.central.be_trained(self._others_theta())
         self._say_initialised(call_of(event), parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED)
 
     def pull(self) -> Pull:

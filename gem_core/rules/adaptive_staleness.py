@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gem_core.rules.interface import UpdateRule
+from gem_core.rule_settings import WEIGHT_DECAY
+from gem_core.rules.decay import DecayingRule
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["AdaptiveStaleness"]
@@ -22,11 +23,12 @@ def _adaptive_staleness_update(theta, snapshot, delta, divisor):  # type: ignore
     return theta, theta, update, np.float32(1) / divisor
 
 
-class AdaptiveStaleness(UpdateRule):
-    """Rule `adaptive-staleness`; no settings. `mean_pi` is 1 / (tau + 1)."""
+class AdaptiveStaleness(DecayingRule):
+    """Rule `adaptive-staleness`. `mean_pi` is 1 / (tau + 1)."""
 
     name = "adaptive-staleness"
     kernel = Kernel(_adaptive_staleness_update)
+    known_settings = (WEIGHT_DECAY,)
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return (np.float32(staleness + 1),)

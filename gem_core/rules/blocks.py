@@ -30,6 +30,7 @@ VECTOR = types.Array(types.float32, 1, "C", aligned=True)
 READ_ONLY_VECTOR = types.Array(types.float32, 1, "C", readonly=True, aligned=True)
 SCALAR = types.float32
 INTEGER = types.intp
+INTEGERS = types.Array(types.int64, 2, "C", aligned=True)
 PARTIALS = types.Array(types.float64, 2, "C", aligned=True)
 
 # error_model="numpy": division must not raise, or loops are not vectorised.

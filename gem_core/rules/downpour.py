@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gem_core.rules.interface import UpdateRule
+from gem_core.rule_settings import WEIGHT_DECAY
+from gem_core.rules.decay import DecayingRule
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["Downpour"]
@@ -21,8 +22,9 @@ def _downpour_update(theta, snapshot, delta):  # type: ignore[no-untyped-def]
     return theta, theta, delta, np.float32(1)
 
 
-class Downpour(UpdateRule):
-    """Rule `downpour`; no settings. `mean_pi` is 1, or 0 if delta is all zero."""
+class Downpour(DecayingRule):
+    """Rule `downpour`. `mean_pi` is 1, or 0 if delta is all zero."""
 
     name = "downpour"
     kernel = Kernel(_downpour_update)
+    known_settings = (WEIGHT_DECAY,)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from gem_core.errors import RuleError
 from gem_core.rule_settings import GEM_SETTINGS, Setting
 from gem_core.rules.blocks import arithmetic
-from gem_core.rules.interface import RuleState, UpdateRule
+from gem_core.rules.decay import DecayingRule
+from gem_core.rules.interface import RuleState
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["Gem", "gem_element"]
@@ -45,7 +46,7 @@ def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsil
 gem_element = arithmetic(_gem_update)
 
 
-class Gem(UpdateRule):
+class Gem(DecayingRule):
     """Rule `gem`. The worker's vector is its moment m_w."""
 
     name = "gem"

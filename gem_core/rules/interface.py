@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.errors import RuleError, SizeMismatchError
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.rule_settings import Setting
 from gem_core.rules.blocks import PARALLEL_FROM
-from gem_core.rules.kernel import NO_LIMITS, Kernel, Statistics
+from gem_core.rules.kernel import NO_LIMITS, Decay, Kernel, Statistics
 from gem_core.threads import apply_thread_count, require_threads
 
 __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
@@ -73,7 +74,7 @@ class UpdateRule:
     first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({})
     keeps_run: ClassVar[bool] = True
     precondition: ClassVar[str] = "none"
-    needs_eta: ClassVar[bool] = False
+    needs_eta: bool = False
     has_factors: ClassVar[bool] = False
     sends_parameters: ClassVar[bool] = True
     known_settings: ClassVar[tuple[Setting, ...]] = ()
@@ -104,6 +105,9 @@ class UpdateRule:
         self._is_warm = False
         self._vectors: tuple[NDArray[np.float32], ...] = ()
         self.scalars_of_run = dict(self.first_scalars)
+
+    def begin(self, layout: Layout) -> None:
+        """See the model's tensors: called once, before the first worker."""
 
     @property
     def kept_vectors(self) -> int:
@@ -190,7 +194,7 @@ class UpdateRule:
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
         if self.needs_eta and not 0 <= eta < math.inf:
-            raise RuleError(f"eta {eta}: rule {self.name!r} with a preconditioner needs the learning rate in the delta")
+            raise RuleError(f"eta {eta}: rule {self.name!r} needs the learning rate in the delta")
         if not self._is_warm:
             self.warm_up()
         parallel = self.is_parallel(delta.size)
@@ -220,8 +224,9 @@ class UpdateRule:
         self._is_warm = True
         for parallel in (False, True):
             rule = type(self)(self.settings)  # keeps run vectors clean
+            rule.begin(_SMALLEST)
             parameters = np.zeros(1, np.float32)
-            rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, 1.0, parallel)
+            rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, 1e-6, parallel)
 
     def _commit(
         self,
@@ -233,9 +238,21 @@ class UpdateRule:
         parallel: bool,
     ) -> Statistics:
         """Implement `commit` with checked arguments."""
+        return self._apply(parameters, state, delta, staleness, eta, parallel, None)
+
+    def _apply(
+        self,
+        parameters: NDArray[np.float32],
+        state: RuleState,
+        delta: NDArray[np.float32],
+        staleness: int,
+        eta: float,
+        parallel: bool,
+        decay: Decay | None,
+    ) -> Statistics:
         vectors = (*state.vectors, *self.vectors_of_run(parameters)) if self.vectors_per_run else state.vectors
         scalars = (*self._scalars(staleness, eta), *self._limits)
-        return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel)
+        return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel, decay)
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         """Return the update's arguments after delta; called once per commit."""
@@ -244,6 +261,9 @@ class UpdateRule:
     def __repr__(self) -> str:
         listed = ", ".join(f"{name}={value:g}" for name, value in self.settings.items())
         return f"<rule {self.name}({listed})>"
+
+
+_SMALLEST = Layout([TensorSpec("weight", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)])
 
 
 def _number(rule: str, name: str, value: object) -> float:

@@ -15,6 +15,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from gem_core.rules.blocks import (
     BLOCK,
     INTEGER,
+    INTEGERS,
     PARTIALS,
     READ_ONLY_VECTOR,
     SCALAR,
@@ -36,16 +38,16 @@ from gem_core.rules.blocks import (
     driver_function,
 )
 
-__all__ = ["NO_LIMITS", "Kernel", "Statistics"]
+__all__ = ["NO_LIMITS", "Decay", "Kernel", "Statistics"]
 
 # Float32 sums of squares beyond these are unreliable.
 _LEAST_SUM, _LARGEST_SUM = np.float32(1e-28), np.float32(1e38)
 # NaN equals no factor.
 NO_LIMITS = (np.float32(math.nan), np.float32(math.nan))
 
-_LOOPS = """
+_STRIPS = """
 @block_function
-def update_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}least, most):
+def update_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}least, most{kept}):
     none, one = float32(0), float32(1)
     moving = blocked = clamped = factors = none
     proxy_squares = drift_squares = delta_squares = update_squares = none
@@ -53,6 +55,7 @@ def update_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}leas
         d = delta[i]
         drift = difference(theta[i], snapshot[i])
         new_theta, sent, {new}update, factor = update_element(theta[i], snapshot[i], {elements}d, {scalars})
+        {decay}
         theta[i] = new_theta
         snapshot[i] = sent
         {store}
@@ -70,13 +73,13 @@ def update_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}leas
     return moving, blocked, clamped, factors, proxy_squares, drift_squares, delta_squares, update_squares
 
 @driver_function
-def update_block(theta, snapshot, {vectors}delta, {scalars}least, most, sums):
+def update_block(theta, snapshot, {vectors}delta, {scalars}least, most{kept}, sums):
     drifts, updates = empty(STRIP, float32), empty(STRIP, float32)
     sums[:] = 0
     for a in range(0, theta.size, STRIP):
         b = min(a + STRIP, theta.size)
         found = update_strip(
-            theta[a:b], snapshot[a:b], {slices}delta[a:b], drifts[: b - a], updates[: b - a], {scalars}least, most
+            theta[a:b], snapshot[a:b], {slices}delta[a:b], drifts[: b - a], updates[: b - a], {scalars}least, most{kept}
         )
         for column in range(4):
             sums[column] += found[column]
@@ -84,7 +87,9 @@ def update_block(theta, snapshot, {vectors}delta, {scalars}least, most, sums):
         sums[5] += squares(found[5], drifts[: b - a])
         sums[6] += squares(found[6], delta[a:b])
         sums[7] += squares(found[7], updates[: b - a])
+"""
 
+_BLOCKS = """
 def serial(theta, snapshot, {vectors}delta, {scalars}least, most, partials, length):
     for block in range(partials.shape[0]):
         a, b = block * length, min((block + 1) * length, theta.size)
@@ -95,6 +100,25 @@ def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, partials, le
         a, b = block * length, min((block + 1) * length, theta.size)
         update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, partials[block])
 """
+
+_PIECES = """
+def serial(theta, snapshot, {vectors}delta, {scalars}least, most, kept_by_decay, partials, pieces):
+    for piece in range(pieces.shape[0]):
+        a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_by_decay if pieces[piece, 2] else float32(1)
+        update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
+
+def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, kept_by_decay, partials, pieces):
+    for piece in prange(pieces.shape[0]):
+        a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_by_decay if pieces[piece, 2] else float32(1)
+        update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
+"""
+
+
+class Decay(NamedTuple):
+    """Weight decay of one commit: the factor of theta in the pieces (start, stop, whether it decays)."""
+
+    kept: np.float32
+    pieces: NDArray[np.int64]
 
 
 class Statistics(NamedTuple):
@@ -110,7 +134,7 @@ class Statistics(NamedTuple):
         proxy_norm: of kappa * m, or the rule's moment, after the commit.
         drift_norm: of theta - s before the commit.
         delta_norm: of delta.
-        update_norm: of what was added to theta.
+        update_norm: of what was added to theta, without weight decay.
     """
 
     mean_pi: float
@@ -133,10 +157,19 @@ class Kernel:
                 element in float32: the new values, what was added to theta, and the factor of delta.
             proxy: vector whose norm is reported, or "".
         """
+        self._update, self._proxy = update, proxy
+        self.serial, self.parallel = self._compile(_BLOCKS)
+
+    @cached_property
+    def _decaying(self) -> tuple[Driver, Driver]:
+        return self._compile(_PIECES)
+
+    def _compile(self, blocks: str) -> tuple[Driver, Driver]:
+        update, proxy, decays = self._update, self._proxy, blocks is _PIECES
         names = list(inspect.signature(update).parameters)
         at = names.index("delta")
         vectors, scalars = names[2:at], names[at + 1 :]
-        text = _LOOPS.format(
+        text = (_STRIPS + blocks).format(
             vectors=_listed(vectors),
             scalars=_listed(scalars),
             elements=_listed(f"{name}[i]" for name in vectors),
@@ -144,18 +177,24 @@ class Kernel:
             store="; ".join(f"{name}[i] = new_{name}" for name in vectors),
             slices=_listed(f"{name}[a:b]" for name in vectors),
             sum_up_proxy=f"proxy_squares += new_{proxy} * new_{proxy}" if proxy else "",
+            kept=", kept_by_decay" if decays else "",
+            decay="new_theta = sent = decayed(theta[i], update, kept_by_decay)" if decays else "",
             add_proxy=f"sums[4] += squares(found[4], {proxy}[a:b])" if proxy else "",
         )
         # Numba caches next to the rule's file.
         namespace: dict[str, Any] = {**_NAMES, "update_element": arithmetic(update), "__name__": update.__module__}
         exec(compile(text, update.__code__.co_filename, "exec"), namespace)  # noqa: S102  (the text is the one above)
         signature = (
-            *[VECTOR] * (2 + len(vectors)), READ_ONLY_VECTOR, *[SCALAR] * (len(scalars) + 2), PARTIALS, INTEGER,
+            *[VECTOR] * (2 + len(vectors)), READ_ONLY_VECTOR, *[SCALAR] * (len(scalars) + 2 + decays), PARTIALS,
+            INTEGERS if decays else INTEGER,
         )  # fmt: skip
         for loop in ("serial", "parallel"):
-            namespace[loop].__qualname__ = f"{update.__qualname__}_{loop}_{_CHECKSUM:08x}"
-        self.serial = Driver(namespace["serial"], signature, parallel=False)
-        self.parallel = Driver(namespace["parallel"], signature, parallel=True)
+            kind = f"decaying_{loop}" if decays else loop
+            namespace[loop].__qualname__ = f"{update.__qualname__}_{kind}_{_CHECKSUM:08x}"
+        return (
+            Driver(namespace["serial"], signature, parallel=False),
+            Driver(namespace["parallel"], signature, parallel=True),
+        )
 
     def __call__(
         self,
@@ -166,14 +205,19 @@ class Kernel:
         scalars: tuple[np.float32, ...],
         proxy_scale: float,
         parallel: bool,
+        decay: Decay | None = None,
     ) -> Statistics:
         """Apply `delta` to float32 vectors of shape (n,). Releases the GIL.
 
         `scalars` end with the blocked and clamped factors.
         """
-        partials = np.empty((-(-theta.size // BLOCK), 8))
-        loop = self.parallel if parallel else self.serial
-        loop(theta, snapshot, *vectors, delta, *scalars, partials, BLOCK)
+        if decay is None:
+            partials = np.empty((-(-theta.size // BLOCK), 8))
+            loop = self.parallel if parallel else self.serial
+            loop(theta, snapshot, *vectors, delta, *scalars, partials, BLOCK)
+        else:
+            partials = np.empty((len(decay.pieces), 8))
+            self._decaying[parallel](theta, snapshot, *vectors, delta, *scalars, decay.kept, partials, decay.pieces)
         sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)  # in order
         moving, blocked, clamped, factors, proxy, drift, deltas, updates = sums.tolist()
         moving = moving or 1.0  # avoids 0 / 0
@@ -191,6 +235,11 @@ class Kernel:
 @arithmetic
 def _difference(a, b):  # type: ignore[no-untyped-def]
     return a - b
+
+
+@arithmetic
+def _decayed(theta, update, kept):  # type: ignore[no-untyped-def]
+    return kept * theta + update
 
 
 @block_function
@@ -217,6 +266,7 @@ _CHECKSUM = zlib.crc32(b"".join(file.read_bytes() for file in sorted(Path(__file
 _NAMES = {
     "STRIP": STRIP,
     "block_function": block_function,
+    "decayed": _decayed,
     "difference": _difference,
     "driver_function": driver_function,
     "empty": np.empty,

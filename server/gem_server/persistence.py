@@ -26,6 +26,7 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import KeptRule, restore_rule, rule_record
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import count_buffers
+from gem_server.state.moments import Moments
 from gem_server.state.run import Run
 from gem_server.state.workers import Workers
 
@@ -48,6 +49,7 @@ class Persistence:
         run: Run,
         workers: Workers,
         ledger: Ledger,
+        moments: Moments,
         on_failure: Callable[[StorageError], None],
     ) -> None:
         self._settings = settings
@@ -57,6 +59,7 @@ class Persistence:
         self._run = run
         self._workers = workers
         self._ledger = ledger
+        self._moments = moments
         self._on_failure = on_failure
         self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
         self.log = self._make_log()
@@ -109,6 +112,7 @@ class Persistence:
         about = {"event": "resuming", "clock": saved.clock, "replayed": recovered.replayed}
         logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed, extra=about)
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
+        self._rule.begin(saved.layout)
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
             self._restore_rule(saved)
@@ -181,6 +185,7 @@ class Persistence:
             files=self._files,
             staging_buffers=lambda layout: count_buffers(settings.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW,
             rule_vectors=self._rule.kept_vectors,
+            moment_vectors=self._moments.count,
             on_large=self.soon,
             on_failure=self._on_failure,
         )
@@ -203,6 +208,7 @@ class Persistence:
         """Raises KeyError, TypeError or ValueError."""
         rule = self._rule
         if restore_rule(rule, KeptRule(saved.state.get("rule") or {}, saved.rule_vectors)):
+            self._moments.restore(saved.moments)
             return
         if rule.kept_vectors or rule.kept_scalars:
             logger.warning("the checkpoint has nothing that rule %s keeps of a run: its vectors begin at 0", rule.name)

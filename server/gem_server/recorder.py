@@ -20,6 +20,7 @@ from gem_server.flow.requests import CommitRequest
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import has_begun, kept_vectors
+from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
@@ -126,9 +127,11 @@ class Recorder(CommitObserver):
         """Record the end of a session."""
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
-    def pulled(self, session: Session, is_first: bool) -> None:
-        """Record a refreshed snapshot; `is_first`: its moment was reset."""
-        self._append({"event": "pulled", "session": session.number, "reset": is_first})
+    def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+        """Record a refreshed snapshot; `is_first`: its moment was reset, to `moments`."""
+        event = {"event": "pulled", "session": session.number, "reset": is_first}
+        kept = [memoryview(one.tobytes()) for one in moments or ()]  # copies: commits follow
+        self._append(event | ({"moments": len(kept)} if kept else {}), kept)
 
     def forgotten(self, session: Session) -> None:
         """Record that the rule forgot a worker."""
@@ -169,8 +172,8 @@ class Recorder(CommitObserver):
         self._thread.submit(self._end)
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _append(self, event: dict[str, Any]) -> None:
-        self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, ())
+    def _append(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
+        self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, payload)
 
     async def _appended(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
         done = self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, payload)

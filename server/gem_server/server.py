@@ -44,6 +44,7 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import MemoryBudget
+from gem_server.state.moments import Moments, require_moments
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
@@ -81,6 +82,8 @@ class Server:
         self.settings = settings
         try:
             self.rule = create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
+            if settings.keep_moments:
+                require_moments(self.rule)
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.central = CentralVariable()
@@ -89,10 +92,11 @@ class Server:
         )
         self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
+        moments = Moments(self.rule.vectors_per_worker - 1 if settings.keep_moments else 0)
         self.memory = MemoryBudget(
             settings.memory_limit or default_limit(),
             settings.staging_buffers,
-            self.rule.vectors_per_worker,
+            self.rule.vectors_per_worker + moments.count,  # a checkpoint's cut copies them
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
         )
@@ -104,6 +108,7 @@ class Server:
             settings.max_sessions,
             settings.session_timeout,
             lambda: self.central.layout,
+            moments=moments,
         )
         self._turns = _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
@@ -118,6 +123,7 @@ class Server:
             run=self.run,
             workers=self.workers,
             ledger=self.ledger,
+            moments=moments,
             on_failure=self._on_failed_disk,
         )
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
@@ -364,6 +370,7 @@ class Server:
             self.telemetry,
             self.persistence.checkpointer,
             self.settings.durability_level,
+            self.settings.keep_moments,
             self._run_settings,
             self.times.run_seconds,
             self.times.uptime,

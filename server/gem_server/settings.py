@@ -167,6 +167,11 @@ class ServerSettings(BaseSettings):
         "pi_max", "Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower."
     )
     epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish in the sum.")
+    weight_decay: float = _of_gem(
+        "weight_decay",
+        "Decoupled weight decay, as AdamW's: each commit shrinks matrices and embeddings, not biases and norms, by "
+        "this share times eta. Also for downpour and adaptive-staleness.",
+    )
     precondition: Precondition = Field(
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
@@ -334,6 +339,13 @@ class ServerSettings(BaseSettings):
         "none; 0: no such rule.",
         json_schema_extra={"panel": "Durability"},
     )
+    keep_moments: bool = Field(
+        False,
+        description="Keep gem's moment of each worker in checkpoints and log, so that a worker that comes back after "
+        "a restart of the server goes on with it. A checkpoint then has one vector of the model's size a worker more, "
+        "and with --durability commit each write of the log one for each worker in it.",
+        json_schema_extra={"panel": "Durability"},
+    )
     resume: bool = Field(
         False,
         description="Go on from the newest checkpoint in --data-dir, if there is one.",
@@ -481,6 +493,11 @@ class ServerSettings(BaseSettings):
         changed = [name for name, known in _PRECONDITION_SETTINGS.items() if getattr(self, name) != known.default]
         if self.precondition == "none" and changed:
             raise ValueError(f"--{_flag(changed[0])} needs --precondition rms or averaged-rms")
+        if self.eta * self.weight_decay >= 1:
+            raise ValueError(
+                f"--weight-decay {self.weight_decay:g} with --eta {self.eta:g} leaves nothing of the parameters: make "
+                "one of them smaller"
+            )
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
         if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):
@@ -499,6 +516,8 @@ class ServerSettings(BaseSettings):
             self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
         ):
             raise ValueError("--resume, --checkpoint-interval and --checkpoint-commits need --data-dir DIRECTORY")
+        if self.data_dir is None and self.keep_moments:
+            raise ValueError("--keep-moments needs --data-dir DIRECTORY, where the moments go")
         if self.data_dir is None and self.durability == "commit":
             raise ValueError("--durability commit needs --data-dir DIRECTORY, where the log goes")
         return self
@@ -516,7 +535,8 @@ class ServerSettings(BaseSettings):
     def settings_of_rule(self) -> dict[str, float]:
         """Return the rule's settings by name, not validated."""
         flags = _GEM_SETTINGS if self.precondition == "none" else _GEM_SETTINGS | _PRECONDITION_SETTINGS
-        own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else {}
+        shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
+        own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else shared
         return own | parse_settings(self.rule_settings)
 
 

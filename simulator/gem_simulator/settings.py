@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gem_core.registry import BUILT_IN, Direction, Precondition, require_direction, require_precondition, require_rule
-from gem_core.rule_settings import parse_settings, settings_text
+from gem_core.rule_settings import WEIGHT_DECAY, parse_settings, settings_text
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 
@@ -43,6 +43,13 @@ class SimulationSettings(BaseSettings):
         default="",
         description="The rule's settings as NAME=VALUE,NAME=VALUE: kappa=2,momentum=0.8 for gem. In a TOML file and in "
         "Python it may be a table. Each rule's names and defaults are in docs/rules.md.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    weight_decay: float = Field(
+        default=WEIGHT_DECAY.default,
+        ge=WEIGHT_DECAY.least,
+        le=WEIGHT_DECAY.most,
+        description="Decoupled weight decay of gem, downpour and adaptive-staleness, as the server's.",
         json_schema_extra={"panel": "Update rule"},
     )
     precondition: Precondition = Field(
@@ -227,7 +234,8 @@ class SimulationSettings(BaseSettings):
 
     def settings_of_rule(self) -> dict[str, float]:
         """Return arguments for `create_rule`, unvalidated."""
-        return parse_settings(self.rule_settings)
+        shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
+        return shared | parse_settings(self.rule_settings)
 
     def task_options(self) -> "TaskOptions":
         """Return options for `create_task`."""

@@ -144,8 +144,15 @@ class PreconditionedGem:
         weights = [(1 - self.beta2) * self.beta2**age for age in range(len(self.staleness))]
         return sum(w * s for w, s in zip(weights, reversed(self.staleness), strict=True)) / sum(weights)
 
-    def commit(self, worker: int, direction: NDArray[np.floating], eta: float, staleness: int) -> NDArray[np.floating]:
-        """The step that GEM gets."""
+    def commit(
+        self,
+        worker: int,
+        direction: NDArray[np.floating],
+        eta: float,
+        staleness: int,
+        kept: NDArray[np.floating] | None = None,
+    ) -> NDArray[np.floating]:
+        """The step that GEM gets. `kept`: what weight decay leaves of each element."""
         d = self.dtype
         self.staleness.append(staleness)
         n = 1 + self.mean_staleness() if self.averaged else 1.0
@@ -159,7 +166,8 @@ class PreconditionedGem:
             ratio = g / (np.sqrt(self.square * d(1 / (1 - self.square_rest))) + d(self.floor))
             step = d(eta) * np.clip(d(n**-0.5) * ratio, d(-self.cap), d(self.cap))
         outcome = gem(self.theta, self.held[worker], self.moments[worker], step, self.settings, d)
-        self.theta, self.moments[worker] = outcome.theta, outcome.moment
+        self.theta = outcome.theta if kept is None else kept * self.theta + outcome.update
+        self.moments[worker] = outcome.moment
         self.held[worker] = self.theta
         return step
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gem_core import RuleError, create_rule, is_rule, rule_names
+from gem_core import ElementType, Layout, RuleError, TensorKind, TensorSpec, create_rule, is_rule, rule_names
 from gem_core.rules import known_settings
 
 HALVING = """
@@ -53,6 +53,16 @@ def test_a_rule_of_another_package_is_found_by_its_name(folder: Path) -> None:
     assert theta.tolist() == [2, 2, 2]
     with pytest.raises(RuleError, match="share = 2 is out of range"):
         create_rule("halving", share=2)
+
+
+def test_a_rule_sees_the_layout_before_it_is_warm(folder: Path) -> None:
+    seeing = HALVING + "    def begin(self, layout):\n        self.names = [one.name for one in layout.parameters]\n"
+    seeing = seeing.replace("scaled =", "assert self.names; scaled =")
+    install(folder, "gemps_seeing", "halving = gemps_seeing:Halving", seeing)
+    rule, theta = create_rule("halving"), np.zeros(1, np.float32)
+    rule.begin(Layout([TensorSpec("w", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)]))
+    rule.commit(theta, rule.new_worker(theta), np.full(1, 8, np.float32), 0)
+    assert (rule.names, theta.tolist()) == (["w"], [4])
 
 
 def test_a_name_of_gemps_stands_for_the_rule_of_gemps(folder: Path) -> None:

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from gem_core import ElementType, Layout, LayoutError, TensorKind, TensorSpec
+from gem_core import ElementType, Layout, LayoutError, TensorKind, TensorRole, TensorSpec
 
 PARAMETER, BUFFER, CONSTANT = TensorKind.PARAMETER, TensorKind.BUFFER, TensorKind.CONSTANT
 F32, I64 = ElementType.FLOAT32, ElementType.INT64
@@ -53,6 +53,24 @@ def test_canonical_text_is_the_one_that_the_proto_documents() -> None:
 def test_linear_layer_has_the_digest_that_the_proto_documents() -> None:
     layout = Layout([tensor("weight", (10, 64)), tensor("bias", (10,))])
     assert layout.digest.hex() == "449a6fa3eb844edeeae86b5af711a95fd0f0d0b32182c7b1bd07ff0d88f97e0c"
+
+
+def test_role_is_of_the_shape_unless_the_tensor_is_an_embedding() -> None:
+    specs = [tensor("scalar", ()), tensor("bias"), tensor("weight", (2, 1)), tensor("kernel", (2, 2, 3, 3))]
+    specs += [tensor("table", (5, 2), is_embedding=True), tensor("mean", (2, 2), BUFFER)]
+    roles = [one.role for one in Layout(specs).tensors]
+    vector, matrix, embedding = TensorRole.VECTOR, TensorRole.MATRIX, TensorRole.EMBEDDING
+    assert roles == [vector, vector, matrix, matrix, embedding, matrix]
+
+
+def test_role_is_described_but_not_part_of_the_digest() -> None:
+    plain, embedding = (Layout([tensor("table", (5, 2), is_embedding=known)]) for known in (False, True))
+    assert plain == embedding
+    assert plain.first_difference(embedding) is None
+    assert "role" not in plain.describe()[0]
+    restored = Layout.from_description(embedding.describe())
+    assert restored.tensors[0].role is TensorRole.EMBEDDING
+    assert Layout.from_description(plain.describe()).tensors[0].role is TensorRole.MATRIX
 
 
 def test_scalars_and_empty_tensors_and_empty_layouts_are_legal() -> None:

@@ -17,10 +17,11 @@ def test_every_rule_of_the_design_is_known() -> None:
 
 
 def test_defaults_of_gem_are_those_of_the_design() -> None:
-    expected = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1e-12}
+    expected = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1e-12, "weight_decay": 0.0}
     assert dict(create_rule("gem").settings) == expected
     assert {setting.name: setting.default for setting in known_settings("gem")} == expected
-    assert dict(create_rule("downpour").settings) == {}
+    assert dict(create_rule("downpour").settings) == {"weight_decay": 0.0}
+    assert dict(create_rule("ringmaster").settings) == {"threshold": 16.0}
     assert dict(create_rule("gem", kappa=2).settings) == expected | {"kappa": 2.0}
 
 
@@ -48,7 +49,7 @@ def test_an_unknown_rule_is_refused_with_those_that_exist() -> None:
 def test_an_unknown_setting_is_refused_with_those_that_exist() -> None:
     with pytest.raises(RuleError, match="'gem' has no setting 'mu'; its settings are: momentum, kappa, pi_min, pi_max"):
         create_rule("gem", mu=0.9)
-    with pytest.raises(RuleError, match="'downpour' has no setting 'kappa'; its settings are: none"):
+    with pytest.raises(RuleError, match="'downpour' has no setting 'kappa'; its settings are: weight_decay"):
         create_rule("downpour", kappa=1)
 
 

@@ -29,6 +29,7 @@ def test_a_simulated_run_whose_workers_die_comes_out_again(
         precondition=precondition,
         direction=direction,
         clip_norm=0.5,
+        weight_decay=0.5 if rule == "gem" else 0,
         workers=4,
         steps=12,
         model="mlp",

@@ -69,7 +69,7 @@ async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, r
 @pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
 async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path: Path, precondition: str) -> None:
     path, schedule = tmp_path / "run.trace", {"eta_schedule": "cosine", "eta_decay_commits": 30, "eta_warmup": 5}
-    ended = await recorded(serve, path, LARGE, precondition=precondition, beta2=0.9, **schedule)
+    ended = await recorded(serve, path, LARGE, precondition=precondition, beta2=0.9, weight_decay=0.5, **schedule)
     found = replay(path)
     assert payload(LARGE, found) == ended
     assert (found.compared_end, found.rule.precondition, found.rule.settings["beta2"]) == (True, precondition, 0.9)

@@ -44,6 +44,7 @@ class Tensor:
     kind: str = "parameter"
     type: str = "float32"
     aliases: tuple[str, ...] = ()
+    role: int = 0
 
     @property
     def elements(self) -> int:
@@ -60,6 +61,7 @@ class Tensor:
             element_type=layout_pb2.ElementType.Value(f"ELEMENT_TYPE_{self.type.upper()}"),
             kind=layout_pb2.TensorKind.Value(f"TENSOR_KIND_{self.kind.upper()}"),
             aliases=self.aliases,
+            role=self.role,
         )
 
     def canonical_line(self) -> str:

@@ -14,8 +14,17 @@ GEM = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1
 class Oracle:
     """theta, m_w and s_w of every worker, and the clocks that staleness is counted by."""
 
-    def __init__(self, first: Values, rule: str = "gem", precondition: str = "none", **settings: float) -> None:
+    def __init__(
+        self,
+        first: Values,
+        rule: str = "gem",
+        precondition: str = "none",
+        layout: gem_core.Layout | None = None,
+        **settings: float,
+    ) -> None:
         self.rule = gem_core.create_rule(rule, precondition, **((GEM if rule == "gem" else {}) | settings))
+        if layout is not None:
+            self.rule.begin(layout)
         self.parameters: NDArray[np.float32] = first.parameters.astype(np.float32)
         self.clock = 1
         self._states: dict[str, object] = {}

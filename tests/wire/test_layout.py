@@ -3,6 +3,7 @@
 import pytest
 from gemps.v1 import layout_pb2, parameters_pb2, session_pb2
 
+from gem_core import TensorRole
 from tests.wire.model import DTYPES, SMALL, Model, Tensor
 from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
@@ -103,6 +104,18 @@ async def test_digest_is_of_the_canonical_text() -> None:
     linear = Model([Tensor("weight", (10, 64)), Tensor("bias", (10,))])
     assert linear.digest.hex() == "449a6fa3eb844edeeae86b5af711a95fd0f0d0b32182c7b1bd07ff0d88f97e0c"
     assert Tensor("steps", (), "buffer", "int64").canonical_line() == "buffer int64 0: 5:steps\n"
+
+
+async def test_a_role_may_be_given_or_left_out(serving: Serving) -> None:
+    """As by workers in other languages, in one run with PyTorch's; the first one's roles count."""
+    bare = Model([Tensor("table", (5, 2))])
+    told = Model([Tensor("table", (5, 2), role=layout_pb2.TENSOR_ROLE_EMBEDDING)])
+    unknown = Model([Tensor("table", (5, 2), role=77)])
+    assert bare.digest == told.digest
+    await serving.training(1, told)
+    await serving.training(1, bare)
+    await serving.training(1, unknown)
+    assert serving.server.central.layout.tensors[0].role is TensorRole.EMBEDDING
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,46 @@ async def test_what_the_rule_keeps_of_the_run_goes_on_after_a_restart(
     np.testing.assert_array_equal((await serving.values()).parameters, oracle.parameters)
 
 
+@pytest.mark.parametrize(
+    ("rule", "precondition"),
+    [("gem", "none"), ("gem", "averaged-rms"), ("downpour", "none"), ("adaptive-staleness", "none")],
+)
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+async def test_weight_decay_has_the_eta_of_each_commit_and_goes_on_after_a_restart(
+    serve: Serve, tmp_path: Path, rule: str, precondition: str, durability: str
+) -> None:
+    settings = {"rule": rule, "precondition": precondition, "weight_decay": 0.5, "durability": durability}
+    settings |= {"eta": 0.8, "eta_schedule": "step", "eta_step_every": 2, "eta_step_factor": 0.7}
+    serving = await serve(data_dir=tmp_path, **settings)
+    (worker,) = await serving.training(1)
+    layout = serving.server.central.layout
+    oracle = Oracle(await serving.values(), rule, precondition, layout, weight_decay=0.5)
+    oracle.pull(worker.name)
+    eta = worker.membership.next_eta
+    for seed in range(8):
+        if seed == 4:
+            serving = await restart(serve, serving, tmp_path, **settings)
+            worker = moved(worker, serving)
+            await worker.join()
+            await worker.pull()
+            oracle.leave(worker.name)
+            oracle.pull(worker.name)
+        delta = worker.delta(seed)
+        outcome = await worker.commit(delta)
+        oracle.commit(worker.name, delta.parameters, eta)
+        np.testing.assert_array_equal(outcome.reply.values.parameters, oracle.held(worker.name))
+        eta = outcome.verdict.next_eta
+    assert (await serving.status()).settings.rule_settings["weight_decay"] == 0.5
+    assert eta == pytest.approx(0.8 * 0.7**4)
+
+
+async def test_weight_decay_is_refused_where_it_cannot_work(serve: Serve) -> None:
+    with pytest.raises(StartupError, match="rule 'dana' has no setting 'weight_decay'"):
+        await serve(rule="dana", weight_decay=0.1)
+    with pytest.raises(ValueError, match=r"--weight-decay 20 with --eta 0\.05 leaves nothing of the parameters"):
+        await serve(weight_decay=20, eta=0.05)
+
+
 @pytest.mark.parametrize("durability", ["interval", "commit"])
 async def test_another_preconditioner_after_a_restart_begins_anew_with_a_warning(
     serve: Serve, tmp_path: Path, durability: str, caplog: pytest.LogCaptureFixture

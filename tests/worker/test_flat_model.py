@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from gem_worker.client.messages import layout_of, layout_to_wire
 from gem_worker.flat_model import FlatModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -168,6 +169,14 @@ def test_tied_weights_make_one_tensor_with_an_alias() -> None:
     by_name = {spec.name: spec for spec in flat.layout.tensors}
     assert by_name["first.weight"].aliases == ("second.weight",)
     assert "second.weight" not in by_name
+
+
+def test_an_embedding_says_so_also_where_its_weight_is_tied() -> None:
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7))
+    model[2].weight = model[0].weight
+    roles = {spec.name: spec.role.value for spec in FlatModel(model).layout.tensors}
+    assert roles == {"0.weight": "embedding", "1.weight": "matrix", "1.bias": "vector", "2.bias": "vector"}
+    assert layout_of(layout_to_wire(FlatModel(model).layout)).tensors[0].is_embedding
 
 
 def test_frozen_layers_are_constants_and_stay_where_they_are() -> None:

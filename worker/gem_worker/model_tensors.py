@@ -43,7 +43,8 @@ def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
         tensor = owners[identity][0]
         kind = _kind(tensor)
         element_type = _element_type(name, tensor, kind)
-        spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases))
+        is_embedding = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module, _ in owners[identity][1])
+        spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding)
         tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
     _refuse_together(model, tensors)
     refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)

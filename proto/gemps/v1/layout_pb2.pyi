@@ -27,6 +27,11 @@ class TensorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TENSOR_KIND_PARAMETER: _ClassVar[TensorKind]
     TENSOR_KIND_BUFFER: _ClassVar[TensorKind]
     TENSOR_KIND_CONSTANT: _ClassVar[TensorKind]
+
+class TensorRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TENSOR_ROLE_UNSPECIFIED: _ClassVar[TensorRole]
+    TENSOR_ROLE_EMBEDDING: _ClassVar[TensorRole]
 ELEMENT_TYPE_UNSPECIFIED: ElementType
 ELEMENT_TYPE_FLOAT32: ElementType
 ELEMENT_TYPE_FLOAT64: ElementType
@@ -42,20 +47,24 @@ TENSOR_KIND_UNSPECIFIED: TensorKind
 TENSOR_KIND_PARAMETER: TensorKind
 TENSOR_KIND_BUFFER: TensorKind
 TENSOR_KIND_CONSTANT: TensorKind
+TENSOR_ROLE_UNSPECIFIED: TensorRole
+TENSOR_ROLE_EMBEDDING: TensorRole
 
 class TensorSpec(_message.Message):
-    __slots__ = ("name", "shape", "element_type", "kind", "aliases")
+    __slots__ = ("name", "shape", "element_type", "kind", "aliases", "role")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     element_type: ElementType
     kind: TensorKind
     aliases: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., element_type: _Optional[_Union[ElementType, str]] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., aliases: _Optional[_Iterable[str]] = ...) -> None: ...
+    role: TensorRole
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., element_type: _Optional[_Union[ElementType, str]] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., role: _Optional[_Union[TensorRole, str]] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("tensors",)

@@ -182,16 +182,18 @@ class QueueStatus(_message.Message):
     def __init__(self, length: _Optional[int] = ..., staging_buffers: _Optional[int] = ..., staging_buffers_in_use: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_limit: _Optional[int] = ...) -> None: ...
 
 class CheckpointStatus(_message.Message):
-    __slots__ = ("path", "version", "seconds_ago", "durability")
+    __slots__ = ("path", "version", "seconds_ago", "durability", "keep_moments")
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SECONDS_AGO_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    KEEP_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     path: str
     version: _transfer_pb2.Version
     seconds_ago: float
     durability: str
-    def __init__(self, path: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., seconds_ago: _Optional[float] = ..., durability: _Optional[str] = ...) -> None: ...
+    keep_moments: bool
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., seconds_ago: _Optional[float] = ..., durability: _Optional[str] = ..., keep_moments: bool = ...) -> None: ...
 
 class RunStatus(_message.Message):
     __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "keeps_telemetry", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds")

@@ -4,6 +4,7 @@
         model.safetensors      the model's state_dict, in its types
         float32.safetensors    exact values of 16-bit parameters
         rule.safetensors       vectors that the rule keeps of the run, numbered
+        workers.safetensors    those of workers, as WORKER.VECTOR, numbered as state.json's `moments`
         state.json             version, layout, budget, workers, ledger, the rule's scalars
         checksums.json         CRC32C of each MiB of these files
     DATA_DIR/latest -> checkpoints/000000001000-0
@@ -14,8 +15,8 @@ Files are private, because the ledger holds session ids.
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from gem_core.aligned import aligned_copy, aligned_empty
 from gem_core.checksum import crc32c
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
+from gem_server.state.moments import Vectors
 
 FORMAT = "gemps-checkpoint-2"
 MODEL_FILE, EXACT_FILE, STATE_FILE = "model.safetensors", "float32.safetensors", "state.json"
-RULE_FILE = "rule.safetensors"
+RULE_FILE, WORKERS_FILE = "rule.safetensors", "workers.safetensors"
 CHECKSUMS_FILE = "checksums.json"
 CHECKED_BLOCK = 1024 * 1024
 LATEST = "latest"
@@ -67,6 +69,7 @@ class Checkpoint:
     constants: bytes
     state: dict[str, Any]
     rule_vectors: tuple[NDArray[np.float32], ...] = ()
+    moments: Mapping[str, Vectors] = field(default_factory=dict)
 
 
 def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
@@ -84,6 +87,8 @@ def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None
     try:
         write_tensors(unfinished, checkpoint)
         document = {"format": FORMAT, "clock": checkpoint.clock, "layout": checkpoint.layout.describe()}
+        if checkpoint.moments:
+            document["moments"] = list(checkpoint.moments)
         (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state), encoding="utf-8")
         _write_checksums(unfinished)
         for file in unfinished.iterdir():
@@ -115,10 +120,11 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
         clock = int(document.pop("clock"))
         parameters, rest = _read_tensors(place, layout)
         rule_vectors = _read_vectors(place / RULE_FILE, layout.parameter_count)
+        moments = _read_moments(place / WORKERS_FILE, layout.parameter_count, document.pop("moments", []))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
     buffers, constants = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
-    return Checkpoint(layout, clock, parameters, buffers, constants, document, rule_vectors)
+    return Checkpoint(layout, clock, parameters, buffers, constants, document, rule_vectors, moments)
 
 
 def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
@@ -152,14 +158,21 @@ def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
     _serialize(model, directory / MODEL_FILE, {"format": "pt"})
     if exact:
         _serialize(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
-    if checkpoint.rule_vectors:
-        vectors = {
-            str(number): FileTensor(
-                dtype="float32", shape=[vector.size], data_ptr=vector.ctypes.data, data_len=vector.nbytes
-            )
-            for number, vector in enumerate(checkpoint.rule_vectors)
-        }
-        _serialize(vectors, directory / RULE_FILE, {"gemps_clock": str(checkpoint.clock)})
+    kept = {str(number): vector for number, vector in enumerate(checkpoint.rule_vectors)}
+    of_workers = {
+        f"{worker}.{number}": vector
+        for worker, vectors in enumerate(checkpoint.moments.values())
+        for number, vector in enumerate(vectors)
+    }
+    for file, named in ((RULE_FILE, kept), (WORKERS_FILE, of_workers)):
+        if named:
+            vectors = {
+                name: FileTensor(
+                    dtype="float32", shape=[vector.size], data_ptr=vector.ctypes.data, data_len=vector.nbytes
+                )
+                for name, vector in named.items()
+            }
+            _serialize(vectors, directory / file, {"gemps_clock": str(checkpoint.clock)})
 
 
 def _serialize(tensors: dict[str, FileTensor], file: Path, metadata: dict[str, str]) -> None:
@@ -226,7 +239,19 @@ def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32],
 
 def _read_vectors(file: Path, length: int) -> tuple[NDArray[np.float32], ...]:
     stored = _read(file) if file.exists() else {}
-    found = [stored[str(number)] for number in range(len(stored))]
+    return _as_vectors(file, length, [stored[str(number)] for number in range(len(stored))])
+
+
+def _read_moments(file: Path, length: int, workers: list[str]) -> dict[str, Vectors]:
+    stored = _read(file) if workers else {}
+    each = len(stored) // (len(workers) or 1)
+    return {
+        name: _as_vectors(file, length, [stored[f"{worker}.{number}"] for number in range(each)])
+        for worker, name in enumerate(workers)
+    }
+
+
+def _as_vectors(file: Path, length: int, found: list[Any]) -> tuple[NDArray[np.float32], ...]:
     if any((one["dtype"], list(one["shape"])) != ("F32", [length]) for one in found):
         raise ValueError(f"the vectors in {file.name} are not float32 of the model's size")
     return tuple(aligned_copy(np.frombuffer(one["data"], np.float32)) for one in found)

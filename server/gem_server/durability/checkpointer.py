@@ -118,11 +118,16 @@ class Checkpointer:
         latest = self._data_dir / checkpoint.LATEST
         try:
             if latest.exists():
-                await self._log.room_for_checkpoint(self._central.layout, _size_of(latest))
+                await self._log.room_for_checkpoint(self._central.layout, self._next_size(latest))
             return await write()
         finally:
             if latest.exists():
-                await self._log.keep_reserve(_size_of(latest))
+                await self._log.keep_reserve(self._next_size(latest))
+
+    def _next_size(self, latest: Path) -> int:
+        """Bytes of the next checkpoint: as this one, with the moments of now."""
+        moments = sum(vector.nbytes for vectors in self._applier.moments().values() for vector in vectors)
+        return sum(file.stat().st_size for file in latest.iterdir() if file.name != checkpoint.WORKERS_FILE) + moments
 
     async def _write_cut(self) -> Path:
         call = Call()
@@ -154,7 +159,8 @@ class Checkpointer:
 
     def _kept_rule(self) -> KeptRule:
         """Without a copy: nothing is applied meanwhile."""
-        return KeptRule(rule_record(self._rule), kept_vectors(self._rule, self._central.parameters))
+        vectors = kept_vectors(self._rule, self._central.parameters)
+        return KeptRule(rule_record(self._rule), vectors, self._applier.moments())
 
     @asynccontextmanager
     async def _next_log(self) -> AsyncIterator[LogFile | None]:
@@ -194,7 +200,7 @@ class Checkpointer:
             raise AssertionError("there are no parameters to write")
         state["rule"] = rule.record
         constants = self._central.constants
-        whole = Checkpoint(layout, version.clock, parameters, buffers, constants, state, rule.vectors)
+        whole = Checkpoint(layout, version.clock, parameters, buffers, constants, state, rule.vectors, rule.moments)
         job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write_checkpoint, self._data_dir, whole, self._files))
         try:
             self.newest = await asyncio.shield(job)
@@ -229,7 +235,3 @@ class Checkpointer:
                 future.set_exception(error)
             else:
                 future.set_result(None)
-
-
-def _size_of(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.iterdir())

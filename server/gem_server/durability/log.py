@@ -25,6 +25,7 @@ from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, RefusedError
 from gem_server.state.central_variable import Snapshot
 from gem_server.state.kept_rule import KeptRule
+from gem_server.state.moments import Vectors
 
 FLOAT32_BYTES = 4
 RESERVE = "reserve"
@@ -66,6 +67,7 @@ class _Group:
     totals: dict[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None
     vectors: tuple[NDArray[np.float32], ...] = ()
+    moments: dict[str, Vectors] = field(default_factory=dict)
     buffers: bytes = b""
     last_clock: int = 0
 
@@ -80,6 +82,7 @@ class Log:
         files: Files,
         staging_buffers: Callable[[Layout], int],
         rule_vectors: int,
+        moment_vectors: int,
         on_large: Callable[[], None],
         on_failure: Callable[[StorageError], None],
     ) -> None:
@@ -88,6 +91,7 @@ class Log:
         self._files = files
         self._count_buffers = staging_buffers
         self._vectors = 1 + rule_vectors
+        self._moment_vectors = moment_vectors
         self._staging_buffers = 0
         self._on_large = on_large
         self._on_failure = on_failure
@@ -212,7 +216,8 @@ class Log:
 
     def _measure(self, layout: Layout) -> None:
         self._staging_buffers = self._count_buffers(layout)
-        self._record_bytes = ENTRY_BYTES + self._vector_bytes(layout) + layout.buffer_bytes
+        moments = self._moment_vectors * layout.parameter_count * FLOAT32_BYTES
+        self._record_bytes = ENTRY_BYTES + self._vector_bytes(layout) + moments + layout.buffer_bytes
 
     def _vector_bytes(self, layout: Layout) -> int:
         return self._vectors * layout.parameter_count * FLOAT32_BYTES
@@ -234,18 +239,17 @@ class Log:
     def _end_after_another(self, file: LogFile) -> int:
         return file.position + (file.pending + self._promised + 1) * self._record_bytes
 
-    async def still(self, snapshot: Snapshot) -> None:
-        """Wait until the log does not read this snapshot."""
-        for group in list(self._closed):
-            if group.snapshot is snapshot:
-                await asyncio.wait([group.done])
+    async def still(self, snapshot: Snapshot, worker: str = "") -> None:
+        """Wait until the log does not read this snapshot, or the worker's moments."""
+        while reading := [one for one in self._closed if one.snapshot is snapshot or worker in one.moments]:
+            await asyncio.wait([reading[-1].done])
 
     def keep_group_open(self) -> None:
         """Keep the group open until `append`, because its snapshot may change."""
         self._held = True
 
     def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot, rule: KeptRule) -> None:
-        """Add an applied commit, which uses a reservation; `snapshot` and `rule`, a copy, are its result."""
+        """Add an applied commit, which uses a reservation; `snapshot` and `rule`, a copy but for moments, result."""
         self._held = False
         if self._failed or self._current is None:
             return
@@ -258,6 +262,7 @@ class Log:
         group.totals = totals | {"rule": rule.record}
         group.snapshot, group.buffers = snapshot, snapshot.buffers
         group.vectors = (snapshot.parameters, *rule.vectors)
+        group.moments |= rule.moments
         group.last_clock = snapshot.version.clock
         self._wake_writer()
 
@@ -355,13 +360,15 @@ class Log:
             pieces = [memoryview(log_format.encode_header(file.header))]
             offset = 0
         else:
+            document = group.totals | {"entries": [run_record.describe_commit(entry) for entry in group.entries]}
+            moments = [vector for vectors in group.moments.values() for vector in vectors]
             pieces = log_format.encode_record(
                 file.header.log_id,
                 group.last_clock - len(group.entries) + 1,
                 group.last_clock,
-                group.totals | {"entries": [run_record.describe_commit(entry) for entry in group.entries]},
+                document | ({"moments": list(group.moments)} if moments else {}),
                 group.buffers,
-                [one.data.cast("B") for one in group.vectors],
+                [one.data.cast("B") for one in (*group.vectors, *moments)],
             )
             offset = file.position
         self._files.write(file.descriptor, pieces, offset)

@@ -2,7 +2,7 @@
 
 header   4096 bytes: magic, version, number, id, previous id, clock, layout digest, sizes, CRC32C
 record   header (magic, log id, first and last clock, sizes, CRC32C of the body, CRC32C of this header),
-         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors)
+         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors, those of each worker in `moments`)
 """
 
 import json
@@ -54,13 +54,17 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors."""
+    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors.
+
+    `moments`: of workers that committed, by name.
+    """
 
     end: int
     last_clock: int
     document: dict[str, Any]
     buffers: memoryview
     parameters: memoryview
+    moments: dict[str, memoryview]
 
 
 def encode_header(header: FileHeader) -> bytes:
@@ -96,7 +100,7 @@ def decode_header(data: memoryview) -> FileHeader | None:
 def encode_record(
     log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, vectors: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Return a record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
+    """Return a record's consecutive pieces; does not copy `vectors`: parameters, those of the rule and of workers."""
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), *vectors]
     size = sum(one.nbytes for one in vectors)
@@ -114,16 +118,21 @@ def read_records(data: memoryview, header: FileHeader) -> Iterator[Record]:
                 raise DamageError(at, f"this record is damaged, and there are others behind it, from offset {later}")
             return
         first, last, sizes, body_at = found
-        expected = (header.buffer_bytes, header.parameter_bytes)
-        if first != clock + 1 or last < first or sizes[1:] != expected:
-            raise DamageError(at, f"this record has clocks {first} to {last} where {clock + 1} is next, or other sizes")
         end = body_at + sum(sizes)
         buffers_at = body_at + sizes[0]
         parameters_at = buffers_at + sizes[1]
         document = json.loads(bytes(data[body_at:buffers_at]))
+        workers = document.get("moments", [])
+        moments_at = parameters_at + header.parameter_bytes
+        size, rest = divmod(end - moments_at, len(workers) or 1)
+        fits = size >= 0 and not rest and (workers or not size)
+        if first != clock + 1 or last < first or sizes[1] != header.buffer_bytes or not fits:
+            raise DamageError(at, f"this record has clocks {first} to {last} where {clock + 1} is next, or other sizes")
         if len(document["entries"]) != last - first + 1:
             raise DamageError(at, f"this record has {len(document['entries'])} entries for clocks {first} to {last}")
-        yield Record(end, last, document, data[buffers_at:parameters_at], data[parameters_at:end])
+        pieces = (data[start : start + size] for start in range(moments_at, end, size or 1))
+        moments = dict(zip(workers, pieces, strict=False)) if size else {}
+        yield Record(end, last, document, data[buffers_at:parameters_at], data[parameters_at:moments_at], moments)
         at, clock = end, last
 
 

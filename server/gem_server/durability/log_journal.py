@@ -43,9 +43,9 @@ class LogJournal(Journal):
         """See Journal."""
         await self._log.until(clock)
 
-    async def begin(self, snapshot: Snapshot) -> None:
+    async def begin(self, snapshot: Snapshot, worker: str) -> None:
         """See Journal."""
-        await self._log.still(snapshot)
+        await self._log.still(snapshot, worker)
         self._log.keep_group_open()
 
     async def committed(

@@ -73,6 +73,7 @@ class _Chain:
         self._documents: list[dict[str, Any]] = []
         self._parameters = saved.parameters
         self._rule_vectors = saved.rule_vectors
+        self._moments: dict[str, memoryview] = {}
         self._buffers = saved.buffers
         self._clock = saved.clock
         self._number = 0
@@ -93,12 +94,18 @@ class _Chain:
         """Return the result."""
         saved = self._saved
         run_record.advance(saved.state, self._documents)
+        count = saved.layout.parameter_count
+        moments = {
+            worker: tuple(map(aligned_copy, np.frombuffer(data, np.float32).reshape(-1, count)))
+            for worker, data in self._moments.items()
+        }
         whole = replace(
             saved,
             clock=self._clock,
             parameters=self._parameters,
             buffers=self._buffers,
             rule_vectors=self._rule_vectors,
+            moments={**saved.moments, **moments},
         )
         return Recovered(whole, self._clock - saved.clock, self._number, self._last_id)
 
@@ -145,6 +152,7 @@ class _Chain:
         last: Record | None = None
         for record in log_format.read_records(data, header):
             self._documents.append(record.document)
+            self._moments |= record.moments
             last, end = record, record.end
         if last is not None:
             values, count = np.frombuffer(last.parameters, np.float32), self._saved.layout.parameter_count

@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from gem_core import UpdateRule
+from gem_core.aligned import aligned_copy
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
@@ -35,6 +36,7 @@ from gem_server.flow.staging_pool import StagingPool
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
+from gem_server.state.moments import Vectors
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshots import WorkerSnapshots
@@ -123,7 +125,7 @@ class Applier:
         if buffer is None or held is None or request.sequence != entry.last_applied + 1:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._end_reader(session)
-        await self._journal.begin(held.next)
+        await self._journal.begin(held.next, worker.name)
         central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
         staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
@@ -167,7 +169,7 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
-        await self._journal.committed(request, verdict, self._run, lambda: self._result(held))
+        await self._journal.committed(request, verdict, self._run, lambda: self._result(worker.name, held))
         for listener in self.on_commit:
             listener()
         if not request.done.done():
@@ -176,9 +178,11 @@ class Applier:
         if session.ended is not None:
             await self.forget(session)
 
-    async def _result(self, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
-        """Copies that stay unchanged while they are logged."""
+    async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
+        """Copies that stay unchanged while they are logged; moments wait for `Journal.begin` instead."""
         central, kept = self._central, await self._copy_rule()
+        if self._sessions.moments.count:
+            kept = kept._replace(moments={worker: held.moments})
         if self._rule.sends_parameters:
             return held.newest, kept
         parameters = await self._maybe_elsewhere(central.parameters.copy)
@@ -215,12 +219,14 @@ class Applier:
         """Write what the rule sends to the newest snapshot; keep only that; keep the moment."""
         self._end_reader(session)
         central, held = self._central, session.held
-        is_changed = True
+        is_changed, moments = True, None
         if held is None:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
             count = 2 if session.join_info.overlap else 1
+            if moments := self._sessions.moments.claim(session.worker.name):
+                state.vectors = moments
             session.held = WorkerSnapshots(state, central.version, central.buffers, count)
-            self._log_reset(session)
+            self._log_reset(session, "its moment" if moments else "a moment of 0")
         elif held.newest.version != central.version:
             await self._journal.wait_unread(held.next)
             held.next.will_change()
@@ -232,7 +238,7 @@ class Applier:
             held.keep_newest_only()
         await self._share(session)
         if is_changed:
-            self._observer.pulled(session, is_first=held is None)
+            self._observer.pulled(session, is_first=held is None, moments=moments)
 
     async def _share(self, session: Session) -> None:
         """Move the snapshots to shared memory."""
@@ -241,11 +247,11 @@ class Applier:
             snapshots = regions.snapshots
             await self._maybe_elsewhere(lambda: held.move(snapshots))
 
-    def _log_reset(self, session: Session) -> None:
+    def _log_reset(self, session: Session, moment: str) -> None:
         if session.worker.commits:
             name, clock = session.worker.name, self._central.clock
             about = {"event": "joined-again", "worker": name, "clock": clock}
-            logger.info("worker %s goes on from clock %d, with a moment of 0", name, clock, extra=about)
+            logger.info("worker %s goes on from clock %d, with %s", name, clock, moment, extra=about)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
         """Open a reader of the snapshot that the session has."""
@@ -276,10 +282,17 @@ class Applier:
     async def cut(self, request: CutRequest) -> None:
         """Describe the state, copy what the rule keeps, and open a reader of the parameters."""
         rule = await self._copy_rule()
+        if moments := self.moments():
+            rule = rule._replace(moments=await self._maybe_elsewhere(lambda: _copied(moments)))
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
         if not request.resolve((request.describe(), reader, rule)):
             reader.close()
+
+    def moments(self) -> dict[str, Vectors]:
+        """Return workers' vectors that outlive the server, not copied."""
+        live = {one.worker.name: one.held.moments for one in self._sessions.live() if one.held is not None}
+        return self._sessions.moments.with_live(live)
 
     async def _open_shared(self, call: Call) -> Reader:
         reader = self.shared.open(call)
@@ -297,6 +310,7 @@ class Applier:
         session.check_alive()
         layout = session.join_info.layout
         self._central.bind(layout, request.parameters, request.buffers, request.constants)
+        self._rule.begin(layout)
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()
@@ -325,3 +339,7 @@ class Applier:
 
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)
+
+
+def _copied(moments: dict[str, Vectors]) -> dict[str, Vectors]:
+    return {worker: tuple(map(aligned_copy, vectors)) for worker, vectors in moments.items()}

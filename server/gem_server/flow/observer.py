@@ -3,6 +3,7 @@
 from gem_core import Statistics
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session
 
 
@@ -17,8 +18,8 @@ class CommitObserver:
     ) -> None:
         """A commit was applied; its buffer may be read until this returns."""
 
-    def pulled(self, session: Session, is_first: bool) -> None:
-        """A session's snapshot was refreshed; `is_first`: its moment was reset."""
+    def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+        """A session's snapshot was refreshed; `is_first`: its moment was reset, to `moments` of before a restart."""
 
     def forgotten(self, session: Session) -> None:
         """The rule forgot an ended session's worker."""

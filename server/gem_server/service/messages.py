@@ -108,6 +108,7 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
                 _ELEMENT_TYPES[spec.element_type],
                 _KINDS[spec.kind],
                 tuple(spec.aliases),
+                spec.role == layout_pb2.TENSOR_ROLE_EMBEDDING,
             )
         )
     return Layout(tensors)
@@ -124,6 +125,7 @@ def layout_to(layout: Layout) -> bytes:
                 element_type=_ELEMENT_TYPE_NUMBERS[spec.element_type],
                 kind=_KIND_NUMBERS[spec.kind],
                 aliases=spec.aliases,
+                role=layout_pb2.TENSOR_ROLE_EMBEDDING if spec.is_embedding else layout_pb2.TENSOR_ROLE_UNSPECIFIED,
             )
             for spec in layout.tensors
         ]

@@ -67,6 +67,7 @@ class Observed:
     telemetry: Telemetry
     checkpointer: Checkpointer | None
     durability: str
+    keep_moments: bool
     run_settings: run_pb2.RunSettings
     run_seconds: Callable[[], float]
     uptime: Callable[[], float]
@@ -203,7 +204,8 @@ class Status:
 
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
         writer = self._observed.checkpointer
-        status = status_pb2.CheckpointStatus(durability=self._observed.durability)
+        observed = self._observed
+        status = status_pb2.CheckpointStatus(durability=observed.durability, keep_moments=observed.keep_moments)
         if writer is None:
             return status
         if writer.newest is not None:

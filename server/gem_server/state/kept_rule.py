@@ -1,5 +1,7 @@
 """What a rule keeps of the run over restarts, as checkpoints, log and traces hold it."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,13 +9,18 @@ from numpy.typing import NDArray
 
 from gem_core import UpdateRule
 from gem_core.aligned import aligned_copy
+from gem_server.state.moments import Vectors
 
 
 class KeptRule(NamedTuple):
-    """Vectors, float32[parameter_count], and JSON values that identify the rule and have its scalars."""
+    """Vectors, float32[parameter_count], and JSON values that identify the rule and have its scalars.
+
+    `moments`: also vectors of workers, by name.
+    """
 
     record: dict[str, Any]
     vectors: tuple[NDArray[np.float32], ...] = ()
+    moments: Mapping[str, Vectors] = MappingProxyType({})
 
 
 def rule_record(rule: UpdateRule) -> dict[str, Any]:

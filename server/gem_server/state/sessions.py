@@ -14,6 +14,7 @@ from gem_server.shared_memory.regions import SessionRegions
 from gem_server.state.fairness import FairnessWindow
 from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
+from gem_server.state.moments import Moments
 from gem_server.state.run import Run, RunState
 from gem_server.state.worker_snapshots import WorkerSnapshots
 from gem_server.state.workers import Worker, Workers, WorkerState
@@ -131,6 +132,7 @@ class Sessions:
     timeout: float
     bound_layout: Callable[[], Layout | None]
     fairness: FairnessWindow = field(default_factory=FairnessWindow)
+    moments: Moments = field(default_factory=lambda: Moments(0))
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
     _joined: int = 0
@@ -251,6 +253,7 @@ class Sessions:
             self._restored_until = now + self.timeout
         elif now >= self._restored_until:
             self._restored_until = math.inf
+            self.moments.give_up()
             live = {session.worker.name for session in self._live.values()}
             for worker in self.workers.by_rank():
                 if worker.name not in live:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gem_core import RuleState, Statistics, UpdateRule
 from gem_core.aligned import aligned_empty
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
+from gem_server.state.moments import Vectors
 from gem_server.version import Version
 
 # Inspects theta, state, delta, staleness and eta; read-only.
@@ -35,6 +36,11 @@ class WorkerSnapshots:
     def newest(self) -> Snapshot:
         """Of the last pull or reply."""
         return self._snapshots[-1]
+
+    @property
+    def moments(self) -> Vectors:
+        """The rule's vectors of this worker."""
+        return self._state.vectors
 
     @property
     def next(self) -> Snapshot:

@@ -205,6 +205,7 @@ def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
             element_type=layout_pb2.ElementType.Value(f"ELEMENT_TYPE_{tensor.element_type.value.upper()}"),
             kind=layout_pb2.TensorKind.Value(f"TENSOR_KIND_{tensor.kind.value.upper()}"),
             aliases=tensor.aliases,
+            role=layout_pb2.TENSOR_ROLE_EMBEDDING if tensor.is_embedding else layout_pb2.TENSOR_ROLE_UNSPECIFIED,
         )
     return message
 
@@ -218,6 +219,7 @@ def layout_of(message: layout_pb2.Layout) -> Layout:
             element_type=ElementType(_word(layout_pb2.ElementType.Name(tensor.element_type), "ELEMENT_TYPE_")),
             kind=TensorKind(_word(layout_pb2.TensorKind.Name(tensor.kind), "TENSOR_KIND_")),
             aliases=tuple(tensor.aliases),
+            is_embedding=tensor.role == layout_pb2.TENSOR_ROLE_EMBEDDING,
         )
         for tensor in message.tensors
     )

@@ -1,0 +1,75 @@
+"""Decoupled weight decay (Loshchilov and Hutter, 2019, "Decoupled Weight Decay Regularization", arXiv 1711.05101).
+
+    theta <- kept * theta + update      kept = 1 - eta * weight_decay
+    s_w   <- theta
+
+`update` is the rule's, from theta before. Matrices and embeddings decay, vectors (biases, norms) do not. Each commit
+decays once, with the eta in its delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core.errors import RuleError
+from gem_core.layout import Layout, TensorRole
+from gem_core.rules.blocks import BLOCK
+from gem_core.rules.interface import RuleState, UpdateRule
+from gem_core.rules.kernel import Decay, Statistics
+
+__all__ = ["DecayingRule"]
+
+
+class DecayingRule(UpdateRule):
+    """A rule that adds its update and sends theta; `weight_decay` is a setting of it, or 0."""
+
+    def __init__(self, settings: Mapping[str, float]) -> None:
+        super().__init__(settings)
+        self._weight_decay = self.settings.get("weight_decay", 0.0)
+        self.needs_eta = self.needs_eta or self._weight_decay > 0
+        self._pieces: NDArray[np.int64] | None = None
+
+    def begin(self, layout: Layout) -> None:
+        """Find what decays."""
+        if self._weight_decay:
+            self._pieces = _pieces(layout)
+
+    def _commit(
+        self,
+        parameters: NDArray[np.float32],
+        state: RuleState,
+        delta: NDArray[np.float32],
+        staleness: int,
+        eta: float,
+        parallel: bool,
+    ) -> Statistics:
+        decay = self._decay(parameters.size, eta) if self._weight_decay else None
+        return self._apply(parameters, state, delta, staleness, eta, parallel, decay)
+
+    def _decay(self, elements: int, eta: float) -> Decay:
+        kept = np.float32(1 - eta * self._weight_decay)
+        if not kept > 0:
+            raise RuleError(
+                f"rule {self.name!r}: weight_decay = {self._weight_decay:g} with eta = {eta:g} leaves nothing of the "
+                "parameters: make one of them smaller"
+            )
+        if self._pieces is None or self._pieces[-1, 1] != elements:
+            raise RuleError(f"rule {self.name!r} needs the layout for weight_decay: call `begin` with the model's")
+        return Decay(kept, self._pieces)
+
+
+def _pieces(layout: Layout) -> NDArray[np.int64]:
+    """Rows (start, stop, whether it decays), at most a block each."""
+    rows: list[tuple[int, int, int]] = []
+    start = 0
+    for spec in layout.parameters:
+        stop, decays = start + spec.elements, int(spec.role is not TensorRole.VECTOR)
+        while start < stop:
+            joins = bool(rows) and rows[-1][2] == decays and rows[-1][1] - rows[-1][0] < BLOCK
+            first = rows.pop()[0] if joins else start
+            start = min(first + BLOCK, stop)
+            rows.append((first, start, decays))
+    return np.array(rows or [(0, 0, 0)], np.int64)

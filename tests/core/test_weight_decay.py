@@ -1,0 +1,192 @@
+"""Weight decay against slow transcriptions, and what it promises: by commits, past pi, and of matrices alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gem_core import (
+    ElementType,
+    Layout,
+    RuleError,
+    RuleState,
+    Statistics,
+    TensorKind,
+    TensorSpec,
+    UpdateRule,
+    create_rule,
+    rule_names,
+)
+from gem_core.rules import interface, known_settings
+from tests.core import slow
+
+# Ranges shorter and longer than a block, side by side and apart, and an empty one.
+SHAPES = ((3,), (40, 50), (7, 3, 3), (0, 4), (129,), (300, 170), (5,), (11, 4), (1,))
+DECAY, ETA = 0.3, 0.05
+KINDS = ("none", "rms", "averaged-rms")
+DECAYING = [*(("gem", kind) for kind in KINDS), ("downpour", "none"), ("adaptive-staleness", "none")]
+
+
+def layout() -> Layout:
+    embedding = len(SHAPES) - 2
+    return Layout(
+        TensorSpec(f"t{i}", shape, ElementType.FLOAT32, TensorKind.PARAMETER, is_embedding=i == embedding)
+        for i, shape in enumerate(SHAPES)
+    )
+
+
+def elements_that_decay() -> np.ndarray:
+    return np.concatenate([np.full(math.prod(shape), len(shape) > 1) for shape in SHAPES])
+
+
+COUNT = layout().parameter_count
+
+
+class Workers:
+    """Workers of one rule that has seen the layout, and the staleness of each."""
+
+    def __init__(self, rule: UpdateRule, theta: np.ndarray, count: int = 3) -> None:
+        rule.begin(layout())
+        self.rule, self.theta = rule, theta.copy()
+        self.states: list[RuleState] = [rule.new_worker(self.theta) for _ in range(count)]
+        self.clock, self.held = 0, [0] * count
+
+    def staleness(self, worker: int) -> int:
+        return self.clock - self.held[worker]
+
+    def commit(self, worker: int, delta: np.ndarray, eta: float = ETA) -> Statistics:
+        found = self.rule.commit(self.theta, self.states[worker], delta, self.staleness(worker), eta)
+        self.clock += 1
+        self.held[worker] = self.clock
+        return found
+
+
+def gradient(random: np.random.Generator) -> np.ndarray:
+    found = random.standard_normal(COUNT)
+    found[random.random(COUNT) < 0.2] = 0
+    return found.astype(np.float32)
+
+
+def first(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(COUNT).astype(np.float32)
+
+
+@pytest.fixture(params=["serial", "parallel"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kernels, for vectors of any length."""
+    monkeypatch.setattr(interface, "PARALLEL_FROM", 1 if request.param == "parallel" else 10**9)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gem_with_weight_decay_equals_numpy(kind: str, dtype: type[np.floating]) -> None:
+    """Bit for bit in float32; float64 shows that the order of operations is the documented one."""
+    theta, random = first(), np.random.default_rng(1)
+    workers = Workers(create_rule("gem", kind, weight_decay=DECAY), theta)
+    twin = slow.PreconditionedGem(theta, slow.GemSettings(), kind == "averaged-rms", dtype)
+    for worker in range(3):
+        twin.pull(worker)
+    for number in range(14):
+        worker, eta = number % 3 if number % 5 else 0, ETA * 0.9**number
+        delta = gradient(random) * np.float32(eta)
+        kept = np.where(elements_that_decay(), dtype(1 - eta * DECAY), dtype(1))
+        staleness = workers.staleness(worker)
+        workers.commit(worker, delta, eta)
+        if kind == "none":
+            outcome = slow.gem(twin.theta, twin.held[worker], twin.moments[worker], delta, slow.GemSettings(), dtype)
+            twin.theta, twin.moments[worker] = kept * twin.theta + outcome.update, outcome.moment
+            twin.held[worker] = twin.theta
+        else:
+            direction = delta * np.float32(1 / eta) if dtype is np.float32 else delta.astype(dtype) / eta
+            twin.commit(worker, direction, eta, staleness, kept)
+        if dtype is np.float32:
+            assert workers.theta.tobytes() == twin.theta.tobytes()
+            assert workers.states[worker].snapshot.tobytes() == twin.held[worker].tobytes()
+    np.testing.assert_allclose(workers.theta, twin.theta, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "kind"), DECAYING)
+def test_vectors_do_not_decay_and_matrices_and_embeddings_do(name: str, kind: str) -> None:
+    ends = []
+    for decay in (0.0, DECAY):
+        workers, random = Workers(create_rule(name, kind, weight_decay=decay), first()), np.random.default_rng(2)
+        for number in range(6):
+            workers.commit(number % 2, gradient(random))
+        ends.append(workers.theta)
+    decays = elements_that_decay()
+    assert ends[0][~decays].tobytes() == ends[1][~decays].tobytes()
+    assert (ends[0][decays] != ends[1][decays]).mean() > 0.9
+
+
+@pytest.mark.parametrize(("name", "kind"), DECAYING)
+@pytest.mark.parametrize("workers", [1, 5])
+def test_all_decay_depends_on_the_commits_and_not_on_the_workers(name: str, kind: str, workers: int) -> None:
+    run = Workers(create_rule(name, kind, weight_decay=DECAY), first(), workers)
+    etas = [ETA * 0.8**number for number in range(20)]
+    for number, eta in enumerate(etas):
+        run.commit(number % workers, np.zeros(COUNT, np.float32), eta)
+    left = np.prod([1 - eta * DECAY for eta in etas])
+    np.testing.assert_allclose(run.theta, np.where(elements_that_decay(), left, 1) * first(), rtol=1e-5)
+
+
+def test_decay_is_not_scaled_by_pi_and_not_limited_by_it() -> None:
+    theta = first()
+    workers = Workers(create_rule("gem", weight_decay=DECAY, pi_min=0, pi_max=0), theta)
+    statistics = workers.commit(0, np.full(COUNT, 0.1, np.float32))
+    assert statistics.blocked_fraction == 1
+    assert statistics.update_norm == 0
+    np.testing.assert_allclose(workers.theta, np.where(elements_that_decay(), 1 - ETA * DECAY, 1) * theta, rtol=1e-6)
+
+
+def test_drift_has_the_decay_of_the_others_commits_and_not_of_the_workers_own() -> None:
+    theta, nothing = first(), np.zeros(COUNT, np.float32)
+    workers = Workers(create_rule("gem", weight_decay=DECAY), theta)
+    assert [workers.commit(0, nothing).drift_norm for _ in range(3)] == [0, 0, 0]
+    moved = (1 - (1 - ETA * DECAY) ** 3) * np.linalg.norm(theta[elements_that_decay()])
+    assert workers.commit(1, nothing).drift_norm == pytest.approx(moved, rel=1e-5)
+
+
+def test_a_worker_alone_has_the_same_factors_with_decay_and_without() -> None:
+    found = []
+    for decay in (0.0, DECAY):
+        workers, random = Workers(create_rule("gem", weight_decay=decay), first()), np.random.default_rng(3)
+        found.append([workers.commit(0, gradient(random)).mean_pi for _ in range(5)])
+    assert found[0] == pytest.approx(found[1], rel=1e-6)  # sums in another order
+
+
+def test_a_layout_of_vectors_or_of_nothing_does_not_decay() -> None:
+    for shapes in ([(5,), (3,)], [], [(0, 4)]):
+        seen = Layout(
+            TensorSpec(f"t{i}", shape, ElementType.FLOAT32, TensorKind.PARAMETER) for i, shape in enumerate(shapes)
+        )
+        rule, theta = create_rule("downpour", weight_decay=DECAY), np.ones(seen.parameter_count, np.float32)
+        rule.begin(seen)
+        rule.commit(theta, rule.new_worker(theta), np.zeros_like(theta), 0, ETA)
+        assert theta.tolist() == [1] * seen.parameter_count
+
+
+def test_what_weight_decay_cannot_work_with_is_refused() -> None:
+    theta = first()
+    workers = Workers(create_rule("gem", weight_decay=2), theta)
+    with pytest.raises(RuleError, match=r"weight_decay = 2 with eta = 0\.5 leaves nothing of the parameters"):
+        workers.commit(0, theta, 0.5)
+    with pytest.raises(RuleError, match="needs the learning rate"):
+        workers.commit(0, theta, math.nan)
+    rule = create_rule("gem", weight_decay=2)
+    with pytest.raises(RuleError, match="needs the layout for weight_decay: call `begin`"):
+        rule.commit(theta, rule.new_worker(theta), theta, 0, ETA)
+    assert theta.tobytes() == first().tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(set(rule_names()) - {name for name, _ in DECAYING}))
+def test_other_rules_have_no_weight_decay(name: str) -> None:
+    with pytest.raises(RuleError, match=f"rule '{name}' has no setting 'weight_decay'"):
+        create_rule(name, weight_decay=0.1)
+    assert "weight_decay" not in {one.name for one in known_settings(name)}
+
+
+def test_a_rule_with_weight_decay_compiles_before_the_first_commit() -> None:
+    create_rule("gem", "rms", weight_decay=1e3).warm_up()
