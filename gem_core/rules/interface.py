@@ -190,7 +190,7 @@ class UpdateRule:
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
         if self.needs_eta and not 0 <= eta < math.inf:
-            raise RuleError(f"eta {eta}: rule {self.name!r} with a preconditioner needs the learning rate in the delta")
+            raise RuleError(f"eta {eta}: rule {self.name!r} needs the learning rate in the delta")
         if not self._is_warm:
             self.warm_up()
         parallel = self.is_parallel(delta.size)
