@@ -360,16 +360,13 @@ def test_fedbuff_moves_theta_only_by_the_mean_of_a_full_buffer() -> None:
     assert theta.tolist() == pytest.approx([3 + 0.5 * (16 / math.sqrt(2)) / 3])  # one version late
 
 
-def test_fadas_moves_each_element_by_its_rate_where_deltas_agree() -> None:
+def test_fadas_moves_each_element_by_its_rate_whatever_its_size_and_remembers_the_largest() -> None:
     rule, theta = create_rule("fadas", buffer=2, outer_eta=0.25, beta1=0, beta2=0), np.zeros(3, np.float32)
-    state = rule.new_worker(theta)
-    for sign in (1, 1, -1, -1):
-        rule.commit(theta, state, sign * np.array([1, 100, 1e-3], np.float32), 0)
-        assert theta == pytest.approx(np.zeros(3) if sign < 0 and theta[0] < 0.2 else theta, abs=1e-5)
-    assert theta == pytest.approx(np.zeros(3), abs=1e-5)
-    for _ in range(2):
-        rule.commit(theta, state, np.array([1, 100, 1e-3], np.float32), 0)
-    assert theta == pytest.approx(np.full(3, 0.25), rel=1e-4)
+    state, sizes = rule.new_worker(theta), np.array([1, 100, 1e-3], np.float32)
+    for scale, expected in ((2, 0.25), (-2, 0), (1, 0.125)):
+        for _ in range(2):
+            rule.commit(theta, state, scale * sizes, 0)
+        assert theta == pytest.approx(np.full(3, expected), abs=1e-5)
 
 
 @pytest.mark.parametrize(("late", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
@@ -412,13 +409,15 @@ def test_ace_forgets_the_delta_of_a_worker_that_has_gone_and_divides_by_those_th
 
 
 def test_ormo_of_one_worker_is_momentum_of_sums_of_k_deltas() -> None:
-    rule, theta, random = create_rule("ormo", buffer=3, momentum=0.9), np.zeros(10, np.float32), np.random.default_rng(1)
+    rule, theta, random = create_rule("ormo", buffer=3), np.zeros(10, np.float32), np.random.default_rng(1)
     state, moment, expected = rule.new_worker(theta), np.zeros(10), np.zeros(10)
-    for number in range(1 + 3 * 10):  # the first version alone is a step
+    for number in range(31):
+        if number % 3 == 1:  # the first version is a step alone: before it nothing was under way
+            moment = 0.9 * moment
+            expected = expected + moment
         delta = make_delta("ordinary", 10, random)
         rule.commit(theta, state, delta, 0)
-        moment = (0.9 * moment if number % 3 == 1 else moment) + delta
-        expected = expected + (0.9 * (moment - delta) / 0.9 if number % 3 == 1 else 0) + delta
+        moment, expected = moment + delta, expected + delta
     assert theta == pytest.approx(expected, abs=1e-5)
 
 

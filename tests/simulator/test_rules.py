@@ -14,6 +14,7 @@ from gem_trace.files import map_file
     ("rule", "precondition"),
     [
         *((rule, "none") for rule in ("dana", "gap-aware", "delayed-nesterov", "ringmaster", "dc-asgd", "easgd")),
+        *((rule, "none") for rule in ("fedbuff", "fadas", "ace", "ormo", "ringmaster-lmo")),
         ("gem", "rms"),
         ("gem", "averaged-rms"),
     ],
@@ -38,7 +39,7 @@ def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, preconditi
     assert replay_recording(read_recorded(path), task=task, model="mlp").digest == simulated.digest
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("dana", [1, 0, 2]), ("gem", [])])
+@pytest.mark.parametrize(("rule", "expected"), [("dana", [1, 0, 2]), ("ace", [1, 0, 2]), ("gem", [])])
 def test_a_worker_that_died_is_forgotten_where_the_rule_keeps_something_of_it(
     rule: str, expected: list[int], tmp_path: Path
 ) -> None:
