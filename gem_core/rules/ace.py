@@ -1,15 +1,13 @@
-"""ACE: every commit adds the mean of all workers' latest deltas, so frequent workers have no larger share.
+"""ACE: add the mean of all workers' latest deltas, so that frequent workers have no larger share.
 
-Chang et al., 2025, "Mitigating Participation Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066;
-elementwise, in float32:
+Chang et al., 2025, arXiv 2511.19066; elementwise, in float32:
 
     U     <- (U - u_w) + delta
     u_w   <- delta
     theta <- theta + U / n
     s_w   <- theta
 
-n: live workers that have committed; the paper first collects a gradient from each. Deltas keep the eta they were
-computed with. A leaving worker's delta is subtracted from U.
+n: live workers that have committed. The paper first collects a gradient of each.
 """
 
 from __future__ import annotations
@@ -49,18 +47,18 @@ class Ace(UpdateRule):
     kernel = Kernel(_ace_update)
     vectors_per_worker = 2
     vectors_per_run = 1
-    keeps_run = False  # U is a sum of workers' deltas
+    keeps_run = False  # as in dana.py
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
         self._workers = 0
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
-        """Start with u_w = 0, not counted."""
+        """Start with u_w = 0."""
         return _AceState(super().new_worker(parameters))
 
     def forget_worker(self, state: RuleState) -> None:
-        """U <- U - u_w; u_w <- 0. U of no worker is exactly 0."""
+        """U <- U - u_w; u_w <- 0."""
         assert isinstance(state, _AceState)
         if state.counts:
             (latest,) = state.vectors
@@ -68,7 +66,7 @@ class Ace(UpdateRule):
             self._workers -= 1
             np.subtract(total, latest, out=total)
             if not self._workers:
-                total[:] = 0
+                total[:] = 0  # without rounding errors
             latest[:] = 0
             state.counts = False
 

@@ -1,6 +1,6 @@
 """Delayed Nesterov: deltas are applied at once, momentum every N commits.
 
-Liu et al., 2024, "Asynchronous Local-SGD Training for Language Modeling", arXiv 2401.09135; elementwise, in float32:
+Liu et al., 2024, arXiv 2401.09135; elementwise, in float32:
 
     every Nth commit                                 any other
     B     <- B + delta                               B     <- B + delta
@@ -10,8 +10,7 @@ Liu et al., 2024, "Asynchronous Local-SGD Training for Language Modeling", arXiv
     B     <- 0
     s_w   <- theta                                   s_w   <- theta
 
-The paper's m and B are in (pseudo-)gradients (theta <- theta - eps * (...)): equal, times -eps, for a constant rate. c
-in [0, 1/N]. m and B belong to the run. Local steps are plain SGD, in the paper AdamW; DyLU is not implemented.
+c in [0, 1/N]. m and B belong to the run.
 """
 
 from __future__ import annotations

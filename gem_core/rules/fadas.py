@@ -1,17 +1,13 @@
-"""FADAS: every Kth commit is a step of AMSGrad with the mean of K deltas.
+"""FADAS: AMSGrad with the mean of K deltas.
 
-Wang, Wang, Lu and Chen, 2024, "FADAS: Towards Federated Adaptive Asynchronous Optimization", arXiv 2407.18365;
-elementwise, in float32:
+Wang et al., 2024, arXiv 2407.18365; elementwise, in float32, every Kth commit, with D = B / K of rule `fedbuff`:
 
-    B     <- B + delta
-    every Kth commit, with D = B / K:
     m     <- beta1 * m + (1 - beta1) * D
     v     <- beta2 * v + (1 - beta2) * D^2
     w     <- max(w, v)
-    theta <- theta + rate * m / (sqrt(w) + epsilon),  B <- 0
+    theta <- theta + rate * m / (sqrt(w) + epsilon)
 
-rate: eta_o, divided by the largest delay of the K deltas (in full buffers) if that exceeds tau_c. The authors' code
-adds bias corrections.
+B's deltas have no weights. rate: eta_o, divided by their largest tau if above tau_c.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ def _fadas_update(  # type: ignore[no-untyped-def]
     square = keep2 * square + fresh2 * (mean * mean) if is_full else square
     largest = square if square > largest else largest
     update = rate * (moment / (np.sqrt(largest) + epsilon)) if is_full else np.float32(0)
-    theta = theta + update if is_full else theta  # keeps -0
+    theta = theta + update if is_full else theta
     buffer = np.float32(0) if is_full else buffer
     return theta, theta, buffer, moment, square, largest, update, np.float32(1) / size
 
@@ -51,7 +47,7 @@ class Fadas(BufferedRule):
     first_scalars = MappingProxyType({"commits": 0, "largest_delay": 0})
     known_settings = (
         Setting("buffer", 5, 1, 1e6, "K: deltas in a buffer", whole=True),
-        Setting("outer_eta", 0.001, 0.0, 1e6, "eta_o: the server's learning rate; about the largest step of an element"),
+        Setting("outer_eta", 0.001, 0.0, 1e6, "eta_o: about the largest step of an element"),
         Setting("beta1", 0.9, 0.0, 0.9999, "how long the moment remembers"),
         Setting("beta2", 0.99, 0.0, 0.999999, "how long the mean square remembers"),
         Setting("epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square of deltas"),

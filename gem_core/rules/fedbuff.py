@@ -1,13 +1,12 @@
 """FedBuff: every Kth commit adds the mean of K deltas.
 
-Nguyen et al., 2022, "Federated Learning with Buffered Asynchronous Aggregation", arXiv 2106.06639; elementwise, in
-float32:
+Nguyen et al., 2022, arXiv 2106.06639; elementwise, in float32:
 
     B     <- B + delta / sqrt(1 + tau)
     theta <- theta + eta_o / K * B,  B <- 0    every Kth commit
     s_w   <- theta
 
-tau: full buffers since the snapshot. A last buffer that is not full stays unused.
+tau: full buffers since the snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _fedbuff_update(theta, snapshot, buffer, delta, weight, rate, is_full):  # t
 
 
 class FedBuff(BufferedRule):
-    """Rule `fedbuff`; `mean_pi` is the delta's weight in the mean, times eta_o."""
+    """Rule `fedbuff`; `mean_pi` is the factor of delta."""
 
     name = "fedbuff"
     kernel = Kernel(_fedbuff_update)

@@ -1,15 +1,13 @@
-"""OrMo: momentum over gradients in the order of the versions that they were computed at, not of arrival.
+"""OrMo: momentum over deltas in the order of their base versions instead of arrival.
 
-Shi, Yang and Li, 2024, "Ordered Momentum for Asynchronous SGD", arXiv 2407.19234; elementwise, in float32, at commit t
-(from 0), with b(i) = ceil(i / K):
+Shi, Yang and Li, 2024, arXiv 2407.19234; elementwise, in float32, at commit t (from 0), with b(i) = ceil(i / K):
 
     u     <- mu * u,  theta <- theta + u    if b(t) > b(t - 1)
     u     <- u + mu^d * delta               d = b(t) - b(t - staleness)
     theta <- theta + (1 - mu^(d + 1)) / (1 - mu) * delta
     s_w   <- theta
 
-So theta and u are, but for deltas under way, those of momentum SGD with the sum of each K deltas. The paper's K is the
-number of workers.
+Without deltas under way this is momentum SGD with the sum of each K deltas.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def _ormo_update(theta, snapshot, momentum, delta, mu, weight, share, begins):  
 
 
 class Ormo(UpdateRule):
-    """Rule `ormo`; `mean_pi` is the factor of delta in theta, `proxy_norm` |u|."""
+    """Rule `ormo`; `mean_pi` is the factor of delta, `proxy_norm` |u|."""
 
     name = "ormo"
     kernel = Kernel(_ormo_update, proxy="momentum")

@@ -1,13 +1,10 @@
-"""Ringmaster LMO: sign steps along the momentum of deltas that are not too old.
+"""Ringmaster LMO: sign steps along a momentum of deltas that are not too old.
 
-Sadiev, Maranjyan, Ilin and Richtarik, 2026, "Ringmaster LMO: Asynchronous Linear Minimization Oracle Momentum Method",
-arXiv 2605.18174, in the maximum norm, whose oracle is elementwise; other norms need whole tensors:
+Sadiev et al., 2026, arXiv 2605.18174, in the maximum norm (others need whole tensors), with mu = 1 - alpha:
 
     m     <- mu * m + (1 - mu) * delta    if delay < R
     theta <- theta + eta * sign(m)        if delay < R
     s_w   <- theta
-
-mu is the paper's 1 - alpha; delay as in ringmaster.py.
 """
 
 from __future__ import annotations
@@ -27,12 +24,12 @@ def _ringmaster_lmo_update(theta, snapshot, moment, delta, keep, fresh, eta, fac
     update = eta if moment > np.float32(0) else np.float32(0)
     update = -eta if moment < np.float32(0) else update
     update = update if is_fresh else np.float32(0)
-    theta = theta + update if is_fresh else theta  # keeps -0
+    theta = theta + update if is_fresh else theta
     return theta, theta, moment, update, factor
 
 
 class RingmasterLmo(Ringmaster):
-    """Rule `ringmaster-lmo`; statistics as of `ringmaster`, `proxy_norm` |m|."""
+    """Rule `ringmaster-lmo`; `mean_pi` as of `ringmaster`, `proxy_norm` |m|."""
 
     name = "ringmaster-lmo"
     kernel = Kernel(_ringmaster_lmo_update, proxy="moment")

@@ -398,7 +398,10 @@ class PlainFedBuff(Twin):
     def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
         single = np.float32
         self.commits += 1
-        weight, rate = single((1 + self.version - self.version_of[worker]) ** -0.5), single(self.outer_eta / self.buffer)
+        weight, rate = (
+            single((1 + self.version - self.version_of[worker]) ** -0.5),
+            single(self.outer_eta / self.buffer),
+        )
         self.sum = self.sum + weight * delta
         update = self.zeros()
         if self.commits % self.buffer == 0:

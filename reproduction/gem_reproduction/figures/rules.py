@@ -70,13 +70,13 @@ class Rules(Figure):
     )
     about = (
         "Not a figure of the paper. Every worker takes the same number of gradients, with the same eta for all rules; "
-        "the commits of agn, fedbuff and fadas are of 10 gradients each, so they make a tenth as many. Each rule is at its defaults, and again "
-        "where the number of workers n decides about a setting: delayed-nesterov's N = n and EASGD's alpha = 0.9/n are "
-        "their papers'; Ringmaster's R = n lets a constant order pass, and drops what is later. The steps of "
-        "ringmaster-lmo are signs times eta, and its eta a fiftieth. A run failed when "
-        "something in it was not finite, or when less than a fifth of the held-out digits were right at the end. Three "
-        "orders of arrival: a constant one; exponential compute times; lognormal ones (sigma 0.5), with a quarter of "
-        "the workers 4 times slower. The quick form has one eta, fewer numbers of workers, one seed and half the steps."
+        "the commits of agn, fedbuff and fadas are of 10 gradients each, so they make a tenth as many. Each rule is at "
+        "its defaults, and again where the number of workers n decides about a setting: delayed-nesterov's N = n and "
+        "EASGD's alpha = 0.9/n are their papers'; Ringmaster's R = n lets a constant order pass, and drops what is "
+        "later. The steps of ringmaster-lmo are signs times eta, and its eta a fiftieth. A run failed when something "
+        "in it was not finite, or when less than a fifth of the held-out digits were right at the end. Three orders "
+        "of arrival: a constant one; exponential compute times; lognormal ones (sigma 0.5), with a quarter of the "
+        "workers 4 times slower. The quick form has one eta, fewer numbers of workers, one seed and half the steps."
     )
     remark = (
         "The claim's second half does not hold. What follows was read off the tables afterwards. Which rule wins "
