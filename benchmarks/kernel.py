@@ -66,7 +66,7 @@ def rule_memory(rule: UpdateRule, elements: int) -> Callable[[bool | None], Call
 
     def commit(parallel: bool | None) -> Call:
         if parallel is None:
-            return lambda: rule.commit(parameters, state, delta, 1)
+            return lambda: rule.commit(parameters, state, delta, 1, 1.0)
         return lambda: rule._commit(parameters, state, delta, 1, 1.0, parallel)
 
     return commit

@@ -41,6 +41,11 @@ BUILT_IN = {
     "dana": "gem_core.rules.dana:Dana",
     "agn": "gem_core.rules.agn:Agn",
     "delayed-nesterov": "gem_core.rules.delayed_nesterov:DelayedNesterov",
+    "fedbuff": "gem_core.rules.fedbuff:FedBuff",
+    "fadas": "gem_core.rules.fadas:Fadas",
+    "ace": "gem_core.rules.ace:Ace",
+    "ormo": "gem_core.rules.ormo:Ormo",
+    "ringmaster-lmo": "gem_core.rules.ringmaster_lmo:RingmasterLmo",
 }
 PRECONDITIONED = {
     ("gem", "rms"): "gem_core.rules.gem_rms:GemRms",

@@ -1,6 +1,6 @@
 """Accumulated gradient normalization: a worker commits the mean of its local steps.
 
-Hermans, Spanakis and Moeckel, 2017, "Accumulated Gradient Normalization", arXiv 1710.02368:
+Hermans, Spanakis and Moeckel, 2017, arXiv 1710.02368:
 
     delta =  -eta / lambda * (sum of the gradients of lambda local SGD steps)
     theta <- theta + delta

@@ -1,16 +1,12 @@
 """DANA: per-worker momentum, and gradients at the predicted theta.
 
-Hakimi, Barkai, Gabel and Schuster, 2019, "Taming Momentum in a Distributed Asynchronous Environment", arXiv 1907.11612,
-DANA-Zero; elementwise, in float32:
+Hakimi, Barkai, Gabel and Schuster, 2019, arXiv 1907.11612, DANA-Zero; elementwise, in float32:
 
     V     <- V - v_w
     v_w   <- mu * v_w + delta
     V     <- V + v_w            the sum over all workers
     theta <- theta + v_w
     s_w   <- theta + mu * V
-
-The paper's v is in gradients (theta <- theta - eta * v): equal for constant eta. A leaving worker's momentum is
-subtracted from V.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 """DC-ASGD-a: correct a stale gradient by the movement of theta since its computation.
 
-Zheng et al., 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv 1609.08326, adaptive form.
-Authors' code, with gradient g computed at w_bak:
-
-    MeanSquare <- m * MeanSquare + (1 - m) * g^2
-    w          <- w - eta * (g + lambda / sqrt(MeanSquare + 1e-7) * g * g * (w - w_bak))
-
-In deltas, delta = -eta * g, elementwise, in float32, in this order:
+Zheng et al., 2017, arXiv 1609.08326, as in the authors' code, but in deltas; elementwise, in float32, in this order:
 
     q_w    <- m * q_w + (1 - m) * delta^2
     factor =  1 - lambda * delta / sqrt(q_w + epsilon) * (theta - s_w)
     theta  <- theta + factor * delta
     s_w    <- theta
 
-q_w = eta^2 * MeanSquare; eta cancels elsewhere: same lambda, epsilon = eta^2 * 1e-7 (default: eta 0.05). After a change
-of eta, q_w keeps older deltas for some commits. MeanSquare is per worker, as in the authors' code.
+q_w is eta^2 times the mean square of gradients; eta cancels elsewhere: same lambda, epsilon = eta^2 * 1e-7 (default:
+eta 0.05).
 """
 
 from __future__ import annotations

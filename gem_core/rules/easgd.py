@@ -1,7 +1,7 @@
 """Elastic averaging: EASGD, and EAMSGD with momentum.
 
-Zhang, Choromanska and LeCun, 2015, "Deep learning with Elastic Averaging SGD", arXiv 1412.6651, algorithms 1 and 2,
-asynchronous; elementwise, in float32, in this order:
+Zhang, Choromanska and LeCun, 2015, arXiv 1412.6651, algorithms 1 and 2, asynchronous; elementwise, in float32, in this
+order:
 
     EASGD                               EAMSGD (momentum mu > 0)
     x_w   <- s_w + delta                v_w   <- mu * v_w + delta
@@ -11,9 +11,7 @@ asynchronous; elementwise, in float32, in this order:
     x_w   <- x_w - e                    x_w   <- x_w - e
     s_w   <- x_w                        s_w   <- x_w + mu * v_w
 
-Departures from the paper: there, a worker takes a step's gradient at x_w and applies it after that step's exchange;
-here it gets x_w after the exchange first, as in dist-keras. Period tau: local steps, whose deltas are summed; EAMSGD
-needs 1, because its momentum acts in every local step and is kept here. The paper's alpha is 0.9 / workers.
+x_w is sent after the exchange, as in dist-keras. Period tau: local steps, whose deltas are summed.
 """
 
 from __future__ import annotations

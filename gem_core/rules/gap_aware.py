@@ -1,22 +1,15 @@
 """Gap-Aware: scale each element of a delta down by the movement of theta since its computation.
 
-Barkai, Hakimi and Schuster, 2020, "Gap Aware Mitigation of Gradient Staleness", arXiv 1909.10802, without its
-momentum and weight decay.
-Authors' code (FTPipe, `sgd_gap_aware.py`), with gradient g:
-
-    V <- G * V + (1 - G) * g^2
-    C =  eta_max * (sqrt(V / (1 - G^t)) + 1e-8)
-    g <- g / (1 + |theta - s_w| / C)
-
-In deltas, elementwise, in float32, in this order, at commit t:
+Barkai, Hakimi and Schuster, 2020, arXiv 1909.10802, without its momentum and weight decay, as in the authors' code
+(FTPipe, `sgd_gap_aware.py`), but in deltas; elementwise, in float32, in this order, at commit t:
 
     q     <- G * q + (1 - G) * delta^2
     step  =  sqrt(q / (1 - G^t)) + epsilon
     theta <- theta + delta / (1 + |theta - s_w| / step)
     s_w   <- theta
 
-q is per run. For constant eta q = eta^2 * V, epsilon = eta * 1e-8 (default: eta 0.05). If eta falls, q follows within
-about 1 / (1 - G) commits, whereas C keeps the largest.
+q is per run. epsilon is eta times the authors' 1e-8 (default: eta 0.05). If eta falls, q follows within about
+1 / (1 - G) commits; the authors' code keeps the largest eta.
 """
 
 from __future__ import annotations

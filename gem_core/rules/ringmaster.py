@@ -1,7 +1,6 @@
 """Ringmaster ASGD: drop deltas that are too old.
 
-Maranjyan, Tyurin and Richtarik, 2025, "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity", arXiv
-2501.16168, without its calculation stops:
+Maranjyan, Tyurin and Richtarik, 2025, arXiv 2501.16168:
 
     theta <- theta + delta    if delay < R
     s_w   <- theta
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Ringmaster(UpdateRule):
 
     name = "ringmaster"
     kernel = Kernel(_ringmaster_update)
-    known_settings = (
+    known_settings: ClassVar[tuple[Setting, ...]] = (
         Setting("threshold", 16, 1, 1e6, "R: a delta with so many updates since its snapshot is dropped", whole=True),
     )
     _limits = (np.float32(0), np.float32(np.nan))

@@ -7,6 +7,7 @@ judges the rewriting in deltas.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -377,6 +378,262 @@ class PaperDelayedNesterov(Paper):
         self.pull(worker)
 
 
+class PlainFedBuff(Twin):
+    """By the number of a model's version, which each worker has with its parameters."""
+
+    buffer: float
+    outer_eta: float
+
+    def begin(self) -> None:
+        self.sum, self.version = self.zeros(), 0
+        self.version_of: dict[int, int] = {}
+
+    def join(self, worker: int) -> None:
+        self.pull(worker)
+
+    def pull(self, worker: int) -> None:
+        super().pull(worker)
+        self.version_of[worker] = self.version
+
+    def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
+        single = np.float32
+        self.commits += 1
+        weight, rate = (
+            single((1 + self.version - self.version_of[worker]) ** -0.5),
+            single(self.outer_eta / self.buffer),
+        )
+        self.sum = self.sum + weight * delta
+        update = self.zeros()
+        if self.commits % self.buffer == 0:
+            update = rate * self.sum
+            self.theta = self.theta + update
+            self.sum, self.version = self.zeros(), self.version + 1
+        self.pull(worker)
+        return Effect(np.full_like(delta, rate * weight), update)
+
+
+class PaperFedBuff(Paper):
+    """Algorithm 1, with the deltas themselves in the buffer."""
+
+    buffer: float
+    outer_eta: float
+
+    def begin(self) -> None:
+        self.gathered: list[Vector] = []
+        self.version = 0
+        self.version_of: dict[int, int] = {}
+
+    def join(self, worker: int) -> None:
+        self.pull(worker)
+
+    def pull(self, worker: int) -> None:
+        super().pull(worker)
+        self.version_of[worker] = self.version
+
+    def take(self, worker: int, g: Vector) -> None:
+        self.gathered.append(-ETA * g / np.sqrt(1 + self.version - self.version_of[worker]))
+        if len(self.gathered) == self.buffer:
+            self.theta = self.theta + self.outer_eta * np.mean(self.gathered, axis=0)
+            self.gathered, self.version = [], self.version + 1
+        self.pull(worker)
+
+
+class PlainFadas(PlainFedBuff):
+    beta1: float
+    beta2: float
+    epsilon: float
+    delay: float
+
+    def begin(self) -> None:
+        super().begin()
+        self.m, self.v, self.largest, self.delays = self.zeros(), self.zeros(), self.zeros(), [0]
+
+    def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
+        single = np.float32
+        self.commits += 1
+        self.delays.append(self.version - self.version_of[worker])
+        self.sum = self.sum + delta
+        update = self.zeros()
+        if self.commits % self.buffer == 0:
+            mean = self.sum / single(self.buffer)
+            self.m = single(self.beta1) * self.m + single(1 - self.beta1) * mean
+            self.v = single(self.beta2) * self.v + single(1 - self.beta2) * (mean * mean)
+            self.largest = np.where(self.v > self.largest, self.v, self.largest)
+            late = max(self.delays)
+            rate = single(self.outer_eta / late if late > self.delay else self.outer_eta)
+            update = rate * (self.m / (np.sqrt(self.largest) + single(self.epsilon)))
+            self.theta = self.theta + update
+            self.sum, self.version, self.delays = self.zeros(), self.version + 1, [0]
+        self.pull(worker)
+        return Effect(np.full_like(delta, 1 / self.buffer), update, self.m)
+
+
+class PaperFadas(PaperFedBuff):
+    """Algorithm 1 with the delay-adaptive rate as the authors' code has it."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    delay: float
+
+    def begin(self) -> None:
+        super().begin()
+        self.m, self.v, self.largest = self.zeros(), self.zeros(), self.zeros()
+        self.delays: list[int] = []
+
+    def take(self, worker: int, g: Vector) -> None:
+        self.gathered.append(-ETA * g)
+        self.delays.append(self.version - self.version_of[worker])
+        if len(self.gathered) == self.buffer:
+            mean = np.mean(self.gathered, axis=0)
+            self.m = self.beta1 * self.m + (1 - self.beta1) * mean
+            self.v = self.beta2 * self.v + (1 - self.beta2) * mean**2
+            self.largest = np.maximum(self.largest, self.v)
+            slower = 1 / max(self.delays) if max(self.delays) > self.delay else 1
+            self.theta = self.theta + self.outer_eta * slower * self.m / (np.sqrt(self.largest) + self.epsilon)
+            self.gathered, self.delays, self.version = [], [], self.version + 1
+        self.pull(worker)
+
+
+class PlainAce(Twin):
+    def begin(self) -> None:
+        self.latest: dict[int, Vector] = {}
+        self.total = self.zeros()
+
+    def join(self, worker: int) -> None:
+        self.pull(worker)
+
+    def leave(self, worker: int) -> None:
+        super().leave(worker)
+        self.total = self.total - self.latest.pop(worker, self.zeros())
+        self.total = self.total if self.latest else self.zeros()
+
+    def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
+        self.total = (self.total - self.latest.get(worker, self.zeros())) + delta
+        self.latest[worker] = delta
+        workers = np.float32(len(self.latest))
+        update = self.total / workers
+        self.theta = self.theta + update
+        self.pull(worker)
+        return Effect(np.full_like(delta, np.float32(1) / workers), update)
+
+
+class PaperAce(Paper):
+    """The mean of the latest gradients, made anew each time."""
+
+    def begin(self) -> None:
+        self.latest: dict[int, Vector] = {}
+
+    def join(self, worker: int) -> None:
+        self.pull(worker)
+
+    def leave(self, worker: int) -> None:
+        super().leave(worker)
+        self.latest.pop(worker, None)
+
+    def take(self, worker: int, g: Vector) -> None:
+        self.latest[worker] = g
+        self.theta -= ETA * np.mean(list(self.latest.values()), axis=0)
+        self.pull(worker)
+
+
+class PlainOrmo(Twin):
+    momentum: float
+    buffer: float
+
+    def begin(self) -> None:
+        self.u, self.current = self.zeros(), 0
+        self.index_of: dict[int, int] = {}
+
+    def join(self, worker: int) -> None:
+        self.pull(worker)
+
+    def pull(self, worker: int) -> None:
+        super().pull(worker)
+        self.index_of[worker] = self.commits
+
+    def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
+        single, mu = np.float32, self.momentum
+        now, then = math.ceil(self.commits / self.buffer), math.ceil(self.index_of[worker] / self.buffer)
+        share = single((1 - mu ** (now - then + 1)) / (1 - mu))
+        update = share * delta
+        if now > self.current:
+            self.u = single(mu) * self.u
+            update = self.u + update
+        self.current = now
+        self.u = self.u + single(mu ** (now - then)) * delta
+        self.theta = self.theta + update
+        self.commits += 1
+        self.pull(worker)
+        return Effect(np.full_like(delta, share), update, self.u)
+
+
+class PaperOrmo(Paper):
+    """Momentum SGD from the start, of all gradients in the order of their parameters' versions, K a step."""
+
+    momentum: float
+    buffer: float
+
+    def begin(self) -> None:
+        self.first, self.steps = self.theta.copy(), [self.zeros()]
+        self.index_of: dict[int, int] = {}
+
+    def join(self, worker: int) -> None:
+        self.pull(worker)
+
+    def pull(self, worker: int) -> None:
+        super().pull(worker)
+        self.index_of[worker] = self.commits
+
+    def take(self, worker: int, g: Vector) -> None:
+        while len(self.steps) <= math.ceil((self.commits - 1) / self.buffer):
+            self.steps.append(self.zeros())
+        self.steps[math.ceil(self.index_of[worker] / self.buffer)] += g
+        self.theta, u = self.first.copy(), self.zeros()
+        for gradients in self.steps:
+            u = self.momentum * u + ETA * gradients
+            self.theta -= u
+        self.pull(worker)
+
+
+class PlainRingmasterLmo(PlainRingmaster):
+    momentum: float
+
+    def begin(self) -> None:
+        super().begin()
+        self.m = self.zeros()
+
+    def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
+        single, update = np.float32, self.zeros()
+        is_fresh = self.k - self.k_of[worker] < self.threshold
+        if is_fresh:
+            self.m = single(self.momentum) * self.m + single(1 - self.momentum) * delta
+            update = single(ETA) * np.sign(self.m)
+            self.theta = self.theta + update
+            self.k += 1
+        self.pull(worker)
+        return Effect(np.full_like(delta, is_fresh), update, self.m)
+
+
+class PaperRingmasterLmo(PaperRingmaster):
+    """With the oracle of the ball of the maximum norm: the corner that goes down most."""
+
+    momentum: float
+
+    def begin(self) -> None:
+        super().begin()
+        self.m = self.zeros()
+
+    def take(self, worker: int, g: Vector) -> None:
+        k = len(self.iterates) - 1
+        if k - self.index[worker] < self.threshold:
+            alpha = 1 - self.momentum
+            self.m = (1 - alpha) * self.m + alpha * g
+            self.theta = self.iterates[k] + ETA * -np.sign(self.m)
+            self.iterates.append(self.theta)
+        self.pull(worker)
+
+
 TWINS: dict[str, tuple[type[Twin], type[Paper]]] = {
     "dc-asgd": (PlainDcAsgd, PaperDcAsgd),
     "gap-aware": (PlainGapAware, PaperGapAware),
@@ -384,4 +641,9 @@ TWINS: dict[str, tuple[type[Twin], type[Paper]]] = {
     "easgd": (PlainEasgd, PaperEasgd),
     "dana": (PlainDana, PaperDana),
     "delayed-nesterov": (PlainDelayedNesterov, PaperDelayedNesterov),
+    "fedbuff": (PlainFedBuff, PaperFedBuff),
+    "fadas": (PlainFadas, PaperFadas),
+    "ace": (PlainAce, PaperAce),
+    "ormo": (PlainOrmo, PaperOrmo),
+    "ringmaster-lmo": (PlainRingmasterLmo, PaperRingmasterLmo),
 }

@@ -266,7 +266,12 @@ def test_memory_of_the_run_is_as_many_vectors_as_announced(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("gem", "rms"), ("gem", "averaged-rms"), ("gap-aware", "none"), ("delayed-nesterov", "none")]
+    ("name", "kind"),
+    [
+        ("gem", "rms"),
+        ("gem", "averaged-rms"),
+        *((name, "none") for name in ("gap-aware", "delayed-nesterov", "fedbuff", "fadas", "ormo", "ringmaster-lmo")),
+    ],
 )
 def test_a_rule_continues_bit_for_bit_from_what_it_keeps_of_the_run(name: str, kind: str) -> None:
     random = np.random.default_rng(11)
@@ -298,6 +303,7 @@ def test_what_another_rule_kept_is_refused() -> None:
         rule.new_worker(np.zeros(4, np.float32))
 
 
-def test_danas_sum_of_momenta_ends_with_the_workers_that_a_restart_forgets() -> None:
-    rule = create_rule("dana")
+@pytest.mark.parametrize("name", ["dana", "ace"])
+def test_a_sum_over_workers_ends_with_the_workers_that_a_restart_forgets(name: str) -> None:
+    rule = create_rule(name)
     assert (rule.vectors_per_run, rule.kept_vectors, rule.kept_scalars) == (1, 0, {})

@@ -11,7 +11,8 @@ from gem_core.rules import known_settings
 
 def test_every_rule_of_the_design_is_known() -> None:
     field = ("dc-asgd", "gap-aware", "ringmaster", "easgd", "dana", "agn", "delayed-nesterov")
-    assert rule_names() == ("gem", "downpour", "adaptive-staleness", *field)
+    later = ("fedbuff", "fadas", "ace", "ormo", "ringmaster-lmo")
+    assert rule_names() == ("gem", "downpour", "adaptive-staleness", *field, *later)
     for name in rule_names():
         assert create_rule(name).name == name
 

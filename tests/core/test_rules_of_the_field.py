@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gem_core import RuleError, RuleState, SizeMismatchError, Statistics, UpdateRule, create_rule, rule_names
 from gem_core.rules import WorkerStep, interface
 from tests.core.slow import norm
-from tests.core.slow_rules import TWINS, Effect
+from tests.core.slow_rules import ETA, TWINS, Effect
 
 WORKERS = 3
 # One element, less than one SIMD register, and several blocks with a rest.
@@ -26,6 +27,11 @@ SETTINGS: dict[str, tuple[dict[str, float], ...]] = {
     "easgd": ({}, {"alpha": 0.45}, {"alpha": 0.3, "momentum": 0.9}),
     "dana": ({}, {"momentum": 0.5}),
     "delayed-nesterov": ({}, {"delay": 3, "activation": 0.25}, {"delay": 1, "activation": 1.0}, {"delay": 2}),
+    "fedbuff": ({"buffer": 1}, {"buffer": 3, "outer_eta": 0.7}, {"buffer": 4}),
+    "fadas": ({"buffer": 1, "epsilon": 1e-4}, {"buffer": 2, "beta1": 0.5, "delay": 0}, {"buffer": 3, "beta2": 0.0}),
+    "ace": ({},),
+    "ormo": ({}, {"buffer": 1}, {"buffer": 3, "momentum": 0.5}),
+    "ringmaster-lmo": ({}, {"threshold": 2, "momentum": 0.5}, {"momentum": 0.0}),
 }
 CASES = [(name, chosen) for name, all_chosen in SETTINGS.items() for chosen in all_chosen]
 SCALES = {"ordinary": 0.01, "denormal": 1e-41, "huge": 3e29}
@@ -59,7 +65,8 @@ class Run:
         self.rule.forget_worker(self.states.pop(worker))
 
     def commit(self, worker: int, delta: np.ndarray) -> Statistics:
-        statistics = self.rule.commit(self.theta, self.states[worker], delta, self.clock - self.clock_of[worker])
+        staleness = self.clock - self.clock_of[worker]
+        statistics = self.rule.commit(self.theta, self.states[worker], delta, staleness, ETA)
         self.clock += 1
         self.clock_of[worker] = self.clock
         return statistics
@@ -194,6 +201,8 @@ def deltas_of_workers(name: str, chosen: dict[str, float], *, apart: bool) -> tu
         ("dana", {"momentum": 0}, True),
         ("delayed-nesterov", {"delay": 1, "momentum": 0}, True),
         ("agn", {}, True),
+        ("fedbuff", {"buffer": 1}, False),
+        ("ormo", {"momentum": 0}, True),
     ],
 )
 def test_rules_that_have_nothing_to_correct_are_downpour(name: str, chosen: dict[str, float], apart: bool) -> None:
@@ -201,7 +210,10 @@ def test_rules_that_have_nothing_to_correct_are_downpour(name: str, chosen: dict
     assert found.tobytes() == downpour.tobytes()
 
 
-@pytest.mark.parametrize("name", ["dc-asgd", "gap-aware", "easgd", "dana", "delayed-nesterov"])
+@pytest.mark.parametrize(
+    "name",
+    ["dc-asgd", "gap-aware", "easgd", "dana", "delayed-nesterov", "fedbuff", "fadas", "ace", "ormo", "ringmaster-lmo"],
+)
 def test_rules_that_have_something_to_correct_are_not_downpour(name: str) -> None:
     found, downpour = deltas_of_workers(name, {}, apart=True)
     assert not np.array_equal(found, downpour)
@@ -335,6 +347,123 @@ def test_delayed_nesterov_moves_as_far_in_n_commits_as_nesterov_in_one_of_their_
     assert theta.tolist() == [2 + 0.5 * 2]
 
 
+def test_fedbuff_moves_theta_only_by_the_mean_of_a_full_buffer() -> None:
+    rule, theta = create_rule("fedbuff", buffer=3, outer_eta=0.5), np.array([-0.0], np.float32)
+    first, second = rule.new_worker(theta), rule.new_worker(theta)
+    for value, staleness in ((3, 0), (6, 0)):
+        statistics = rule.commit(theta, first, np.full(1, value, np.float32), staleness)
+        assert (theta.tobytes(), statistics.update_norm) == (np.array([-0.0], np.float32).tobytes(), 0)
+    rule.commit(theta, first, np.full(1, 9, np.float32), 0)
+    assert theta.tolist() == [3]
+    for value, state in ((16, second), (0, first), (0, first)):
+        rule.commit(theta, state, np.full(1, value, np.float32), 3 if state is second else 0)
+    assert theta.tolist() == pytest.approx([3 + 0.5 * (16 / math.sqrt(2)) / 3])  # one version late
+
+
+def test_fadas_moves_each_element_by_its_rate_whatever_its_size_and_remembers_the_largest() -> None:
+    rule, theta = create_rule("fadas", buffer=2, outer_eta=0.25, beta1=0, beta2=0), np.zeros(3, np.float32)
+    state, sizes = rule.new_worker(theta), np.array([1, 100, 1e-3], np.float32)
+    for scale, expected in ((2, 0.25), (-2, 0), (1, 0.125)):
+        for _ in range(2):
+            rule.commit(theta, state, scale * sizes, 0)
+        assert theta == pytest.approx(np.full(3, expected), abs=1e-5)
+
+
+@pytest.mark.parametrize(("late", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
+def test_fadas_divides_its_rate_by_the_largest_delay_in_buffers_beyond_tau_c(late: int, expected: float) -> None:
+    rule, theta = create_rule("fadas", buffer=2, outer_eta=1, beta1=0, beta2=0, delay=1), np.zeros(1, np.float32)
+    old, busy = rule.new_worker(theta), rule.new_worker(theta)
+    for _ in range(2 * late):
+        rule.commit(theta, busy, np.ones(1, np.float32), 0)
+    before = theta.copy()
+    rule.commit(theta, old, np.ones(1, np.float32), 2 * late)
+    rule.commit(theta, busy, np.ones(1, np.float32), 1)
+    assert theta - before == pytest.approx([expected])
+    rule.commit(theta, busy, np.ones(1, np.float32), 0)
+    rule.commit(theta, busy, np.ones(1, np.float32), 0)
+    assert theta - before == pytest.approx([expected + 1])  # the next buffer has no late delta
+
+
+def test_a_frequent_worker_of_ace_has_no_larger_share_than_a_rare_one() -> None:
+    rule, theta = create_rule("ace"), np.zeros(1, np.float32)
+    often, rarely = rule.new_worker(theta), rule.new_worker(theta)
+    rule.commit(theta, often, np.full(1, 8, np.float32), 0)
+    assert theta.tolist() == [8]  # the only worker yet
+    rule.commit(theta, rarely, np.full(1, -8, np.float32), 0)
+    for _ in range(5):
+        rule.commit(theta, often, np.full(1, 8, np.float32), 0)
+    assert theta.tolist() == [8]
+
+
+def test_ace_forgets_the_delta_of_a_worker_that_has_gone_and_divides_by_those_that_stay() -> None:
+    rule, theta = create_rule("ace"), np.zeros(2, np.float32)
+    gone, stays, idle = (rule.new_worker(theta) for _ in range(3))
+    rule.commit(theta, gone, np.full(2, 1e10, np.float32), 0)
+    rule.commit(theta, stays, np.full(2, 1, np.float32), 1)
+    for state in (gone, idle, gone):  # one that never committed, and one that went before, change nothing
+        rule.forget_worker(state)
+    rule.forget_worker(stays)
+    theta[:] = 0
+    rule.commit(theta, stays, np.full(2, 3, np.float32), 0)  # it was on its way: as of a new worker
+    assert theta.tolist() == [3, 3]  # nothing is left of the rounding at 1e10
+
+
+def test_ormo_of_one_worker_is_momentum_of_sums_of_k_deltas() -> None:
+    rule, theta, random = create_rule("ormo", buffer=3), np.zeros(10, np.float32), np.random.default_rng(1)
+    state, moment, expected = rule.new_worker(theta), np.zeros(10), np.zeros(10)
+    for number in range(31):
+        if number % 3 == 1:  # the first version is a step alone: before it nothing was under way
+            moment = 0.9 * moment
+            expected = expected + moment
+        delta = make_delta("ordinary", 10, random)
+        rule.commit(theta, state, delta, 0)
+        moment, expected = moment + delta, expected + delta
+    assert theta == pytest.approx(expected, abs=1e-5)
+
+
+def test_ormo_ends_at_the_same_theta_in_whatever_order_the_same_deltas_arrive() -> None:
+    random, ends = np.random.default_rng(4), []
+    deltas = [make_delta("ordinary", 20, random) for _ in range(6)]
+    for order in (range(6), reversed(range(6)), (3, 0, 5, 1, 4, 2)):
+        rule, theta = create_rule("ormo", buffer=6), np.zeros(20, np.float32)
+        states = [rule.new_worker(theta) for _ in range(6)]
+        for staleness, number in enumerate(order):
+            rule.commit(theta, states[number], deltas[number], staleness)
+        ends.append(theta)
+    assert ends[1] == pytest.approx(ends[0], abs=1e-6)
+    assert ends[2] == pytest.approx(ends[0], abs=1e-6)
+
+
+def test_ringmaster_lmo_moves_each_element_by_eta_along_the_sign_of_its_momentum() -> None:
+    rule, theta = create_rule("ringmaster-lmo", momentum=0.5, threshold=1), np.zeros(3, np.float32)
+    state, late = rule.new_worker(theta), rule.new_worker(theta)
+    rule.commit(theta, state, np.array([4, -1e-30, 0], np.float32), 0, 0.5)
+    assert theta.tolist() == [0.5, -0.5, 0]
+    rule.commit(theta, state, np.array([-1, 1, 0], np.float32), 0, 0.25)  # m: 2, then 0.5
+    assert theta.tolist() == [0.75, -0.25, 0]
+    statistics = rule.commit(theta, late, np.full(3, -9, np.float32), 2, 0.5)
+    assert (theta.tolist(), statistics.blocked_fraction, statistics.update_norm) == ([0.75, -0.25, 0], 1, 0)
+    with pytest.raises(RuleError, match="'ringmaster-lmo' needs the learning rate in the delta"):
+        rule.commit(theta, state, np.ones(3, np.float32), 0)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("name", TWINS)
+def test_a_commit_allocates_little_compared_with_the_model(name: str) -> None:
+    rule, theta = create_rule(name), np.zeros(1_000_000, np.float32)
+    state, delta = rule.new_worker(theta), np.ones(1_000_000, np.float32)
+    rule.warm_up()
+    tracemalloc.start()  # NumPy reports its arrays to it
+    try:
+        for _ in range(12):
+            rule.commit(theta, state, delta, 0, ETA)
+        rule.forget_worker(state)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < theta.nbytes / 100
+
+
 # --- what rules have besides
 
 
@@ -345,6 +474,8 @@ def test_delayed_nesterov_moves_as_far_in_n_commits_as_nesterov_in_one_of_their_
         ("agn", {"local_steps": 7}, WorkerStep(7, normalise=True)),
         ("easgd", {"period": 5}, WorkerStep(5, normalise=False)),
         ("delayed-nesterov", {"local_steps": 3}, WorkerStep(3, normalise=False)),
+        ("fedbuff", {"local_steps": 4}, WorkerStep(4, normalise=False)),
+        ("fadas", {"local_steps": 4}, WorkerStep(4, normalise=False)),
     ],
 )
 def test_what_workers_do_between_two_commits(name: str, chosen: dict[str, float], expected: WorkerStep) -> None:
@@ -358,6 +489,7 @@ def test_what_workers_do_between_two_commits(name: str, chosen: dict[str, float]
         ("ringmaster", {"threshold": 0}, "threshold = 0 is out of range; choose 1 to"),
         ("easgd", {"momentum": 0.9, "period": 2}, r"momentum = 0\.9 needs period = 1"),
         ("easgd", {"alpha": 1.1}, r"alpha = 1\.1 is out of range; choose 0 to 1"),
+        ("fedbuff", {"buffer": 2.5}, r"buffer = 2\.5 must be a whole number"),
         ("delayed-nesterov", {"delay": 4, "activation": 0.5}, r"activation = 0\.5 is above 1 / delay = 0\.25"),
     ],
 )
@@ -382,7 +514,7 @@ def test_what_is_sent_is_theta_where_a_rule_says_so(name: str) -> None:
     states = [rule.new_worker(theta) for _ in range(2)]
     sent = True
     for number in range(6):
-        rule.commit(theta, states[number % 2], make_delta("ordinary", 100, random), min(number, 1))
+        rule.commit(theta, states[number % 2], make_delta("ordinary", 100, random), min(number, 1), ETA)
         sent = sent and bool(np.array_equal(states[number % 2].snapshot, theta))
     assert sent == rule.sends_parameters
 

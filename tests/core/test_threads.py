@@ -199,7 +199,7 @@ def test_kernels_may_be_launched_from_several_threads_at_once(monkeypatch: pytes
             rule = create_rule(name)
             state = rule.new_worker(sample.snapshot)
             for _ in range(20):
-                rule.commit(sample.theta, state, sample.delta, 1)
+                rule.commit(sample.theta, state, sample.delta, 1, 0.05)
         results[index] = sample.theta.tobytes()
 
     threads = [threading.Thread(target=train, args=(index,)) for index in range(4)]

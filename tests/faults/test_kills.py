@@ -126,6 +126,11 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
         ("gem", "averaged-rms", "commit"),
         ("gap-aware", "none", "interval"),
         ("delayed-nesterov", "none", "commit"),
+        ("fedbuff", "none", "interval"),
+        ("fadas", "none", "commit"),
+        ("ace", "none", "commit"),
+        ("ormo", "none", "interval"),
+        ("ringmaster-lmo", "none", "commit"),
     ],
 )
 async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(

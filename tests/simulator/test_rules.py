@@ -15,6 +15,7 @@ from gem_trace.files import map_file
     ("rule", "precondition", "direction"),
     [
         *((rule, "none", "gradient") for rule in ("dana", "gap-aware", "ringmaster", "dc-asgd", "easgd")),
+        *((rule, "none", "gradient") for rule in ("fedbuff", "fadas", "ace", "ormo", "ringmaster-lmo")),
         ("delayed-nesterov", "none", "spectral"),
         ("gem", "rms", "gradient"),
         ("gem", "averaged-rms", "rms"),
@@ -46,7 +47,7 @@ def test_a_simulated_run_whose_workers_die_comes_out_again(
     assert replay_recording(read_recorded(path), task=task, model="mlp").digest == simulated.digest
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("dana", [1, 0, 2]), ("gem", [])])
+@pytest.mark.parametrize(("rule", "expected"), [("dana", [1, 0, 2]), ("ace", [1, 0, 2]), ("gem", [])])
 def test_a_worker_that_died_is_forgotten_where_the_rule_keeps_something_of_it(
     rule: str, expected: list[int], tmp_path: Path
 ) -> None:

@@ -122,7 +122,7 @@ def test_the_original_exchange_has_the_services_arithmetic_in_more_time(digits: 
     assert original.history.column("at")[-1] > service.history.column("at")[-1]
 
 
-@pytest.mark.parametrize("rule", ["easgd", "dana", "delayed-nesterov"])
+@pytest.mark.parametrize("rule", ["easgd", "dana", "delayed-nesterov", "fedbuff", "ace"])
 def test_a_rule_that_only_a_server_can_apply_refuses_the_papers_exchange(digits: Task, rule: str) -> None:
     with pytest.raises(SimulationError, match=f"rule {rule} needs the server"):
         simulate(settings(exchange="paper", rule=rule), task=digits)

@@ -161,7 +161,12 @@ async def test_moment_starts_anew_after_a_restart(serve: Serve, tmp_path: Path) 
 @pytest.mark.parametrize("durability", ["none", "interval", "commit"])
 @pytest.mark.parametrize(
     ("rule", "precondition"),
-    [("gem", "rms"), ("gem", "averaged-rms"), ("gap-aware", "none"), ("delayed-nesterov", "none"), ("dana", "none")],
+    [
+        ("gem", "rms"),
+        ("gem", "averaged-rms"),
+        *((rule, "none") for rule in ("gap-aware", "delayed-nesterov", "dana")),
+        *((rule, "none") for rule in ("fedbuff", "fadas", "ace", "ormo", "ringmaster-lmo")),
+    ],
 )
 async def test_what_the_rule_keeps_of_the_run_goes_on_after_a_restart(
     serve: Serve, tmp_path: Path, rule: str, precondition: str, durability: str

@@ -26,7 +26,7 @@ async def train(
         delta = worker.model.random_values(seed, scale=scale)
         outcome = await worker.commit(delta)
         travelled = worker.model.decode(worker.model.encode(delta, worker.delta_wire_type), worker.delta_wire_type)
-        staleness, statistics = oracle.commit(worker.name, travelled.parameters)
+        staleness, statistics = oracle.commit(worker.name, travelled.parameters, worker.membership.next_eta)
         assert outcome.verdict.staleness == staleness
         assert outcome.verdict.version.clock == oracle.clock
         for field in outcome.verdict.statistics.DESCRIPTOR.fields:
@@ -272,6 +272,22 @@ async def test_dana_forgets_a_worker_that_left_after_its_last_commit(serve: Serv
     await workers[1].pull()
     oracle.pull(workers[1].name)
     await train(serving, oracle, workers[:2], [0, 1, 0])
+
+
+async def test_ace_forgets_the_delta_of_a_worker_that_left(serve: Serve) -> None:
+    serving = await serve(rule="ace")
+    workers = await serving.training(3, LARGE)
+    oracle = Oracle(await serving.values(LARGE), "ace")
+    for worker in workers:
+        oracle.pull(worker.name)
+    await train(serving, oracle, workers, [0, 1, 2, 0])
+    await workers[2].leave()
+    oracle.leave(workers[2].name)
+    again = await serving.joined(LARGE, workers[1].name)
+    oracle.leave(workers[1].name)
+    await again.pull()
+    oracle.pull(again.name)
+    await train(serving, oracle, [workers[0], again], [0, 0, 1, 0])
 
 
 async def test_dana_sends_a_session_the_same_again_at_the_same_version(serve: Serve) -> None:
