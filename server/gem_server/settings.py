@@ -210,8 +210,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         description="With --eta-schedule cosine: commits until eta reaches --eta-min; 0: those until the end of the "
         "run. That is when the workers that take part have spent their --steps or --epochs, or all together the "
-        "--commits: a worker that joins later makes eta rise a little, one that leaves makes it fall. With --epochs "
-        "workers must say how many steps an epoch has.",
+        "--commits: a worker that joins later makes eta rise a little, one that leaves makes it fall.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_min: float = Field(
@@ -230,7 +229,8 @@ class ServerSettings(BaseSettings):
     epochs: float = Field(
         0.0,
         ge=0,
-        description="Budget: passes of each worker over its own data; 0: no such limit.",
+        description="Budget: passes of each worker over its own data; 0: no such limit. Scripts give their length: "
+        "ParameterServer(..., steps_per_epoch=len(loader)).",
         json_schema_extra={"panel": "Budget"},
     )
     commits: int = Field(
