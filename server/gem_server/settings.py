@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.errors import RuleError
 from gem_core.registry import BUILT_IN, Precondition, require_precondition, require_rule
 from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, parse_settings, settings_text
 
@@ -148,7 +149,7 @@ class ServerSettings(BaseSettings):
     momentum: float = _of_gem(
         "momentum",
         "mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker is plain SGD. "
-        "This and the settings below are gem's: other rules do not heed them.",
+        "This and the settings below are gem's: other rules refuse them.",
     )
     kappa: float = _of_gem(
         "kappa",
@@ -449,15 +450,26 @@ class ServerSettings(BaseSettings):
                 "network is trusted, or bind 127.0.0.1"
             )
         flags = _GEM_SETTINGS | _PRECONDITION_SETTINGS
+        given = [name for name in flags if name in self.model_fields_set]
+        if self.rule != "gem" and given:
+            raise ValueError(
+                f"--{_flag(given[0])} is gem's, and the rule is {self.rule}: leave it out, or choose --rule gem; "
+                f"{self.rule}'s own settings go into --rule-settings"
+            )
         twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in flags]
         if twice:
             raise ValueError(
                 f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
-        require_precondition(self.rule, self.precondition)
-        changed = [name for name, known in _PRECONDITION_SETTINGS.items() if getattr(self, name) != known.default]
-        if self.precondition == "none" and changed:
-            raise ValueError(f"--{_flag(changed[0])} needs --precondition rms or averaged-rms")
+        try:
+            require_precondition(self.rule, self.precondition)
+        except RuleError as error:
+            raise ValueError(f"--precondition {self.precondition}: {error}") from None
+        unused = [name for name in given if name in _PRECONDITION_SETTINGS and self.precondition == "none"]
+        if unused:
+            raise ValueError(
+                f"--{_flag(unused[0])} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
+            )
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
         if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):

@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 
 from gem_worker.client.errors import CredentialsError
-from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_SHAPE, ClientSettings
+from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_RULE, TOKEN_SHAPE, ClientSettings
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -102,9 +102,7 @@ class Token:
             return
         value = _read_secret(path, "token_file").decode("latin-1").strip()
         if not re.fullmatch(TOKEN_SHAPE, value):
-            raise CredentialsError(
-                f"GEMPS_CLIENT_TOKEN_FILE {path} holds no token: it must hold that one word and nothing else"
-            )
+            raise CredentialsError(f"GEMPS_CLIENT_TOKEN_FILE {path} must hold a token and nothing else: {TOKEN_RULE}")
         self._seen, self._value = identity, value
 
 
