@@ -63,6 +63,31 @@ def test_credentials_that_cannot_be_used_are_one_line_and_show_no_secret(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("server", "client", "says"),
+    [
+        (
+            ("--tls-cert=s.crt", "--tls-key=s.key"),
+            {},
+            "the server would speak TLS, and its workers have no credentials",
+        ),
+        (("--tls-cert=s.crt", "--tls-key=s.key", "--tls-client-ca=ca"), {"TLS_CA": "system"}, "a client certificate"),
+        (
+            ("--tokens=tokens",),
+            {},
+            "ask for a token, and its workers have no credentials for that: set GEMPS_CLIENT_CREDENTIALS",
+        ),
+    ],
+)
+def test_a_training_whose_workers_the_server_would_turn_away_does_not_start(
+    server: tuple[str, ...], client: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    done = gemps("train", *server, env={f"GEMPS_CLIENT_{name}": value for name, value in client.items()}, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert says in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
 def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:
     done = gemps("serve", "--bind=0.0.0.0:0")
     assert done.returncode == 2

@@ -1,5 +1,6 @@
 """Argument checks before slow imports."""
 
+from gem_server.settings import ServerSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.model_names import OWN, explain_unknown, explain_unsuitable, torchvision_models
 
@@ -27,6 +28,23 @@ def check_credentials(settings: ClientSettings) -> None:
             Credentials(settings)
         except CredentialsError as error:
             raise refused(error) from None
+
+
+def check_has_credentials(server: ServerSettings, client: ClientSettings) -> None:
+    """Raise CommandError if the server would turn its own run's clients away."""
+    has_token = client.token is not None or client.token_file is not None
+    lacking = {
+        "speak TLS": server.tls_cert is not None and not client.tls_ca,
+        "ask for a client certificate": server.tls_client_ca is not None and client.tls_cert is None,
+        "ask for a token": server.tokens is not None and not has_token,
+    }
+    for what, is_lacking in lacking.items():
+        if is_lacking:
+            raise CommandError(
+                f"the server would {what}, and its workers have no credentials for that: set GEMPS_CLIENT_CREDENTIALS to "
+                "the operator's folder of gemps certs, as certs/operator",
+                USAGE,
+            )
 
 
 def check_model(name: str, task: str) -> None:

@@ -14,7 +14,7 @@ from gem_worker.client.settings import ClientSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
-from gem_cli.commands.checks import check_credentials, check_model
+from gem_cli.commands.checks import check_credentials, check_has_credentials, check_model
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
@@ -68,7 +68,9 @@ def train(
     settings = given.load(TrainSettings)
     names = chosen_sinks(settings.sinks)
     worker = given.load(WorkerSettings, fallback=_IN_THE_FOLDER)
-    check_credentials(given.load(ClientSettings))
+    client = given.load(ClientSettings)
+    check_credentials(client)
+    check_has_credentials(given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER), client)
     command = resolved(script, "a task is chosen by --task") if script else None
     evaluator = _evaluator(given, worker, command)
     if command is None:
