@@ -41,8 +41,8 @@ def check_has_credentials(server: ServerSettings, client: ClientSettings) -> Non
     for what, is_lacking in lacking.items():
         if is_lacking:
             raise CommandError(
-                f"the server would {what}, and its workers have no credentials for that: set GEMPS_CLIENT_CREDENTIALS to "
-                "the operator's folder of gemps certs, as certs/operator",
+                f"the server would {what}, and its workers have no credentials for that: set "
+                "GEMPS_CLIENT_CREDENTIALS to the operator's folder of gemps certs, as certs/operator",
                 USAGE,
             )
 
