@@ -78,7 +78,7 @@ class Authority:
 
 
 def names_of(certificate: bytes) -> list[str]:
-    """Return the names in a PEM certificate; raises ValueError."""
+    """Return a certificate's names; raises ValueError."""
     try:
         found = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
             x509.SubjectAlternativeName

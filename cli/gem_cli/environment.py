@@ -32,14 +32,14 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
 
 
 def print_misspelt() -> None:
-    """Print a line for each."""
+    """Print them."""
     for line in _lines():
         print(f"gemps: {line}", file=sys.stderr)
 
 
 @contextmanager
 def misspelt_logged() -> Iterator[None]:
-    """Log them after the block, which configures logs, or print them if it fails."""
+    """Log them once the block configured logs."""
     try:
         yield
     except CommandError:

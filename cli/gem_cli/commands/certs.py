@@ -140,7 +140,6 @@ class _Files:
 
 
 def _check_names(folder: Path, wanted: list[str]) -> None:
-    """Raise CommandError if the certificate lacks a name."""
     from gem_cli.certificates import names_of
 
     path = folder / "server.crt"

@@ -31,7 +31,7 @@ def check_credentials(settings: ClientSettings) -> None:
 
 
 def check_has_credentials(server: ServerSettings, client: ClientSettings) -> None:
-    """Raise CommandError if the server would turn its own run's clients away."""
+    """Raise CommandError if the server would refuse this client."""
     has_token = client.token is not None or client.token_file is not None
     lacking = {
         "speak TLS": server.tls_cert is not None and not client.tls_ca,

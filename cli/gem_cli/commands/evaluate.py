@@ -115,7 +115,6 @@ def evaluate(
 def _follow(
     settings: WorkerSettings, evaluator: EvaluatorSettings, connection: ClientSettings, *, as_json: bool
 ) -> None:
-    """Print each evaluation."""
     from gem_worker import ClientError, TaskError, evaluate_run
 
     def print_evaluation(event: str, text: str, **particulars: Any) -> None:
@@ -155,7 +154,6 @@ def _best(best: dict[str, Any] | None, kept_in: Path | None) -> str:
 
 
 def _warn_of_another_text(of_run: dict[str, Any] | None, settings: WorkerSettings) -> None:
-    """Write a line if the text is not the run's."""
     from gem_worker.errors import TaskError
     from gem_worker.text_corpus import read_corpus
 

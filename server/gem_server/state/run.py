@@ -92,7 +92,7 @@ class Run:
             self._changed()
 
     def check_limit(self, steps_per_epoch: int) -> None:
-        """Raise MALFORMED if this worker's budget is in epochs of unknown length."""
+        """Raise MALFORMED if its epochs have an unknown length."""
         if self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
             raise RefusedError(
                 Reason.MALFORMED,

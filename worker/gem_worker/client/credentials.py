@@ -51,7 +51,7 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
 
 
 def explain_wrong_name(address: str, settings: ClientSettings) -> str:
-    """Compare the names in the server's certificate with the one expected."""
+    """Name those in the certificate."""
     names = ", ".join(_names_in_certificate(address, settings)) or "other names"
     if settings.tls_server_name:
         return (
@@ -62,7 +62,7 @@ def explain_wrong_name(address: str, settings: ClientSettings) -> str:
 
 
 def _names_in_certificate(address: str, settings: ClientSettings) -> list[str]:
-    """Connect without checking the name; [] on failure."""
+    """[]: unknown."""
     host, _, port = address.rpartition(":")
     try:
         context = tls_context(settings)
