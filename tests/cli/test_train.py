@@ -229,7 +229,9 @@ def test_a_script_that_never_joins_is_a_failure_that_names_the_server(tmp_path: 
     run = ["--run-dir", str(tmp_path / "run"), "--", "python", str(tmp_path / "script.py")]
     done = gemps("train", "--workers", "1", "--steps", "5", *run)
     assert done.returncode == FAILED
-    assert re.search(r"no worker brought parameters to this run's server, 127\.0\.0\.1:\d+", done.stderr), done.stderr
+    assert re.search(
+        r"no worker brought parameters to this run's server, 127\.0\.0\.1:\d+; a script needs", done.stderr
+    )
 
 
 def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
@@ -251,6 +253,7 @@ def test_a_worker_that_is_stopped_because_training_cannot_begin_is_not_told_as_a
     done = gemps("train", "--workers", "2", "--steps", "5", "--run-dir", str(tmp_path / "run"), "--", *own)
     assert done.returncode == FAILED
     assert "worker-1 failed with exit code 2" in done.stderr
+    assert "no model was trained; the logs" in done.stderr
     assert "--min-workers 2, but only 1 workers are left" in done.stderr
     assert "worker-0" not in done.stderr
     assert "Traceback" not in done.stderr

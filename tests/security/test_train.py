@@ -88,6 +88,14 @@ def test_a_training_whose_workers_the_server_would_turn_away_does_not_start(
     assert not any(tmp_path.iterdir())
 
 
+def test_a_training_with_a_workers_token_does_not_start(tmp_path: Path) -> None:
+    tokens = replace(tmp_path / "tokens", f"operator {TOKEN}\nworker {TOKEN[::-1]}\n")
+    done = gemps("train", f"--tokens={tokens}", env={"GEMPS_CLIENT_TOKEN": TOKEN[::-1]}, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "gemps train needs a token of the role operator" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
+
+
 def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:
     done = gemps("serve", "--bind=0.0.0.0:0")
     assert done.returncode == 2

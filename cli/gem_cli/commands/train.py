@@ -189,12 +189,12 @@ def _finish(
     folder.ready_file.unlink(missing_ok=True)
     has_model = folder.keep_final_model()
     if not has_model:
-        text = (
-            f"no model was trained: no worker brought parameters to this run's server, {outcome.address}; a script "
-            f"that gives ParameterServer an address trains there; the logs are in {folder.logs}"
-            if outcome.address is not None
-            else f"no model was trained; the logs are in {folder.logs}"
-        )
+        text = f"no model was trained; the logs are in {folder.logs}"
+        if outcome.address is not None and not outcome.failed_workers:
+            text = (
+                f"no model was trained: no worker brought parameters to this run's server, {outcome.address}; a script "
+                f"needs a ParameterServer without an address, so that it trains here; the logs are in {folder.logs}"
+            )
         reporter.event("training_failed", text)
     summary = results.summarize(outcome, started=started, settings=used)
     folder.write_summary(summary)
