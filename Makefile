@@ -209,7 +209,7 @@ $(TRAINING): pyproject.toml constraints.txt $(VERSIONS) | $(BIN)/pip
 	@test -e $(CPU_VERSIONS) || command -v nvidia-smi > /dev/null || echo "== this machine has no NVIDIA GPU, and PyTorch's \
 	CUDA build takes 5 GB. To avoid it stop this, set PIP_EXTRA_INDEX_URL to the index for CPUs that PyTorch's installation \
 	page names, and run make train TORCH_CPU=1"
-	$(call step,install what training needs,$(BIN)/python -m pip install --constraint $(VERSIONS) --editable '.[train]')
+	$(call step,install what training needs,$(BIN)/python -m pip install --constraint $(VERSIONS) --editable '.[train,certs]')
 	@touch $@
 
 $(BIN)/pip:

@@ -28,7 +28,7 @@ def lazy(
             # A missing submodule, "torch.nn", is an error of an installed package.
             if extra is None or error.name not in PACKAGES[extra]:
                 raise
-            raise ModuleNotFoundError(explain_missing(error.name, extra, name), name=error.name) from error
+            raise ModuleNotFoundError(explain_missing(error.name, extra, name), name=error.name) from None
         own[name] = value
         return value
 

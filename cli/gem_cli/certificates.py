@@ -77,6 +77,17 @@ class Authority:
         return _pair(builder.sign(self._key, SHA256()), key)
 
 
+def names_of(certificate: bytes) -> list[str]:
+    """Return a certificate's names; raises ValueError."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound as error:
+        raise ValueError(error) from None
+    return [str(name.value) for name in found.value]
+
+
 def is_address(name: str) -> bool:
     """Return whether `name` is an address."""
     try:

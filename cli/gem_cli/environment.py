@@ -1,11 +1,16 @@
 """Finds misspelt variables."""
 
 import difflib
-from collections.abc import Iterable
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from gem_worker.client.settings import ClientSettings
 
 from gem_cli.commands.known import KNOWN
+from gem_cli.errors import CommandError
 from gem_cli.options import variable
 
 _PREFIX = "GEMPS_"
@@ -24,3 +29,28 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
         if near:
             found[name] = _PREFIX + near[0]
     return found
+
+
+def print_misspelt() -> None:
+    """Print them."""
+    for line in _lines():
+        print(f"gemps: {line}", file=sys.stderr)
+
+
+@contextmanager
+def misspelt_logged() -> Iterator[None]:
+    """Log them once the block configured logs."""
+    try:
+        yield
+    except CommandError:
+        print_misspelt()
+        raise
+    for line in _lines():
+        logging.getLogger(__name__).warning(line)
+
+
+def _lines() -> list[str]:
+    return [
+        f"{name} is ignored, since there is no such setting: did you mean {meant}?"
+        for name, meant in misspelt(os.environ).items()
+    ]

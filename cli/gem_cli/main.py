@@ -25,7 +25,7 @@ from gem_cli.commands.top import top
 from gem_cli.commands.train import train
 from gem_cli.commands.version import version
 from gem_cli.commands.work import work
-from gem_cli.environment import misspelt
+from gem_cli.environment import print_misspelt
 from gem_cli.errors import INTERRUPTED, CommandError
 from gem_cli.options import help_text
 
@@ -50,6 +50,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     _: Annotated[
         bool,
         typer.Option(
@@ -61,8 +62,8 @@ def _options(
     ] = False,
 ) -> None:
     """Take the options that stand before a command, and look at what all commands read."""
-    for name, meant in misspelt(os.environ).items():
-        print(f"gemps: {name} is ignored, since there is no such setting: did you mean {meant}?", file=sys.stderr)
+    if context.invoked_subcommand not in ("serve", "work"):
+        print_misspelt()
 
 
 for command in (

@@ -7,6 +7,7 @@ import difflib
 import functools
 import inspect
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -241,6 +242,8 @@ def _explain(error: ErrorDetails, origins: Mapping[str, str]) -> str:
     """Format a pydantic error."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not error["loc"]:
-        return message
+        named = set(re.findall(r"--[a-z0-9-]+", message))
+        elsewhere = [origin for name, origin in origins.items() if flag(name) in named and not origin.startswith("--")]
+        return message + (f" (here: {', '.join(elsewhere)})" if elsewhere else "")
     name = str(error["loc"][0])
     return f"{origins.get(name, flag(name))}: {message}"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.errors import RuleError
 from gem_core.registry import (
     BUILT_IN,
     Direction,
@@ -155,7 +156,7 @@ class ServerSettings(BaseSettings):
     momentum: float = _of_gem(
         "momentum",
         "mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker is plain SGD. "
-        "This and the settings below are gem's: other rules do not heed them.",
+        "This and the settings below are gem's: other rules refuse them.",
     )
     kappa: float = _of_gem(
         "kappa",
@@ -237,8 +238,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         description="With --eta-schedule cosine: commits until eta reaches --eta-min; 0: those until the end of the "
         "run. That is when the workers that take part have spent their --steps or --epochs, or all together the "
-        "--commits: a worker that joins later makes eta rise a little, one that leaves makes it fall. With --epochs "
-        "workers must say how many steps an epoch has.",
+        "--commits: a worker that joins later makes eta rise a little, one that leaves makes it fall.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_min: float = Field(
@@ -257,7 +257,8 @@ class ServerSettings(BaseSettings):
     epochs: float = Field(
         0.0,
         ge=0,
-        description="Budget: passes of each worker over its own data; 0: no such limit.",
+        description="Budget: passes of each worker over its own data; 0: no such limit. Scripts give their length: "
+        "ParameterServer(..., steps_per_epoch=len(loader)).",
         json_schema_extra={"panel": "Budget"},
     )
     commits: int = Field(
@@ -483,16 +484,30 @@ class ServerSettings(BaseSettings):
                 "network is trusted, or bind 127.0.0.1"
             )
         flags = _GEM_SETTINGS | _PRECONDITION_SETTINGS
+        given = [name for name in flags if name in self.model_fields_set and name != "weight_decay"]
+        if self.rule != "gem" and given:
+            raise ValueError(
+                f"--{_flag(given[0])} is gem's, and the rule is {self.rule}: leave it out, or choose --rule gem; "
+                f"{self.rule}'s own settings go into --rule-settings"
+            )
         twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in flags]
         if twice:
             raise ValueError(
                 f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
-        require_precondition(self.rule, self.precondition)
-        require_direction(self.rule, self.direction)
-        changed = [name for name, known in _PRECONDITION_SETTINGS.items() if getattr(self, name) != known.default]
-        if self.precondition == "none" and changed:
-            raise ValueError(f"--{_flag(changed[0])} needs --precondition rms or averaged-rms")
+        try:
+            require_precondition(self.rule, self.precondition)
+        except RuleError as error:
+            raise ValueError(f"--precondition {self.precondition}: {error}") from None
+        try:
+            require_direction(self.rule, self.direction)
+        except RuleError as error:
+            raise ValueError(f"--direction {self.direction}: {error}") from None
+        unused = [name for name in given if name in _PRECONDITION_SETTINGS and self.precondition == "none"]
+        if unused:
+            raise ValueError(
+                f"--{_flag(unused[0])} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
+            )
         if self.eta * self.weight_decay >= 1:
             raise ValueError(
                 f"--weight-decay {self.weight_decay:g} with --eta {self.eta:g} leaves nothing of the parameters: make "

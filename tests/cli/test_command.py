@@ -1,5 +1,6 @@
 """The command as such: help, completion, versions, and environments without PyTorch."""
 
+import json
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -218,6 +219,18 @@ def test_a_misspelt_variable_is_told_and_ignored() -> None:
         "GEMPS_CLIENT_TOKEN_FILE?",
         "gemps: GEMPS_ETTA is ignored, since there is no such setting: did you mean GEMPS_ETA?",
     ]
+
+
+def test_a_misspelt_variable_is_a_line_of_a_log_in_json(tmp_path: Path) -> None:
+    env = {"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_CONNECT_TIMEOUT": "0.1"}
+    with served(tmp_path, "--log-format=json", env=env):
+        of_server = (tmp_path / "server.log").read_text(encoding="utf-8")
+    of_worker = gemps("work", "127.0.0.1:1", "--log-format=json", env=env)
+    for text in (of_server, of_worker.stderr):
+        (line,) = [json.loads(one) for one in text.splitlines() if "GEMPS_ETTA" in one]
+        assert (line["level"], "did you mean GEMPS_ETA?" in line["message"]) == ("warning", True)
+    failed = gemps("serve", "--eta=0", env=env)
+    assert [line[:17] for line in failed.stderr.splitlines()] == ["gemps: GEMPS_ETTA", "gemps: --eta 0: s"]
 
 
 def test_variables_of_others_and_our_own_are_not_told() -> None:

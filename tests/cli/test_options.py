@@ -128,6 +128,23 @@ def test_a_bad_value_of_the_environment_or_the_file_says_so(config: Path, monkey
         run("--config", str(config), "--depth", "1")
 
 
+def test_values_that_do_not_fit_together_say_where_they_came_from(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMPS_BETA2", "0.5")
+    with pytest.raises(
+        CommandError, match=r"^--beta2 needs a preconditioner: .* averaged-rms \(here: GEMPS_BETA2=0.5\)$"
+    ):
+        Given({}, None, [ServerSettings]).load(ServerSettings)
+    config.write_text('rule = "downpour"\nkappa = 2\n', encoding="utf-8")
+    with pytest.raises(
+        CommandError, match=r"--kappa is gem's.* \(here: .*gemps\.toml: rule = 'downpour', .*: kappa = 2\)$"
+    ):
+        Given({}, config, [ServerSettings]).load(ServerSettings)
+    with pytest.raises(CommandError, match=r"--rule-settings$"):
+        Given({ServerSettings: {"rule": "downpour", "kappa": "2"}}, None, [ServerSettings]).load(ServerSettings)
+
+
 def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(config: Path) -> None:
     config.write_text("dept = 5\n", encoding="utf-8")
     with pytest.raises(CommandError, match="no setting 'dept'; did you mean 'depth'"):

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,9 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commits"] == 2 * 20
     assert (folder / "model.safetensors").exists()
     assert "I am worker-1 of 2" in (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
+    scored = gemps("evaluate", str(folder / "model.safetensors"))
+    assert (scored.returncode, scored.stderr.count("\n")) == (USAGE, 1)
+    assert "my_script.py stop), which alone knows model and data: load the file there" in scored.stderr
 
 
 def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path: Path) -> None:
@@ -225,7 +229,9 @@ def test_a_script_that_never_joins_is_a_failure_that_names_the_server(tmp_path: 
     run = ["--run-dir", str(tmp_path / "run"), "--", "python", str(tmp_path / "script.py")]
     done = gemps("train", "--workers", "1", "--steps", "5", *run)
     assert done.returncode == FAILED
-    assert re.search(r"no worker brought parameters to this run's server, 127\.0\.0\.1:\d+", done.stderr), done.stderr
+    assert re.search(
+        r"no worker brought parameters to this run's server, 127\.0\.0\.1:\d+; a script needs", done.stderr
+    )
 
 
 def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
@@ -233,6 +239,23 @@ def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
     done = gemps("train", "--workers", "1", *data, "--run-dir", str(tmp_path / "run"))
     assert done.returncode == FAILED
     assert "--download" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_that_is_stopped_because_training_cannot_begin_is_not_told_as_a_failure(
+    script: str, tmp_path: Path
+) -> None:
+    own = [
+        "sh",
+        "-c",
+        f'test "$GEMPS_WORKER_INDEX" = 1 && exec {sys.executable} missing.py; exec {sys.executable} {script}',
+    ]
+    done = gemps("train", "--workers", "2", "--steps", "5", "--run-dir", str(tmp_path / "run"), "--", *own)
+    assert done.returncode == FAILED
+    assert "worker-1 failed with exit code 2" in done.stderr
+    assert "no model was trained; the logs" in done.stderr
+    assert "--min-workers 2, but only 1 workers are left" in done.stderr
+    assert "worker-0" not in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -77,6 +77,15 @@ def test_nothing_is_overwritten_and_what_is_missing_is_made(made: Path) -> None:
     assert {name for name in before if before[name] != after[name]} == {"server/server.crt", "server/server.key"}
 
 
+def test_a_name_that_the_certificate_lacks_is_refused(made: Path) -> None:
+    before = files(made)
+    assert "nothing is missing" in gemps("certs", str(made), "--name=localhost").stdout
+    done = gemps("certs", str(made), "--name=localhost", "--name=10.77.0.2")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.search(r"server\.crt is for .*localhost.*, not for 10\.77\.0\.2: delete it and server\.key", done.stderr)
+    assert files(made) == before
+
+
 def test_half_a_pair_is_not_completed(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     gemps("certs", str(folder))
@@ -129,7 +138,7 @@ def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:
         work = ("work", address, "--device=cpu", "--log-interval=0")
         nobody = gemps("status", address)
         assert nobody.returncode == 1
-        assert "GEMPS_CLIENT_TLS_CA" in nobody.stderr
+        assert "if it uses TLS, give --credentials" in nobody.stderr
         observer = gemps(*work, f"--credentials={made / 'observer'}")
         assert observer.returncode == 1
         assert "role observer does not allow Join" in observer.stderr

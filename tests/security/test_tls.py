@@ -50,8 +50,10 @@ def test_a_server_of_another_name_is_refused_unless_the_name_is_said(
 ) -> None:
     certificate, key = authority.pair("server", ["parameters.example"]).write(tmp_path, "other")
     server = serve(tls_cert=certificate, tls_key=key)
-    with pytest.raises(UntrustedServerError, match="GEMPS_CLIENT_TLS_SERVER_NAME"):
+    with pytest.raises(UntrustedServerError, match=r"is for parameters\.example; connect by .*_TLS_SERVER_NAME$"):
         connect(server.address, SMALL, **tls_client).client.join()
+    with pytest.raises(UntrustedServerError, match=r"for parameters\.example, not for parameter; correct GEMPS_CLIENT"):
+        observe(server.address, tls_server_name="parameter", **tls_client).get_status()
     assert observe(server.address, tls_server_name="parameters.example", **tls_client).get_status()
 
 

@@ -63,6 +63,39 @@ def test_credentials_that_cannot_be_used_are_one_line_and_show_no_secret(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("server", "client", "says"),
+    [
+        (
+            ("--tls-cert=s.crt", "--tls-key=s.key"),
+            {},
+            "the server would speak TLS, and its workers have no credentials",
+        ),
+        (("--tls-cert=s.crt", "--tls-key=s.key", "--tls-client-ca=ca"), {"TLS_CA": "system"}, "a client certificate"),
+        (
+            ("--tokens=tokens",),
+            {},
+            "ask for a token, and its workers have no credentials for that: set GEMPS_CLIENT_CREDENTIALS",
+        ),
+    ],
+)
+def test_a_training_whose_workers_the_server_would_turn_away_does_not_start(
+    server: tuple[str, ...], client: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    done = gemps("train", *server, env={f"GEMPS_CLIENT_{name}": value for name, value in client.items()}, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert says in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_training_with_a_workers_token_does_not_start(tmp_path: Path) -> None:
+    tokens = replace(tmp_path / "tokens", f"operator {TOKEN}\nworker {TOKEN[::-1]}\n")
+    done = gemps("train", f"--tokens={tokens}", env={"GEMPS_CLIENT_TOKEN": TOKEN[::-1]}, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "gemps train needs a token of the role operator" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
+
+
 def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:
     done = gemps("serve", "--bind=0.0.0.0:0")
     assert done.returncode == 2

@@ -57,7 +57,7 @@ def test_settings_of_a_rule_come_from_the_environment(monkeypatch: pytest.Monkey
 
 def test_flags_of_gem_are_for_gem_alone() -> None:
     assert ServerSettings(kappa=2).settings_of_rule()["kappa"] == 2
-    assert ServerSettings(rule="dana", momentum=0.5).settings_of_rule() == {}
+    assert ServerSettings(rule="dana").settings_of_rule() == {}
     assert ServerSettings(rule="dana", rule_settings="momentum=0.5").settings_of_rule() == {"momentum": 0.5}
 
 
@@ -118,7 +118,9 @@ def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> No
         ({"clip_norm": "-1"}, "greater than or equal to 0"),
         ({"clip_norm": "inf"}, "finite number"),
         ({"precondition": "adam"}, "Input should be 'none', 'rms' or 'averaged-rms'"),
-        ({"beta2": 0.5}, "--beta2 needs --precondition rms or averaged-rms"),
+        ({"beta2": 0.5}, "--beta2 needs a preconditioner: leave it out, or add --precondition rms"),
+        ({"rule": "downpour", "beta2": 0.5}, "--beta2 is gem's, and the rule is downpour: leave it out, or choose"),
+        ({"rule": "dc-asgd", "kappa": 2}, "--kappa is gem's, .*: leave it out, .*; dc-asgd's own settings go into"),
         ({"precondition": "rms", "rule_settings": "beta2=0.5"}, "gem's settings are flags of their own: --beta2"),
         ({"rule": "gems"}, "no update rule 'gems'; choose one of: gem, downpour"),
         ({"rule": "easgd", "rule_settings": "alpha"}, "'alpha' is not NAME=VALUE with a number; write for example"),

@@ -5,7 +5,6 @@ import math
 
 import pytest
 from gem_server.durability import run_record
-from gem_server.errors import Reason, RefusedError
 from gem_server.state.ledger import Ledger
 from gem_server.state.run import Budget, Run
 from gem_server.state.schedule import EtaSchedule
@@ -122,13 +121,3 @@ def test_cosine_goes_on_after_a_restart_whether_workers_are_back_already_or_not(
     after.sessions.get(session_id(4), after.timeout)
     after.sessions.expire(after.timeout)  # the other one does not come back
     assert after.run.next_eta == pytest.approx(falls(10, 17))
-
-
-def test_a_worker_whose_budget_only_it_knows_is_refused_where_eta_depends_on_it() -> None:
-    registry = cosine(epochs=2)
-    with pytest.raises(RefusedError, match="steps_per_epoch=len") as refused:
-        registry.join(1)
-    assert refused.value.reason is Reason.MALFORMED
-    assert len(registry.sessions) == 0
-    fixed = Registry(run=Run(Budget(epochs=2), EtaSchedule("cosine", 1.0, decay_commits=9), 1))
-    assert fixed.join(1).worker.limit is None

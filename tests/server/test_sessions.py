@@ -176,12 +176,14 @@ def test_memory_of_staging_buffers_is_what_the_pool_may_take() -> None:
     assert set_to_six.model_bytes(layout(2_048)) == 4 * 2_048 * (1 + 6 + 1 + 2)
 
 
-def test_leaving_without_a_known_limit_counts_as_done_under_an_epoch_budget() -> None:
-    registry = Registry(run=run(Budget(epochs=1)), bound=layout())
-    session = registry.join(1)
-    registry.sessions.leave(session)
-    registry.sessions.consider_finish()
-    assert registry.run.finished_because is not None
+def test_a_worker_that_does_not_know_the_length_of_an_epoch_is_refused_if_only_epochs_limit_it() -> None:
+    registry = Registry(run=run(Budget(epochs=2)), bound=layout())
+    with pytest.raises(RefusedError, match="steps_per_epoch=len") as refused:
+        registry.join(1)
+    assert refused.value.reason is Reason.MALFORMED
+    assert len(registry.sessions) == 0
+    both = Registry(run=run(Budget(steps=3, epochs=2)), bound=layout())
+    assert both.join(1).worker.limit == 3
 
 
 def test_steps_of_a_name_are_counted_over_its_sessions() -> None:

@@ -86,8 +86,9 @@ def test_only_a_missing_package_of_the_extra_is_explained(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
     module = import_module(package(tmp_path, name, home))
-    with pytest.raises(ModuleNotFoundError, match=re.escape(said)):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(said)) as missing:
         _ = module.thing
+    assert missing.value.__cause__ is None  # one traceback
     assert "thing" in dir(module)
 
 

@@ -1,5 +1,6 @@
 """Loss and accuracy on held-out samples, of a file or a server."""
 
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +53,10 @@ class HeldOut:
         try:
             self._model.load_state_dict(tensors)
         except RuntimeError as error:
+            details = textwrap.shorten(str(error).partition(":")[2], 120, placeholder=" ...")
             raise TaskError(
                 f"{source} does not hold the model {self.model_name} of the task {self.task.name}; name the right "
-                f"--task and --model ({error})"
+                f"--task and --model ({details})"
             ) from error
         loss, accuracy = score(self._model, self.task.test, self._device, self._batch_size)
         return EvaluationResult(loss, accuracy, len(self.task.test), version, self.task.bits_per_character(loss))

@@ -73,6 +73,7 @@ def certs(
             raise CommandError(f"--name {one}: write a host's name or an IP address, without scheme and port", USAGE)
     files = _Files(folder, readable=containers)
     try:
+        _check_names(folder / "server", name or [])
         files.make_folder(folder, 0o700)
         authority_pair = files.pair("ca", lambda: Authority.make().pair, key_mode=0o600)
         try:
@@ -136,6 +137,24 @@ class _Files:
         pair = make()
         # A server reloading in between finds no pair and keeps its own.
         return self.make(f"{name}.crt", lambda: pair.certificate), self.make(f"{name}.key", lambda: pair.key, key_mode)
+
+
+def _check_names(folder: Path, wanted: list[str]) -> None:
+    from gem_cli.certificates import names_of
+
+    path = folder / "server.crt"
+    if not wanted or not path.exists():
+        return
+    try:
+        found = names_of(path.read_bytes())
+    except ValueError as error:
+        raise CommandError(f"{path} is no certificate of a server ({error}): delete it and server.key") from None
+    missing = [one for one in wanted if one not in found]
+    if missing:
+        raise CommandError(
+            f"{path} is for {', '.join(found)}, not for {', '.join(missing)}: delete it and server.key, and run this "
+            "again with all names"
+        )
 
 
 def _make_tokens(files: _Files, folder: Path) -> None:

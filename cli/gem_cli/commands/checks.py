@@ -1,5 +1,8 @@
 """Argument checks before slow imports."""
 
+from pathlib import Path
+
+from gem_server.settings import ServerSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.model_names import OWN, explain_unknown, explain_unsuitable, torchvision_models
 
@@ -27,6 +30,36 @@ def check_credentials(settings: ClientSettings) -> None:
             Credentials(settings)
         except CredentialsError as error:
             raise refused(error) from None
+
+
+def check_has_credentials(server: ServerSettings, client: ClientSettings) -> None:
+    """Raise CommandError if the server would refuse this client."""
+    has_token = client.token is not None or client.token_file is not None
+    lacking = {
+        "speak TLS": server.tls_cert is not None and not client.tls_ca,
+        "ask for a client certificate": server.tls_client_ca is not None and client.tls_cert is None,
+        "ask for a token": server.tokens is not None and not has_token,
+    }
+    fix = "set GEMPS_CLIENT_CREDENTIALS to the operator's folder of gemps certs, as certs/operator"
+    for what, is_lacking in lacking.items():
+        if is_lacking:
+            raise CommandError(f"the server would {what}, and its workers have no credentials for that: {fix}", USAGE)
+    if server.tokens is not None and not _is_operator(server.tokens, client):
+        raise CommandError(f"gemps train needs a token of the role operator, to train and to watch: {fix}", USAGE)
+
+
+def _is_operator(tokens: Path, client: ClientSettings) -> bool:
+    from gem_server.security.tokens import Role, read_tokens
+    from gem_server.security.watched_files import UnusableFileError
+
+    if client.token is not None:
+        token = client.token.get_secret_value()
+    else:
+        token = client.token_file.read_text(encoding="latin-1").strip() if client.token_file is not None else ""
+    try:
+        return read_tokens(tokens).role_of(token) is Role.OPERATOR
+    except UnusableFileError as error:
+        raise CommandError(str(error), USAGE) from None
 
 
 def check_model(name: str, task: str) -> None:

@@ -74,7 +74,15 @@ def evaluate(
     for name in EvaluatorSettings.model_fields:
         if given.has_flag(EvaluatorSettings, name) and not follow:
             raise CommandError(f"{flag(name)} is for an evaluator that follows a run: add --follow", USAGE)
-    settings = given.load(WorkerSettings, fallback={} if model_file is None else _of_the_run(model_file))
+    of_run = {} if model_file is None else _run_settings(model_file)
+    worker = of_run.get("worker") or {}
+    settings = given.load(WorkerSettings, fallback={name: worker[name] for name in _DATA_AND_MODEL if name in worker})
+    if of_run.get("command") and not settings.model_fields_set & {"task", "model"}:
+        raise CommandError(
+            f"{model_file} was trained by a script ({' '.join(of_run['command'])}), which alone knows model and data: "
+            "load the file there, or name a built-in --task and --model",
+            USAGE,
+        )
     if model_file is None and "server" not in settings.model_fields_set:
         raise CommandError(
             "nothing to evaluate: give a MODEL_FILE, as runs/FOLDER/model.safetensors, or --server HOST:PORT", USAGE
@@ -86,7 +94,7 @@ def evaluate(
     check_model(settings.model, settings.task)
     require("worker", "evaluate", "torch", "safetensors")
     if model_file is not None and settings.task == "text":
-        _warn_of_another_text(model_file, settings)
+        _warn_of_another_text(of_run.get("text"), settings)
     if follow:
         _follow(settings, evaluator, connection, as_json=as_json)
         return
@@ -107,7 +115,6 @@ def evaluate(
 def _follow(
     settings: WorkerSettings, evaluator: EvaluatorSettings, connection: ClientSettings, *, as_json: bool
 ) -> None:
-    """Print each evaluation."""
     from gem_worker import ClientError, TaskError, evaluate_run
 
     def print_evaluation(event: str, text: str, **particulars: Any) -> None:
@@ -146,18 +153,10 @@ def _best(best: dict[str, Any] | None, kept_in: Path | None) -> str:
     return f"best: version {best['version']['clock']}, {describe_evaluation(best)}{where}"
 
 
-def _of_the_run(model_file: Path) -> dict[str, Any]:
-    """Return task and model from summary.json."""
-    worker = _run_settings(model_file).get("worker") or {}
-    return {name: worker[name] for name in _DATA_AND_MODEL if name in worker}
-
-
-def _warn_of_another_text(model_file: Path, settings: WorkerSettings) -> None:
-    """Write a line if the text is not the run's."""
+def _warn_of_another_text(of_run: dict[str, Any] | None, settings: WorkerSettings) -> None:
     from gem_worker.errors import TaskError
     from gem_worker.text_corpus import read_corpus
 
-    of_run = _run_settings(model_file).get("text")
     try:
         found = read_corpus(settings.text, settings.context)
     except TaskError as error:

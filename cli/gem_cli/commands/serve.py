@@ -3,6 +3,7 @@
 from gem_server.settings import ServerSettings
 
 from gem_cli.commands.known import KNOWN
+from gem_cli.environment import misspelt_logged
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
 
@@ -19,13 +20,14 @@ def serve(given: Given) -> None:
 
       gemps serve --bind 0.0.0.0:50051 --insecure --data-dir state --resume
     """
-    settings = given.load(ServerSettings)
-    require("server", "serve")
-    from gem_server.process import run_server as run
+    with misspelt_logged():
+        settings = given.load(ServerSettings)
+        require("server", "serve")
+        from gem_server.process import run_server as run
 
-    from gem_cli.logs import configure_logs
+        from gem_cli.logs import configure_logs
 
-    configure_logs(settings.log_format)
+        configure_logs(settings.log_format)
     code = run(settings)
     if code:
         raise SystemExit(code)

@@ -14,7 +14,7 @@ from gem_worker.client.settings import ClientSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
-from gem_cli.commands.checks import check_credentials, check_model
+from gem_cli.commands.checks import check_credentials, check_has_credentials, check_model
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
@@ -68,7 +68,9 @@ def train(
     settings = given.load(TrainSettings)
     names = chosen_sinks(settings.sinks)
     worker = given.load(WorkerSettings, fallback=_IN_THE_FOLDER)
-    check_credentials(given.load(ClientSettings))
+    client = given.load(ClientSettings)
+    check_credentials(client)
+    check_has_credentials(given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER), client)
     command = resolved(script, "a task is chosen by --task") if script else None
     evaluator = _evaluator(given, worker, command)
     if command is None:
@@ -187,12 +189,12 @@ def _finish(
     folder.ready_file.unlink(missing_ok=True)
     has_model = folder.keep_final_model()
     if not has_model:
-        text = (
-            f"no model was trained: no worker brought parameters to this run's server, {outcome.address}; a script "
-            f"that gives ParameterServer an address trains there; the logs are in {folder.logs}"
-            if outcome.address is not None
-            else f"no model was trained; the logs are in {folder.logs}"
-        )
+        text = f"no model was trained; the logs are in {folder.logs}"
+        if outcome.address is not None and not outcome.failed_workers:
+            text = (
+                f"no model was trained: no worker brought parameters to this run's server, {outcome.address}; a script "
+                f"needs a ParameterServer without an address, so that it trains here; the logs are in {folder.logs}"
+            )
         reporter.event("training_failed", text)
     summary = results.summarize(outcome, started=started, settings=used)
     folder.write_summary(summary)

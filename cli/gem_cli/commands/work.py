@@ -10,6 +10,7 @@ from gem_worker.settings import WorkerSettings
 from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
 from gem_cli.commands.known import KNOWN
+from gem_cli.environment import misspelt_logged
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
@@ -33,19 +34,20 @@ def work(
 
       GEMPS_SERVER=192.168.1.5:50051 gemps work --worker-name left-machine --device cuda:1
     """
-    if address is not None and given.has_flag(WorkerSettings, "server"):
-        raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
-    overrides: dict[str, Any] = {} if address is None else {"server": address}
-    settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
-    check_address(settings.server)
-    check_credentials(connection)
-    check_model(settings.model, settings.task)
-    require("worker", "work", "torch", "structlog")
-    from gem_worker.trainer import work as run
+    with misspelt_logged():
+        if address is not None and given.has_flag(WorkerSettings, "server"):
+            raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
+        overrides: dict[str, Any] = {} if address is None else {"server": address}
+        settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
+        check_address(settings.server)
+        check_credentials(connection)
+        check_model(settings.model, settings.task)
+        require("worker", "work", "torch", "structlog")
+        from gem_worker.trainer import work as run
 
-    from gem_cli.logs import configure_logs
+        from gem_cli.logs import configure_logs
 
-    configure_logs(settings.log_format, level=logging.WARNING)  # the rest goes to stdout
+        configure_logs(settings.log_format, level=logging.WARNING)  # the rest goes to stdout
     code = run(settings, connection)
     if code:
         raise SystemExit(code)

@@ -199,6 +199,7 @@ class TrainingRun:
                         self._record(follower.now(), follower.newest_history())
                         terminate([server], (signal.SIGTERM, SERVER_GRACE))
                 elif self._cannot_begin(follower):
+                    self._noticed.update(worker.name for worker in self._workers)
                     terminate(self._workers, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 5.0))
         finally:
             follower.close()

@@ -54,7 +54,8 @@ class Access:
             allowed = [one.value for one in Role if one is Role.OPERATOR or one in _MAY.get(call, ())]
             raise RefusedError(
                 Reason.ROLE,
-                f"a token of the role {role.value} does not allow {call}: use one of the role {' or '.join(allowed)}",
+                f"a token of the role {role.value} does not allow {call}: use a token of the role "
+                f"{' or '.join(allowed)}",
                 metadata={"role": role.value},
             )
 

@@ -92,12 +92,12 @@ class Run:
             self._changed()
 
     def check_limit(self, steps_per_epoch: int) -> None:
-        """Raise MALFORMED if eta needs this worker's unknown budget."""
-        if self.schedule.depends_on_budget and self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
+        """Raise MALFORMED if its epochs have an unknown length."""
+        if self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
             raise RefusedError(
                 Reason.MALFORMED,
-                "the budget is in epochs, and --eta-schedule cosine follows it: give ParameterServer "
-                "steps_per_epoch=len(loader), or the server --eta-decay-commits",
+                "the budget is in epochs: give ParameterServer steps_per_epoch=len(loader), or the server --steps or "
+                "--commits instead of --epochs",
             )
 
     def count(self, worker: Worker, *, takes_part: bool) -> None:

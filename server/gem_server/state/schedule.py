@@ -21,11 +21,6 @@ class EtaSchedule:
     decay_commits: int = 0
     eta_min: float = 0.0
 
-    @property
-    def depends_on_budget(self) -> bool:
-        """Whether eta depends on the run's end."""
-        return self.kind == "cosine" and not self.decay_commits
-
     def at(self, commits: int, end: int = 0) -> float:
         """Return eta after `commits` of `end`."""
         eta = self.eta

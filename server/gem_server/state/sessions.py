@@ -237,10 +237,7 @@ class Sessions:
             listener(session)
 
     def leave(self, session: Session) -> None:
-        """End a session on request. In epochs of unknown length, it is then done."""
-        budget = self.run.budget
-        if budget.epochs and session.worker.limit is None:
-            session.worker.done = True
+        """End a session on request."""
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,

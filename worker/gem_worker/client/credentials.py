@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import socket
 import ssl
 import threading
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, Self
 import grpc
 
 from gem_worker.client.errors import CredentialsError
-from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_SHAPE, ClientSettings
+from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_RULE, TOKEN_SHAPE, ClientSettings
 
 Metadata = tuple[tuple[str, str], ...]
+
+_CONNECT_SECONDS = 5.0
 
 
 class Credentials:
@@ -45,6 +48,35 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
     if settings.tls_cert is not None and settings.tls_key is not None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     return context
+
+
+def explain_wrong_name(address: str, settings: ClientSettings) -> str:
+    """Name those in the certificate."""
+    names = ", ".join(_names_in_certificate(address, settings)) or "other names"
+    if settings.tls_server_name:
+        return (
+            f"its certificate is for {names}, not for {settings.tls_server_name}; correct "
+            "GEMPS_CLIENT_TLS_SERVER_NAME, or leave it out"
+        )
+    return f"its certificate is for {names}; connect by one of them, or give it in GEMPS_CLIENT_TLS_SERVER_NAME"
+
+
+def _names_in_certificate(address: str, settings: ClientSettings) -> list[str]:
+    """[]: unknown."""
+    host, _, port = address.rpartition(":")
+    try:
+        context = tls_context(settings)
+        if context is None:
+            return []
+        context.check_hostname = False
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as plain,
+            context.wrap_socket(plain) as connection,
+        ):
+            found = connection.getpeercert() or {}
+    except (OSError, ValueError):
+        return []
+    return [str(one[1]) for one in found.get("subjectAltName", ())]
 
 
 def _tls(settings: ClientSettings) -> grpc.ChannelCredentials | None:
@@ -102,9 +134,7 @@ class Token:
             return
         value = _read_secret(path, "token_file").decode("latin-1").strip()
         if not re.fullmatch(TOKEN_SHAPE, value):
-            raise CredentialsError(
-                f"GEMPS_CLIENT_TOKEN_FILE {path} holds no token: it must hold that one word and nothing else"
-            )
+            raise CredentialsError(f"GEMPS_CLIENT_TOKEN_FILE {path} must hold a token and nothing else: {TOKEN_RULE}")
         self._seen, self._value = identity, value
 
 

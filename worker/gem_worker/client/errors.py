@@ -78,7 +78,8 @@ class NotInitializedError(ServerRefusedError):
 class TornCallError(Exception):
     """A call or stream broke. Internal: the client repeats or resumes it.
 
-    `by_server`: a gemps server reported it. `by_stranger`: the peer is none. `untrusted`: TLS verification failed.
+    `by_server`: a gemps server reported it. `by_stranger`: the peer is none. `untrusted`: TLS verification failed,
+    `wrong_name`: by the name alone.
     `retry_after`: seconds to wait.
     """
 
@@ -90,6 +91,7 @@ class TornCallError(Exception):
         by_server: bool = False,
         by_stranger: bool = False,
         untrusted: bool = False,
+        wrong_name: bool = False,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(why)
@@ -97,4 +99,5 @@ class TornCallError(Exception):
         self.by_server = by_server
         self.by_stranger = by_stranger
         self.untrusted = untrusted
+        self.wrong_name = wrong_name
         self.retry_after = retry_after

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable
 
+from gem_worker.client.credentials import explain_wrong_name
 from gem_worker.client.errors import (
     CallCancelledError,
     ServerMisbehavedError,
@@ -71,7 +72,8 @@ class Patience:
         Raises ServerMisbehavedError or UntrustedServerError for a wrong peer before the first success.
         """
         if torn.untrusted and not self._connected:
-            raise UntrustedServerError(f"{self._address} is not trusted: {torn}; {torn.fix}")
+            why = explain_wrong_name(self._address, self._settings) if torn.wrong_name else f"{torn}; {torn.fix}"
+            raise UntrustedServerError(f"{self._address} is not trusted: {why}")
         if torn.by_stranger and not self._connected:
             raise ServerMisbehavedError(f"no gemps server at {self._address}: {torn}; {torn.fix}")
         if not torn.by_server:

@@ -42,6 +42,7 @@ class _Cause(NamedTuple):
     fix: str
     by_stranger: bool = False
     untrusted: bool = False
+    wrong_name: bool = False
 
 
 # Wording of grpcio 1.85.1.
@@ -54,9 +55,10 @@ _CAUSES = (
     ),
     _Cause(
         re.compile("Hostname Verification Check failed"),
-        "the certificate of {peer} is for another name than the one in the address",
-        "connect by a name that it has, or give that in GEMPS_CLIENT_TLS_SERVER_NAME",
+        "the certificate of {peer} is for other names",
+        "connect by one of them, or give it in GEMPS_CLIENT_TLS_SERVER_NAME",
         untrusted=True,
+        wrong_name=True,
     ),
     _Cause(
         re.compile("WRONG_VERSION_NUMBER"),
@@ -84,7 +86,8 @@ _CAUSES = (
         re.compile("connect to all addresses.*(Socket closed|Connection reset)"),
         "what listens at {peer} hangs up at once",
         "check that gemps serve runs behind that port (a forwarded port without a server does this); if it uses TLS, "
-        "check GEMPS_CLIENT_TLS_CA, and GEMPS_CLIENT_TLS_CERT where it asks for client certificates",
+        "give --credentials (GEMPS_CLIENT_CREDENTIALS), or GEMPS_CLIENT_TLS_CA, and GEMPS_CLIENT_TLS_CERT where it "
+        "asks for client certificates",
     ),
     _Cause(
         re.compile("Connection refused"),
@@ -132,7 +135,9 @@ def _torn(message: str) -> TornCallError:
     name = re.search(r"address lookup failed for (\S+?)(:\d+)?:", message)
     said = (match.groups() or ("",))[0]
     why = cause.why.format(peer=peer[1] if peer else "that address", name=name[1] if name else "it", said=said)
-    return TornCallError(why, fix=cause.fix, by_stranger=cause.by_stranger, untrusted=cause.untrusted)
+    return TornCallError(
+        why, fix=cause.fix, by_stranger=cause.by_stranger, untrusted=cause.untrusted, wrong_name=cause.wrong_name
+    )
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:

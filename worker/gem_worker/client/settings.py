@@ -16,6 +16,7 @@ SYSTEM_AUTHORITIES = "system"
 _OPTIONAL_FILES = {"tls_cert": "client.crt", "tls_key": "client.key", "token_file": "token"}
 # RFC 6750, section 2.1; the server sets the lengths.
 TOKEN_SHAPE = r"(?=.{16,1024}\Z)[A-Za-z0-9._~+/-]+=*"  # noqa: S105 - a pattern
+TOKEN_RULE = "16 to 1024 letters, digits and . _ ~ + / - (and = at its end)"  # noqa: S105
 
 
 class ClientSettings(BaseSettings):
@@ -140,7 +141,7 @@ class ClientSettings(BaseSettings):
     @classmethod
     def _token_can_travel(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(TOKEN_SHAPE, value.get_secret_value()):
-            raise ValueError("is no token: 16 to 1024 letters, digits and . _ ~ + / - (and = at its end)")
+            raise ValueError(f"is no token: {TOKEN_RULE}")
         return value
 
     @model_validator(mode="after")
