@@ -9,9 +9,9 @@ gradients the same scale. Elementwise, in float32, in this order, with eta as in
     step  =  eta * clamp(N^(-1/2) * (g / (sqrt(v * (1 / V)) + epsilon)), -cap, cap)
     theta, s_w, m_w <- as rule `gem`, with step for delta
 
-N = 1 + mean staleness: the mean over the same past as v, the present commit included. A and V are the weights of all
-gradients in a and of all squares in v, A <- (1 - 1/N) * A + 1/N from 0, so they stay exact while N changes. a, v and
-their scalars are of the run. All else, also eta = 0, is as in gem_rms.py.
+N = 1 + mean staleness, averaged as v, the present commit included. A and V are the weights of all gradients in a and
+of all squares in v, A <- (1 - 1/N) * A + 1/N from 0: exact while N changes. All four are of the run. The rest, also
+eta = 0, is as in gem_rms.py.
 """
 
 from __future__ import annotations

@@ -49,12 +49,11 @@ def certs(
 ) -> None:
     """Make what a server and its clients need to know each other: an authority, certificates, and tokens by role.
 
-    FOLDER/server is for the server, FOLDER/worker for workers, FOLDER/observer for those who watch and evaluate, and
-    FOLDER/operator for who may also end a run; each is complete, and is what --credentials takes. FOLDER/ca.key signs
-    certificates: it stays where it is.
+    --credentials takes FOLDER/server for the server, FOLDER/worker for workers, FOLDER/observer to watch and evaluate,
+    and FOLDER/operator to end a run as well. FOLDER/ca.key signs certificates: do not copy it.
 
-    Nothing is overwritten; what is missing is made. So to renew a certificate, delete it with its key and call this
-    again, with the same names: a running server takes the new one.
+    Existing files stay. To renew a certificate, delete it and its key and run this again with the same names: a running
+    server reloads it.
 
     [bold]Examples[/bold]
 

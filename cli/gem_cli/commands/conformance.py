@@ -61,10 +61,9 @@ def serve(
 ) -> None:
     """Play scenarios against a worker as a strict server does, and say of each: passed, failed, or not spoken.
 
-    A candidate is started with GEMPS_SERVER, GEMPS_WORKER_NAME and GEMPS_CONFORMANCE in its environment; the last is
-    the path of a file that says what to train. docs/protocol.md#conformance says what it has to be. python as its
-    command means the Python that runs gemps. A failure names the fault, what was expected, what came, and the place in
-    docs/protocol.md. The exit code is 0 when nothing failed.
+    A candidate gets GEMPS_SERVER, GEMPS_WORKER_NAME and GEMPS_CONFORMANCE, the path of a file that says what to
+    train (docs/protocol.md#conformance). python as its command is the Python that runs gemps. A failure names the
+    fault, what was expected, what came, and the place in docs/protocol.md; the exit code is then not 0.
 
     [bold]Examples[/bold]
 

@@ -32,8 +32,7 @@ def doctor(
 ) -> None:
     """Explain what is wrong with a set-up: Python, PyTorch, GPU, threads, memory, the server and the way to it.
 
-    One line a check: ok, warning or problem, with the fix. It changes nothing, and joins no run. The exit code is 1
-    when there is a problem.
+    One line a check: ok, warning or problem, with the fix. It changes nothing. Exit code 1: a problem.
 
     [bold]Examples[/bold]
 

@@ -54,8 +54,8 @@ def evaluate(
 
     For a file in a run folder, task and model are those of the run (its summary.json), unless given here.
 
-    With --follow it goes on until the run is finished, waits for a server that is not there, and evaluates the last
-    version at the end. It can keep the best parameters, and end the run when they are good enough.
+    With --follow it waits for the server, continues until the run is finished, and evaluates the last version. It can
+    keep the best parameters, and end the run when they are good enough.
 
     [bold]Examples[/bold]
 

@@ -17,8 +17,8 @@ def finish(
 ) -> None:
     """End a run before its budget is spent: its workers leave with their next step, and exit 0.
 
-    The server writes a checkpoint, and stays until it is stopped; with --exit-when-finished it ends when all have left.
-    Where the server asks for tokens it takes an operator's.
+    The server writes a checkpoint, and runs until it is stopped; with --exit-when-finished it ends when all have left.
+    A server with tokens requires an operator's.
 
     [bold]Examples[/bold]
 

@@ -70,9 +70,8 @@ def reproduce(
 ) -> None:
     """Do the paper's figures again: runs, pictures, and a verdict on each claim.
 
-    Runs are simulated (many workers in one process, virtual time) with the update rules of the server and the models of
-    the workers. What is interrupted goes on where it was when the same command is given again. Exit code 1: a claim
-    that must hold is not met.
+    Runs are simulated (many workers in one process, virtual time) with the server's update rules and the workers'
+    models. The same command continues what was interrupted. Exit code 1: a claim that must hold is not met.
 
     [bold]Examples[/bold]
 

@@ -12,7 +12,7 @@ from gem_cli.options import Given, OptionGroup, with_options
 def serve(given: Given) -> None:
     """Run the parameter server, until it is stopped (Ctrl-C, SIGTERM) or, with --exit-when-finished, done.
 
-    It needs no PyTorch. When it is asked to end it applies the commits it has, writes a checkpoint and exits 0.
+    It needs no PyTorch. On SIGTERM it applies the commits it has, writes a checkpoint and exits 0.
 
     [bold]Examples[/bold]
 

@@ -25,11 +25,11 @@ def top(
 ) -> None:
     """Watch a run in this terminal: curves of loss, speed, staleness and pi, fairness, and every worker.
 
-    Workers that are silent, gone, muted or slow stand above the others. Keys: q ends it, s changes the order of the
-    workers, arrows, j and k and the page keys scroll, ? explains every quantity. It works over ssh, and from 80x24 on.
+    Workers that are silent, gone, muted or slow are listed first. Keys: q quits, s changes the order of the workers,
+    arrows, j, k and page keys scroll, ? explains every quantity. It needs 80x24 characters.
 
-    While the server does not answer it shows what it knew last, and goes on by itself when the server is back. When
-    the run is over it stays until q, and leaves the last figures behind.
+    While the server does not answer it shows the last figures, and continues when the server is back. After the run it
+    stays until q, and leaves the last figures on the terminal.
 
     [bold]Examples[/bold]
 

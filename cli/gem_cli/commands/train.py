@@ -52,12 +52,12 @@ def train(
 ) -> None:
     """Train on this machine: a server and N workers as processes, live progress, and a run folder with the results.
 
-    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs. Unless told otherwise the
-    server takes a free port, and training starts when all workers have joined. Ctrl-C ends it cleanly; a second one
+    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs. By default the server
+    listens on a free port, and training starts when all workers have joined. Ctrl-C ends it cleanly; a second one
     kills.
 
-    After -- comes the command of your own worker. It is started --workers times with GEMPS_SERVER, GEMPS_WORKER_NAME,
-    GEMPS_WORKER_INDEX and GEMPS_WORKERS in its environment; python means the Python that runs gemps.
+    After -- comes the command of your own worker, started --workers times with GEMPS_SERVER, GEMPS_WORKER_NAME,
+    GEMPS_WORKER_INDEX and GEMPS_WORKERS set; python is the Python that runs gemps.
 
     [bold]Examples[/bold]
 
