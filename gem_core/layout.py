@@ -80,10 +80,10 @@ class TensorKind(Enum):
 
 
 class TensorRole(Enum):
-    """What a PARAMETER is to the update rule."""
+    """Role for update rules."""
 
     MATRIX = "matrix"
-    # Fewer than 2 dimensions: biases, scales of norms.
+    # Below 2 dimensions.
     VECTOR = "vector"
     EMBEDDING = "embedding"
 
@@ -93,16 +93,14 @@ _KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.CONSTAN
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it.
-
-    `is_embedding` is not compared: other workers may not know it.
-    """
+    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it."""
 
     name: str
     shape: tuple[int, ...]
     element_type: ElementType
     kind: TensorKind
     aliases: tuple[str, ...] = ()
+    # Not compared: unknown to some workers.
     is_embedding: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +110,7 @@ class TensorSpec:
 
     @property
     def role(self) -> TensorRole:
-        """The role, by shape unless it is an embedding."""
+        """The role."""
         if self.is_embedding:
             return TensorRole.EMBEDDING
         return TensorRole.MATRIX if len(self.shape) > 1 else TensorRole.VECTOR

@@ -18,7 +18,7 @@ class Setting(NamedTuple):
 
 
 WEIGHT_DECAY = Setting(
-    "weight_decay", 0.0, 0.0, 1e3, "share of matrices and embeddings that decays a commit, in eta; as AdamW's"
+    "weight_decay", 0.0, 0.0, 10.0, "share of matrices and embeddings that decays a commit, in eta; as AdamW's"
 )
 
 # Also server flags.

@@ -281,7 +281,7 @@ class _Replay:
         assert self._rule is not None
         if record.event["reset"]:
             session.state = self._rule.new_worker(now.parameters)
-            kept = int(record.event.get("moments", 0))  # of before a restart
+            kept = int(record.event.get("moments", 0))
             if kept:
                 values = np.frombuffer(record.payload, np.float32).reshape(kept, now.layout.parameter_count)
                 session.state.vectors = tuple(map(aligned_copy, values))

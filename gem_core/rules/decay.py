@@ -1,10 +1,9 @@
-"""Decoupled weight decay (Loshchilov and Hutter, 2019, "Decoupled Weight Decay Regularization", arXiv 1711.05101).
+"""Decoupled weight decay of matrices and embeddings: Loshchilov and Hutter, 2019, arXiv 1711.05101.
 
-    theta <- kept * theta + update      kept = 1 - eta * weight_decay
+    theta <- (1 - eta * weight_decay) * theta + update
     s_w   <- theta
 
-`update` is the rule's, from theta before. Matrices and embeddings decay, vectors (biases, norms) do not. Each commit
-decays once, with the eta in its delta.
+`update`: the rule's, from theta before.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["DecayingRule"]
 
 
 class DecayingRule(UpdateRule):
-    """A rule that adds its update and sends theta; `weight_decay` is a setting of it, or 0."""
+    """Base of rules that add an update and send theta."""
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
@@ -62,7 +61,7 @@ class DecayingRule(UpdateRule):
 
 
 def _pieces(layout: Layout) -> NDArray[np.int64]:
-    """Rows (start, stop, whether it decays), at most a block each."""
+    """At most a block each."""
     rows: list[tuple[int, int, int]] = []
     start = 0
     for spec in layout.parameters:

@@ -107,7 +107,7 @@ class UpdateRule:
         self.scalars_of_run = dict(self.first_scalars)
 
     def begin(self, layout: Layout) -> None:
-        """See the model's tensors: called once, before the first worker."""
+        """See the tensors, before the first worker."""
 
     @property
     def kept_vectors(self) -> int:

@@ -115,7 +115,7 @@ def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, kept_by_deca
 
 
 class Decay(NamedTuple):
-    """Weight decay of one commit: the factor of theta in the pieces (start, stop, whether it decays)."""
+    """Factor of theta in `pieces` (start, stop, whether it decays)."""
 
     kept: np.float32
     pieces: NDArray[np.int64]

@@ -128,9 +128,9 @@ class Recorder(CommitObserver):
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
     def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
-        """Record a refreshed snapshot; `is_first`: its moment was reset, to `moments`."""
+        """Record a refreshed snapshot; `is_first`: its moment was reset."""
         event = {"event": "pulled", "session": session.number, "reset": is_first}
-        kept = [memoryview(one.tobytes()) for one in moments or ()]  # copies: commits follow
+        kept = [memoryview(one.tobytes()) for one in moments or ()]
         self._append(event | ({"moments": len(kept)} if kept else {}), kept)
 
     def forgotten(self, session: Session) -> None:

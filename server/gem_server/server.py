@@ -96,7 +96,7 @@ class Server:
         self.memory = MemoryBudget(
             settings.memory_limit or default_limit(),
             settings.staging_buffers,
-            self.rule.vectors_per_worker + moments.count,  # a checkpoint's cut copies them
+            self.rule.vectors_per_worker + moments.count,
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
         )

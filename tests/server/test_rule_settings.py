@@ -141,7 +141,7 @@ def test_what_cannot_be_meant_is_refused(settings: dict[str, str], message: str)
     [
         ("easgd", "beta=1", "'easgd' has no setting 'beta'; its settings are: alpha, momentum, period"),
         ("easgd", "alpha=2", "alpha = 2 is out of range"),
-        ("downpour", "alpha=1", "'downpour' has no setting 'alpha'; its settings are: none"),
+        ("downpour", "alpha=1", "'downpour' has no setting 'alpha'; its settings are: weight_decay"),
     ],
 )
 def test_what_the_rule_does_not_know_ends_the_server_at_its_start(rule: str, chosen: str, message: str) -> None:

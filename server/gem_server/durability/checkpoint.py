@@ -4,7 +4,7 @@
         model.safetensors      the model's state_dict, in its types
         float32.safetensors    exact values of 16-bit parameters
         rule.safetensors       vectors that the rule keeps of the run, numbered
-        workers.safetensors    those of workers, as WORKER.VECTOR, numbered as state.json's `moments`
+        workers.safetensors    of workers, as state.json's `moments`
         state.json             version, layout, budget, workers, ledger, the rule's scalars
         checksums.json         CRC32C of each MiB of these files
     DATA_DIR/latest -> checkpoints/000000001000-0

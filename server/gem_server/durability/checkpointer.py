@@ -125,7 +125,7 @@ class Checkpointer:
                 await self._log.keep_reserve(self._next_size(latest))
 
     def _next_size(self, latest: Path) -> int:
-        """Bytes of the next checkpoint: as this one, with the moments of now."""
+        """With current moments."""
         moments = sum(vector.nbytes for vectors in self._applier.moments().values() for vector in vectors)
         return sum(file.stat().st_size for file in latest.iterdir() if file.name != checkpoint.WORKERS_FILE) + moments
 

@@ -249,7 +249,7 @@ class Log:
         self._held = True
 
     def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot, rule: KeptRule) -> None:
-        """Add an applied commit, which uses a reservation; `snapshot` and `rule`, a copy but for moments, result."""
+        """Add an applied commit, which uses a reservation; `snapshot` and `rule`, a copy, are its result."""
         self._held = False
         if self._failed or self._current is None:
             return

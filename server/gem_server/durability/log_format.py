@@ -2,7 +2,7 @@
 
 header   4096 bytes: magic, version, number, id, previous id, clock, layout digest, sizes, CRC32C
 record   header (magic, log id, first and last clock, sizes, CRC32C of the body, CRC32C of this header),
-         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors, those of each worker in `moments`)
+         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors, then workers')
 """
 
 import json
@@ -54,10 +54,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors.
-
-    `moments`: of workers that committed, by name.
-    """
+    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors."""
 
     end: int
     last_clock: int
@@ -100,7 +97,7 @@ def decode_header(data: memoryview) -> FileHeader | None:
 def encode_record(
     log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, vectors: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Return a record's consecutive pieces; does not copy `vectors`: parameters, those of the rule and of workers."""
+    """Return a record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), *vectors]
     size = sum(one.nbytes for one in vectors)

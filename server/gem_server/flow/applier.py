@@ -179,7 +179,7 @@ class Applier:
             await self.forget(session)
 
     async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
-        """Copies that stay unchanged while they are logged; moments wait for `Journal.begin` instead."""
+        """Copies that stay unchanged while they are logged."""
         central, kept = self._central, await self._copy_rule()
         if self._sessions.moments.count:
             kept = kept._replace(moments={worker: held.moments})
@@ -290,7 +290,7 @@ class Applier:
             reader.close()
 
     def moments(self) -> dict[str, Vectors]:
-        """Return workers' vectors that outlive the server, not copied."""
+        """Return workers' kept vectors."""
         live = {one.worker.name: one.held.moments for one in self._sessions.live() if one.held is not None}
         return self._sessions.moments.with_live(live)
 

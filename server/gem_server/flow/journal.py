@@ -33,7 +33,7 @@ class Journal:
         """Wait until nothing reads this snapshot, which is about to change."""
 
     async def begin(self, snapshot: Snapshot, worker: str) -> None:
-        """Expect `committed`, which changes this snapshot and the worker's moments; waits as `wait_unread`."""
+        """Expect `committed`, which changes this snapshot and worker's moments; waits as `wait_unread`."""
 
     async def committed(
         self,

@@ -19,7 +19,7 @@ class CommitObserver:
         """A commit was applied; its buffer may be read until this returns."""
 
     def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
-        """A session's snapshot was refreshed; `is_first`: its moment was reset, to `moments` of before a restart."""
+        """A session's snapshot was refreshed; `is_first`: its moment was reset, or restored."""
 
     def forgotten(self, session: Session) -> None:
         """The rule forgot an ended session's worker."""

@@ -13,10 +13,7 @@ from gem_server.state.moments import Vectors
 
 
 class KeptRule(NamedTuple):
-    """Vectors, float32[parameter_count], and JSON values that identify the rule and have its scalars.
-
-    `moments`: also vectors of workers, by name.
-    """
+    """Vectors, float32[parameter_count], and JSON values that identify the rule and have its scalars."""
 
     record: dict[str, Any]
     vectors: tuple[NDArray[np.float32], ...] = ()

@@ -39,7 +39,7 @@ class WorkerSnapshots:
 
     @property
     def moments(self) -> Vectors:
-        """The rule's vectors of this worker."""
+        """The rule's vectors."""
         return self._state.vectors
 
     @property
