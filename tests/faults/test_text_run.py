@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from gem_trace.replay import replay
 
+from gem_trace.replay import replay
 from tests.cli.processes import CLEAN, command
 from tests.faults.processes import kill, start
 from tests.figures import Figures
