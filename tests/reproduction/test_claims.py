@@ -22,7 +22,7 @@ def test_figures_that_must_hold_are_those_that_gemps_is_judged_by() -> None:
     assert must == {
         "1a": 2, "1b": 1, "1c": 2, "1d": 1, "2": 2, "3": 2, "4": 1, "5": 0, "6": 2, "7": 0, "8": 3, "9": 0, "10": 0,
         "exchanges": 0, "rules": 0, "sweeps": 0, "wire-types": 0, "heterogeneity": 0, "better-default": 0,
-        "samples": 0,
+        "samples": 0, "transformer": 0,
     }  # fmt: skip
 
 
