@@ -107,7 +107,7 @@ UNITS = {
     "samples": "generated_samples batch_size",
     "classes": "generated_classes",
     "pixels": "image_size",
-    "number": "momentum kappa pi_min pi_max epsilon beta2 precondition_epsilon precondition_cap "
+    "number": "momentum kappa pi_min pi_max epsilon beta2 precondition_epsilon precondition_cap clip_norm "
     "eta eta_step_factor eta_min seed stop_at_accuracy layers width heads",
 }
 _UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}

@@ -7,18 +7,20 @@ Other packages add rules by entry points; built-in names take precedence:
 """
 
 from importlib import metadata
-from typing import Literal
+from typing import Literal, get_args
 
 from gem_core.errors import RuleError
 
 __all__ = [
     "BUILT_IN",
+    "DIRECTIONS",
     "ENTRY_POINTS",
-    "Direction",
     "PRECONDITIONED",
+    "Direction",
     "Precondition",
     "foreign_rules",
     "is_rule",
+    "require_direction",
     "require_precondition",
     "require_rule",
     "rule_names",
@@ -26,6 +28,7 @@ __all__ = [
 
 Precondition = Literal["none", "rms", "averaged-rms"]
 Direction = Literal["gradient", "rms", "spectral"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 BUILT_IN = {
     "gem": "gem_core.rules.gem:Gem",
@@ -43,6 +46,8 @@ PRECONDITIONED = {
     ("gem", "rms"): "gem_core.rules.gem_rms:GemRms",
     ("gem", "averaged-rms"): "gem_core.rules.gem_averaged_rms:GemAveragedRms",
 }
+# Their formulas take delta / eta for a gradient.
+GRADIENT_RULES = frozenset({"dc-asgd"})
 ENTRY_POINTS = "gemps.rules"
 
 
@@ -73,6 +78,12 @@ def require_precondition(name: str, precondition: str) -> None:
             if has_any
             else f"rule {name!r} has no preconditioner: choose rule gem, or precondition none"
         )
+
+
+def require_direction(name: str, direction: str) -> None:
+    """Raise RuleError if the rule needs gradients and `direction` is another."""
+    if direction != "gradient" and name in GRADIENT_RULES:
+        raise RuleError(f"rule {name!r} needs gradients: choose direction gradient, or another rule")
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:

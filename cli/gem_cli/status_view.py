@@ -228,9 +228,10 @@ def printable(text: str, limit: int = 24) -> str:
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """Return the run's rule with its preconditioner; empty if unknown."""
+    """Return the run's rule with preconditioner and direction; empty if unknown."""
     rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
-    return f"{rule} with {precondition}" if precondition else rule
+    rule += f" with {precondition}" if precondition else ""
+    return f"{rule} of {settings['direction']} directions" if settings.get("direction") else rule
 
 
 def facts(status: Status) -> list[tuple[str, str]]:

@@ -48,6 +48,7 @@ class Reason(Enum):
     INTERNAL = Fault.SERVER, 28
     NOT_OFFERED = Fault.CALLER, 29
     NO_SHARED_MEMORY = Fault.SITUATION, 30
+    DIRECTION = Fault.CALLER, 31
 
     @property
     def fault(self) -> Fault:

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, Precondition, require_precondition, require_rule
+from gem_core.registry import (
+    BUILT_IN,
+    Direction,
+    Precondition,
+    require_direction,
+    require_precondition,
+    require_rule,
+)
 from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, parse_settings, settings_text
 
 MIB = 1024 * 1024
@@ -175,6 +182,21 @@ class ServerSettings(BaseSettings):
         "precondition_cap",
         "With --precondition: largest step of an element, in multiples of eta. It limits elements that had no gradient "
         "for long.",
+    )
+    direction: Direction = Field(
+        "gradient",
+        description="What workers make of their gradients: rms divides each element by the root of a running mean of "
+        "the worker's own squares, as Adam does; spectral orthogonalises matrices, as Muon does, and takes rms for the "
+        "rest. Eta is then the size of a step: begin with 0.002.",
+        json_schema_extra={"panel": "Update rule"},
+    )
+    clip_norm: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Largest norm of a worker's gradient, over all parameters; workers scale larger ones down, before "
+        "--direction. 0: no limit.",
+        json_schema_extra={"panel": "Update rule"},
     )
 
     eta: float = Field(
@@ -455,6 +477,7 @@ class ServerSettings(BaseSettings):
                 f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
             )
         require_precondition(self.rule, self.precondition)
+        require_direction(self.rule, self.direction)
         changed = [name for name, known in _PRECONDITION_SETTINGS.items() if getattr(self, name) != known.default]
         if self.precondition == "none" and changed:
             raise ValueError(f"--{_flag(changed[0])} needs --precondition rms or averaged-rms")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout, LayoutError, WireType
+from gem_core.registry import Direction
 from gem_simulator.errors import SimulationError
 from gem_simulator.events import Event, Kind
 from gem_trace import DamageError, Record, read_records
@@ -33,6 +34,8 @@ class Recorded:
     precondition: str
     rule_settings: dict[str, float]
     eta: float
+    direction: Direction
+    clip_norm: float
     seed: int
     layout: Layout
     parameters: NDArray[np.float32]
@@ -146,6 +149,8 @@ def _read(path: Path) -> Recorded:
         started.get("precondition", "none"),  # absent in older traces
         dict(started["rule_settings"]),
         float(settings["eta"]),
+        settings.get("direction", "gradient"),  # absent in older traces
+        float(settings.get("clip_norm", 0.0)),
         int(settings["seed"]),
         layout,
         np.frombuffer(first.payload, np.float32, layout.parameter_count),

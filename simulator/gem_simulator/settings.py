@@ -12,7 +12,7 @@ from gem_worker.settings import TaskName, WireName
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, Direction, Precondition, require_precondition, require_rule
+from gem_core.registry import BUILT_IN, Direction, Precondition, require_direction, require_precondition, require_rule
 from gem_core.rule_settings import parse_settings, settings_text
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
@@ -52,15 +52,14 @@ class SimulationSettings(BaseSettings):
     )
     direction: Direction = Field(
         default="gradient",
-        description="What workers make of a gradient before they commit it: docs/rules.md.",
+        description="What workers make of their gradients: docs/rules.md.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Largest norm of a worker's gradient, over all parameters; larger ones are scaled down to it, "
-        "before --direction. 0: any.",
+        description="Largest norm of a worker's gradient; 0: no limit.",
         json_schema_extra={"panel": "Update rule"},
     )
     eta: float = Field(
@@ -203,6 +202,7 @@ class SimulationSettings(BaseSettings):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         require_precondition(self.rule, self.precondition)
+        require_direction(self.rule, self.direction)
         TransformerSizes(self.layers, self.width, self.heads)
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]

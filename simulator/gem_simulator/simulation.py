@@ -111,6 +111,8 @@ def replay_recording(
             recorded.delta_wire,
             recorded.parameter_wire,
             rule.worker_step,
+            recorded.direction,
+            recorded.clip_norm,
         )
         difference = recorded.layout.first_difference(workload.layout)
         if difference is not None:
@@ -126,6 +128,7 @@ def replay_recording(
         run.apply_events(recorded.events())
         used: dict[str, Any] = {"trace": str(recorded.path), "rule": rule.name, "rule_settings": dict(rule.settings)}
         used["precondition"] = rule.precondition
+        used |= {"direction": recorded.direction, "clip_norm": recorded.clip_norm}
         used |= {"eta": recorded.eta, "seed": recorded.seed, "model": model or task.default_model}
         result = run.result(used | {"task": task.name, "batch_size": recorded.batch_size})
     if recorded.digest is not None and result.digest != recorded.digest:
@@ -264,4 +267,6 @@ def _as_a_server_has_them(settings: SimulationSettings) -> dict[str, Any]:
         "order": settings.order,
         "min_workers": settings.workers,
         "seed": settings.seed,
+        "direction": settings.direction,
+        "clip_norm": settings.clip_norm,
     }

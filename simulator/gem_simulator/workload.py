@@ -59,7 +59,7 @@ class Workload:
     """A task and a model.
 
     `seed`: of parameters, sample order and dropout. `worker_step`: default one step. Raises TaskError for an unsuitable
-    model, UnsupportedModelError if it does not suit the direction.
+    model.
     """
 
     def __init__(

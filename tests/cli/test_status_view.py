@@ -33,10 +33,12 @@ def rendered(status: dict[str, Any], width: int, height: int | None = None) -> s
     return captured.get()
 
 
-def test_the_rule_is_shown_with_its_preconditioner() -> None:
+def test_the_rule_is_shown_with_its_preconditioner_and_the_direction() -> None:
     assert ("rule", "gem momentum=0.9") in status_view.facts(STATUS)
     with_one = changed(settings={**STATUS["settings"], "precondition": "averaged-rms"})
     assert ("rule", "gem with averaged-rms momentum=0.9") in status_view.facts(with_one)
+    with_both = changed(settings={**STATUS["settings"], "precondition": "rms", "direction": "spectral"})
+    assert ("rule", "gem with rms of spectral directions momentum=0.9") in status_view.facts(with_both)
 
 
 def test_a_line_has_the_figures_to_watch() -> None:

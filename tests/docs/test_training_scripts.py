@@ -89,14 +89,9 @@ def accumulated(model: nn.Module, optimizer: torch.optim.Optimizer, number: int,
         optimizer.zero_grad()
 
 
-def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=ETA, betas=(0.0, 0.999), weight_decay=0.01)
-
-
 @pytest.mark.parametrize(
     ("name", "optimizer", "each"),
     [
-        ("adamw", adamw, step),
         ("schedule", sgd, scheduled),
         ("clipping", sgd, clipped),
         ("weight-decay", lambda model: sgd(model, weight_decay=1e-4), step),
@@ -136,7 +131,7 @@ def test_checkpoint_of_the_server_loads_as_on_the_page(tmp_path: Path) -> None:
 
 def test_every_block_of_the_page_is_tested() -> None:
     assert set(snippets()) == {
-        "adamw", "schedule", "clipping", "weight-decay", "accumulation", "evaluation", "checkpoint",
+        "schedule", "clipping", "weight-decay", "accumulation", "evaluation", "checkpoint",
     }  # fmt: skip
 
 

@@ -79,3 +79,16 @@ def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
     real = shown("replay", real_trace)
     assert real["digest"] == simulated["digest"]
     assert real["commits"] == simulated["commits"] == 36
+
+
+def test_eight_workers_in_turn_train_a_transformer_on_spectral_directions_as_simulated(tmp_path: Path) -> None:
+    model = ("--task", "text", "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "8")
+    rule = ("--direction", "spectral", "--precondition", "rms", "--clip-norm", "0.5", "--eta", "0.002")
+    run = (*model, *rule, "--workers", "8", "--steps", "5", "--order", "round-robin")
+    simulated = shown("simulate", *run)
+    real_trace = str(tmp_path / "real.trace")
+    done = gemps("train", *run, "--record", real_trace, "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert shown("replay", real_trace)["digest"] == simulated["digest"]
+    followed = shown("simulate", "--follow", real_trace, *model[:-2])
+    assert (followed["digest"], followed["commits"]) == (simulated["digest"], 40)

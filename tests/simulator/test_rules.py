@@ -6,23 +6,29 @@ import pytest
 from gem_simulator import SimulationSettings, read_recorded, replay_recording, simulate
 from gem_worker.tasks import TaskOptions, create_task
 
+from gem_core.registry import Direction
 from gem_trace import read_records, replay
 from gem_trace.files import map_file
 
 
 @pytest.mark.parametrize(
-    ("rule", "precondition"),
+    ("rule", "precondition", "direction"),
     [
-        *((rule, "none") for rule in ("dana", "gap-aware", "delayed-nesterov", "ringmaster", "dc-asgd", "easgd")),
-        ("gem", "rms"),
-        ("gem", "averaged-rms"),
+        *((rule, "none", "gradient") for rule in ("dana", "gap-aware", "ringmaster", "dc-asgd", "easgd")),
+        ("delayed-nesterov", "none", "spectral"),
+        ("gem", "rms", "gradient"),
+        ("gem", "averaged-rms", "rms"),
     ],
 )
-def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, precondition: str, tmp_path: Path) -> None:
+def test_a_simulated_run_whose_workers_die_comes_out_again(
+    rule: str, precondition: str, direction: Direction, tmp_path: Path
+) -> None:
     path, task = tmp_path / "simulated.trace", create_task("digits", TaskOptions())
     settings = SimulationSettings(
         rule=rule,
         precondition=precondition,
+        direction=direction,
+        clip_norm=0.5,
         workers=4,
         steps=12,
         model="mlp",
@@ -35,6 +41,7 @@ def test_a_simulated_run_whose_workers_die_comes_out_again(rule: str, preconditi
     assert replayed.compared_end
     assert replayed.end_digest == simulated.digest
     assert simulated.settings["precondition"] == replayed.rule.precondition == precondition
+    assert (simulated.settings["direction"], simulated.settings["clip_norm"]) == (direction, 0.5)
     assert replay_recording(read_recorded(path), task=task, model="mlp").digest == simulated.digest
 
 

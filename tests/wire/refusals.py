@@ -37,6 +37,7 @@ STATUS_OF_REASON = {
         "RUN_FINISHED",
         "NOT_INITIALIZED",
         "NO_SHARED_MEMORY",
+        "DIRECTION",
     },
     grpc.StatusCode.ALREADY_EXISTS: {"SEQUENCE_REUSED"},
     grpc.StatusCode.RESOURCE_EXHAUSTED: {"MEMORY", "WAITING_ROOM", "TOO_MANY", "STORAGE_FULL"},

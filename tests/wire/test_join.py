@@ -1,6 +1,7 @@
 """Join: what it answers, what it refuses, and what it must not touch."""
 
 import re
+from typing import Any
 
 import pytest
 from gemps.v1 import run_pb2
@@ -25,6 +26,27 @@ async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
     assert settings.order == run_pb2.SERVING_ORDER_ROUND_ROBIN
     assert (settings.min_workers, settings.seed) == (3, 5)
     assert answer.run_state == run_pb2.RUN_STATE_WAITING
+
+
+@pytest.mark.parametrize(
+    ("run", "announced"),
+    [
+        ({"direction": "spectral"}, []),
+        ({"direction": "spectral"}, ["gradient", "rms", "muon"]),
+        ({"clip_norm": 2.0}, []),
+        ({"direction": "rms", "clip_norm": 2.0}, ["gradient"]),
+    ],
+)
+async def test_a_worker_that_does_not_announce_the_runs_direction_is_refused(
+    serve: Serve, run: dict[str, Any], announced: list[str]
+) -> None:
+    serving = await serve(**run)
+    chosen = run.get("direction", "gradient")
+    refusal = await refused(serving.worker().join(directions=announced), "DIRECTION")
+    assert f"wire-tests does not announce the run's --direction {chosen} with --clip-norm" in refusal.message
+    assert not (await serving.status()).workers
+    settings = (await serving.worker().join(directions=[*announced, chosen])).settings
+    assert (settings.direction or "gradient", settings.clip_norm) == (chosen, run.get("clip_norm", 0.0))
 
 
 async def test_join_answers_with_what_a_worker_needs(serving: Serving) -> None:

@@ -1,18 +1,7 @@
-"""What a worker makes of a gradient g before it commits -eta * direction: clipping, then the run's direction.
+"""What a worker makes of its gradient before a commit: clipping, then the run's direction (docs/rules.md).
 
-Once per local step, after loss scaling, in place, on the gradient's device:
-
-    c         =  g * min(1, clip_norm / |g|)              |g| of all parameters; clip_norm 0: c = g
-    gradient  :  c
-    rms       :  v <- beta2 * v + (1 - beta2) * c^2,  c / (sqrt(v / (1 - beta2^t)) + epsilon)
-    spectral  :  0.2 * sqrt(max(rows, columns)) * NS(c) for matrices, rms for all else
-
-`rms` is Adam (Kingma and Ba, 2015, arXiv 1412.6980) without momentum. NS is Muon's Newton-Schulz iteration (Jordan et
-al., 2024, https://kellerjordan.github.io/posts/muon/), its factor that of Liu et al., 2025, arXiv 2502.16982: elements
-then have the RMS of an Adam step. Momentum is the server's.
-
-Matrices are parameters of 2 or more dimensions, kernels as (out, rest), without those of nn.Embedding, also when tied,
-and without an output head: the model's last matrix, if it has an embedding's shape.
+Adam without momentum (Kingma and Ba, 2015, arXiv 1412.6980); Muon's Newton-Schulz iteration (Jordan et al., 2024) with
+the factor of Liu et al., 2025, arXiv 2502.16982. Momentum is the server's.
 """
 
 import itertools
@@ -23,13 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gem_core.registry import Direction
 from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 
 BETA2 = 0.99
 EPSILON = 1e-8
-# Of Muon.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _ADAM_RMS = 0.2
@@ -37,14 +24,14 @@ _ADAM_RMS = 0.2
 
 @dataclass(slots=True)
 class TransformState:
-    """One worker's: v of each span in float32, and 1 - beta2^t."""
+    """One worker's v in spans, and the weight of all squares in it."""
 
     squares: tuple[Tensor, ...]
     weight: Tensor
 
 
 class _Span(NamedTuple):
-    """Elements [start, stop) of a group's gradients that get the rms direction."""
+    """Elements of a group that get the rms direction."""
 
     group: int
     start: int
@@ -52,9 +39,9 @@ class _Span(NamedTuple):
 
 
 class GradientTransform:
-    """Clips and transforms the gradients of `flat`. Raises UnsupportedModelError if `spectral` finds no matrix."""
+    """Clips and transforms gradients of `flat`. Raises UnsupportedModelError if `spectral` finds no matrix."""
 
-    def __init__(self, flat: FlatModel, direction: Direction, clip_norm: float) -> None:
+    def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
         self._flat = flat
         self._clip_norm = clip_norm
         self._enabled = direction != "gradient" or clip_norm > 0
@@ -62,8 +49,8 @@ class GradientTransform:
         self._spans = () if direction == "gradient" else _spans(flat, self._matrices)
         if direction == "spectral" and not self._matrices:
             raise UnsupportedModelError(
-                f"{type(flat.model).__name__}: has no matrix outside embeddings and output head for --direction "
-                "spectral; start the server with --direction rms"
+                f"{type(flat.model).__name__}: has no matrix outside embeddings and output head for direction "
+                "spectral: choose --direction rms for the run"
             )
 
     def new_state(self) -> TransformState:
@@ -74,9 +61,9 @@ class GradientTransform:
 
     @torch.no_grad()
     def apply(self, state: TransformState) -> None:
-        """Transform the collected gradients.
+        """Transform the collected, unscaled gradients, once a local step.
 
-        If their norm is not finite, all become NaN, so that nothing is committed, and `state` stays.
+        If their norm is not finite, all become NaN, which no commit accepts, and `state` stays.
         """
         if not self._enabled:
             return
@@ -104,11 +91,11 @@ def spectral_direction(gradient: Tensor) -> Tensor:
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Move all singular values of a finite matrix to between 0.68 and 1.14, but those below about 1e-3 of its norm.
+    """Move singular values to 0.68 to 1.14, smaller ones than about 1e-3 of the norm less; zeros stay.
 
-    Returns bfloat16 on CUDA, else float32; for zeros, zeros.
+    Returns bfloat16 on CUDA, else float32.
     """
-    # Scaled first: squares neither overflow nor vanish.
+    # Otherwise squares may overflow or vanish.
     result = matrix.float()
     result = result / result.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     result = result / torch.linalg.vector_norm(result).clamp(min=1.0)
@@ -127,17 +114,17 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 def _normalise(values: Tensor, square: Tensor, weight: Tensor, is_finite: Tensor) -> None:
     gradient = values.float()
-    updated = torch.addcmul(BETA2 * square, gradient, gradient, value=1 - BETA2)
-    square.copy_(torch.where(is_finite, updated, square))
-    values.copy_(gradient / torch.sqrt(square / weight).add_(EPSILON))
+    updated = (BETA2 * square).addcmul_(gradient, gradient, value=1 - BETA2)
+    torch.where(is_finite, updated, square, out=square)
+    root = torch.div(square, weight, out=updated).sqrt_().add_(EPSILON)
+    values.copy_(torch.div(gradient, root, out=root))
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    """Norm of all, float32; 0 dimensions."""
-    norms = [torch.linalg.vector_norm(one if one.dtype is torch.float64 else one.float()) for one in gradients]
-    return (
-        norms[0].float() if len(norms) == 1 else torch.linalg.vector_norm(torch.stack([one.float() for one in norms]))
-    )
+    """float32, 0 dimensions."""
+    norms = [torch.linalg.vector_norm(one if one.dtype is torch.float64 else one.float()).float() for one in gradients]
+    total: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 def matrices_of(flat: FlatModel) -> tuple[int, ...]:

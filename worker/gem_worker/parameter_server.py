@@ -12,6 +12,7 @@ from typing import Self, get_args
 from torch import Tensor, nn
 
 from gem_core.layout import Layout
+from gem_core.registry import DIRECTIONS
 from gem_core.wire_types import WireType
 from gem_worker.client import (
     Client,
@@ -29,6 +30,7 @@ from gem_worker.client import (
 )
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
+from gem_worker.gradient_transform import GradientTransform, TransformState
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
@@ -150,6 +152,7 @@ class ParameterServer:
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
             overlap=overlap,
+            directions=DIRECTIONS,
             settings=client_settings,
             on_event=on_event,
         )
@@ -159,6 +162,8 @@ class ParameterServer:
         self._courier: Courier | None = None
         self._optimizer_watch: OptimizerWatch | None = None
         self._local: LocalSteps
+        self._transform: GradientTransform
+        self._transform_state: TransformState
         self._local_samples = 0
         self._step_before: StepReport | None = None
         self._version: Version | None = None
@@ -182,6 +187,9 @@ class ParameterServer:
                 _log.warning(
                     "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
                 )
+            run = membership.run_settings
+            self._transform = GradientTransform(flat, run.direction, run.clip_norm)
+            self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type
             overlap = membership.overlap
             transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
@@ -190,7 +198,6 @@ class ParameterServer:
             except RunFinishedError:
                 self._finished = True  # step() raises
             self._joined = flat, transfer, LossScaler(flat)
-            run = membership.run_settings
             self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
             if membership.overlap:
                 self._courier = Courier(self._client)
@@ -214,6 +221,7 @@ class ParameterServer:
         self._check_running()
         flat.collect_gradients()
         scaling.unscale(scaler)
+        self._transform.apply(self._transform_state)
         if not self._local.accumulate(self.eta):
             scaling.update(scaler)
             self._local_samples += samples

@@ -37,6 +37,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_NOT_OFFERED: _ClassVar[ErrorReason]
     ERROR_REASON_NO_SHARED_MEMORY: _ClassVar[ErrorReason]
+    ERROR_REASON_DIRECTION: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_MALFORMED: ErrorReason
 ERROR_REASON_OUT_OF_ORDER: ErrorReason
@@ -68,3 +69,4 @@ ERROR_REASON_ROLE: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_NOT_OFFERED: ErrorReason
 ERROR_REASON_NO_SHARED_MEMORY: ErrorReason
+ERROR_REASON_DIRECTION: ErrorReason

@@ -81,6 +81,7 @@ class MembershipHandler:
         request = messages.parse(session_pb2.JoinRequest, rest)
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
+        _check_directions(request, self._run_settings)
         asked = replace(
             asked,
             overlap=asked.overlap and self._grants_overlap,
@@ -162,6 +163,17 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         request.steps_per_epoch,
         request.overlap,
     )
+
+
+def _check_directions(request: session_pb2.JoinRequest, run: run_pb2.RunSettings) -> None:
+    direction = run.direction or "gradient"
+    if (run.direction or run.clip_norm) and direction not in request.directions:
+        agent = messages.text(request.agent, "agent") or "this worker"
+        raise RefusedError(
+            Reason.DIRECTION,
+            f"{agent} does not announce the run's --direction {direction} with --clip-norm {run.clip_norm:g}: use "
+            "ParameterServer of this gemps version, or start the server without both",
+        )
 
 
 def _choose(offered: Iterable[int]) -> WireType:

@@ -227,6 +227,8 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         local_steps=rule.worker_step.local_steps,
         normalise_local_steps=rule.worker_step.normalise,
         precondition=rule.precondition if rule.precondition != "none" else "",
+        direction=settings.direction if settings.direction != "gradient" else "",
+        clip_norm=settings.clip_norm,
     )
 
 

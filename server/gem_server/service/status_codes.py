@@ -65,6 +65,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
     Reason.NOT_OFFERED: grpc.StatusCode.UNIMPLEMENTED,
     Reason.NO_SHARED_MEMORY: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.DIRECTION: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _CORE_REASONS: dict[type[Exception], Reason] = {

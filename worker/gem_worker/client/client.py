@@ -9,6 +9,7 @@ from typing import Self
 
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
+from gem_core.registry import Direction
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address
 from gem_worker.client.commit import Committer
@@ -46,6 +47,7 @@ class Client:
         steps_per_epoch: needed for a budget in epochs; 0: unknown.
         delta_wire_types, parameter_wire_types: best first; the server chooses.
         overlap: request two snapshots, to compute the next gradient during a commit.
+        directions: that the caller computes, and clipping; see `run_settings`.
         on_event: called in the calling thread; default: logging.
         clock, sleep: replace the time of retries, for tests.
     """
@@ -62,6 +64,7 @@ class Client:
         delta_wire_types: Sequence[WireType] = _FLOAT32,
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
         overlap: bool = False,
+        directions: Sequence[Direction] = (),
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -98,6 +101,7 @@ class Client:
             delta_wire_types=delta_wire_types,
             parameter_wire_types=parameter_wire_types,
             overlap=overlap,
+            directions=directions,
         )
         self._watchdog = Watchdog(self._session.probe, self._beat, settings, look=self._answer_pings)
         self._puller = Puller(calls, self._watchdog, self._session)

@@ -71,6 +71,8 @@ class RunSettings:
     local_steps: int
     normalise_local_steps: bool
     precondition: str = "none"
+    direction: str = "gradient"
+    clip_norm: float = 0.0
 
     @classmethod
     def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
@@ -89,6 +91,8 @@ class RunSettings:
             local_steps=max(1, settings.local_steps),
             normalise_local_steps=settings.normalise_local_steps,
             precondition=settings.precondition or "none",
+            direction=settings.direction or "gradient",
+            clip_norm=settings.clip_norm,
         )
 
 

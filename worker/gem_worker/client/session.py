@@ -11,6 +11,7 @@ from gemps.v1 import session_pb2
 
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.registry import Direction
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import (
@@ -76,6 +77,7 @@ class ClientSession:
         delta_wire_types: Sequence[WireType],
         parameter_wire_types: Sequence[WireType],
         overlap: bool,
+        directions: Sequence[Direction],
     ) -> None:
         self._calls = calls
         self._settings = settings
@@ -95,6 +97,7 @@ class ClientSession:
             device=device,
             steps_per_epoch=steps_per_epoch,
             overlap=overlap,
+            directions=directions,
         )
         if self._request.ByteSize() > MESSAGE_BYTES:
             raise MisuseError(
@@ -324,8 +327,18 @@ class ClientSession:
                 f"the server wants chunks of {membership.chunk_bytes} bytes; "
                 f"{smallest} to {MAX_CHUNK_BYTES} are possible"
             )
+        run = membership.run_settings
+        if (run.direction != "gradient" or run.clip_norm) and run.direction not in self._request.directions:
+            raise ServerMisbehavedError(f"the server chose direction {run.direction}, which this worker did not offer")
         before = self._membership
         if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):
             raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")
         if before is not None and membership.overlap != before.overlap:
             raise ServerMisbehavedError("the restarted server decided otherwise on overlap: restart this worker")
+        if before is not None and (run.direction, run.clip_norm) != (
+            before.run_settings.direction,
+            before.run_settings.clip_norm,
+        ):
+            raise ServerMisbehavedError(
+                "the restarted server chose another direction or clip_norm: restart this worker"
+            )
