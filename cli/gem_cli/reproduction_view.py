@@ -27,7 +27,7 @@ class View(ABC):
 
     @abstractmethod
     def add_runs(self, runs: Sequence["Run"]) -> None:
-        """Expect more runs."""
+        """Add runs."""
 
     @abstractmethod
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
@@ -61,7 +61,7 @@ class BarView(View):
         self._progress.stop()
 
     def add_runs(self, runs: Sequence["Run"]) -> None:
-        """Lengthen the bar."""
+        """Add runs."""
         self._left += len(runs)
         self._total += sum(run.commits for run in runs)
         self._progress.update(self._steps, total=self._total)
@@ -90,7 +90,7 @@ class PlainView(View):
         """Do nothing."""
 
     def add_runs(self, runs: Sequence["Run"]) -> None:
-        """Raise the total."""
+        """Add runs."""
         self._total += len(runs)
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:

@@ -132,14 +132,14 @@ class TunedMomentum(_Moments):
 
 
 class AsynchronousAdam(UpdateRule):
-    """`asynchronous-adam`: Adam at the server, of all workers' stale gradients. The run's vectors are m and v."""
+    """`asynchronous-adam`: Adam of stale gradients."""
 
     name = "asynchronous-adam"
     needs_eta = True
     vectors_per_run = 2
     first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({"moment_weight": 0.0, "square_weight": 0.0})
     known_settings = (
-        Setting("beta1", 0.9, 0.0, 0.999999, "how long the mean of the gradients remembers"),
+        Setting("beta1", 0.9, 0.0, 0.999999, "decay of the mean gradient"),
         *PRECONDITION_SETTINGS[:2],
     )
 
@@ -162,7 +162,6 @@ class AsynchronousAdam(UpdateRule):
             vector += np.float32(1 - beta) * values
             self.scalars_of_run[name] = beta * self.scalars_of_run[name] + 1 - beta
             weights.append(np.float32(1 / self.scalars_of_run[name]))
-        # m and v are of deltas: eta * epsilon.
         floor = np.float32(eta * self.settings["precondition_epsilon"])
         update = np.float32(eta) * (moment * weights[0]) / (np.sqrt(square * weights[1]) + floor)
         drift = parameters - state.snapshot

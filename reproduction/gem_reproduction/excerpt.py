@@ -1,4 +1,4 @@
-"""Tasks that are scored on few samples, so that curves cost little."""
+"""Excerpts of tasks."""
 
 from dataclasses import replace
 
@@ -7,12 +7,11 @@ from gem_worker.tasks import Samples, Task
 from gem_worker.tasks.samples import Batch
 from numpy.typing import NDArray
 
-# Every so many training and held-out samples.
 _TRAIN_STRIDE, _TEST_STRIDE = 256, 3
 
 
 class _Excerpt(Samples):
-    """All samples for training, some for scores."""
+    """Cheaper scores."""
 
     def __init__(self, samples: Samples, stride: int) -> None:
         self._samples = samples
@@ -36,5 +35,5 @@ class _Excerpt(Samples):
 
 
 def excerpt_of(task: Task) -> Task:
-    """Return the task, scored on every 256th training and every third held-out sample."""
+    """Score every 256th training and third held-out sample."""
     return replace(task, train=_Excerpt(task.train, _TRAIN_STRIDE), test=_Excerpt(task.test, _TEST_STRIDE))

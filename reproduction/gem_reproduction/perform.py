@@ -79,7 +79,6 @@ def _simulated(result: SimulationResult, medians: Medians, task: Task, began: fl
 
 
 def _trained(trained: Trained, gradients: int, task: Task, began: float) -> Outcome:
-    """`gradients`: of a step."""
     losses = np.array(trained.losses)
     steps = np.arange(1.0, len(losses) + 1)
     by_tenth, middle = tenths(losses)

@@ -36,7 +36,7 @@ def runs_of(figures: Sequence[Figure], scope: Scope) -> list[Run]:
 
 
 def groups_of(declared: Mapping[str, Sequence[Run]], outcomes: Mapping[str, Outcome]) -> dict[str, Group]:
-    """Return what is there of a figure's runs, by name."""
+    """Return finished groups by name."""
     found = {name: [outcomes.get(run.key()) for run in seeds] for name, seeds in declared.items()}
     return {name: Group([one for one in some if one]) for name, some in found.items() if all(some)}
 
@@ -51,9 +51,8 @@ def reproduce(
 ) -> list[FigureResult]:
     """Run, judge, draw and write `results.json`.
 
-    Runs in `folder` are reused. `on_more`: called with runs that follow from results.
-
-    Raises ReproductionError, or ImportError without matplotlib.
+    Runs in `folder` are reused. `on_more`: later stages. Raises ReproductionError, or ImportError without
+    matplotlib.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +75,7 @@ def _declare_more(
     declared: dict[str, dict[str, tuple[Run, ...]]],
     outcomes: Mapping[str, Outcome],
 ) -> list[Run]:
-    """Extend `declared`; return what it lacks."""
+    """Extend `declared`; return new runs."""
     for figure in figures:
         found = groups_of(declared[figure.name], outcomes)
         declared[figure.name] = figure.runs_after(scope, found)

@@ -17,9 +17,9 @@ from gem_reproduction.errors import ReproductionError
 # Of run files; others are run again.
 FORMAT = 1
 
-# All but simulation: without a server.
+# Others: without a server.
 Method = Literal["simulation", "momentum-sgd", "synchronous-adam", "synchronous-muon"]
-# patterns: synthetic images; excerpt: the task, scored on some of its samples.
+# patterns: synthetic images. excerpt: scored on fewer samples.
 Data = Literal["task", "patterns", "excerpt"]
 
 # One pass over MNIST with batch 64.

@@ -1,7 +1,6 @@
-"""Synchronous data-parallel training: a step has one gradient of each worker, clipped after averaging.
+"""Synchronous training: a step averages one gradient of each worker, then clips.
 
-Adam and the parameters that `spectral` leaves to rms: b1 0.9, b2 and epsilon as in `--direction rms`. Muon: the
-`spectral` direction of the gradient's Nesterov momentum, mu 0.95.
+Muon: spectral direction of the Nesterov momentum for matrices, else Adam.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ _MOMENTUM = 0.95
 
 
 def train_synchronously(settings: SimulationSettings, task: Task, method: Method) -> Trained:
-    """Train until `settings.commits` gradients or a non-finite loss; at least one step."""
+    """As `momentum_sgd.train`."""
     with torch_as_it_was():
         torch.set_num_threads(1)
         model = model_for_task(task, settings.model, settings.seed)

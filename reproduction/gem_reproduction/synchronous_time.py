@@ -1,11 +1,11 @@
-"""Virtual time of synchronous training. Imports no torch."""
+"""Virtual time, without torch."""
 
 from gem_simulator.durations import Durations
 from gem_simulator.settings import SimulationSettings
 
 
 def step_ends(settings: SimulationSettings, steps: int) -> list[float]:
-    """Return the time after each step, which lasts as long as its slowest worker."""
+    """Return when steps of all workers end."""
     durations, slower = Durations(settings.compute_time), settings.spans("slow")
     workers = [(durations.of(settings.seed, rank), slower.get(rank, 1.0)) for rank in range(settings.workers)]
     ends, now = [], 0.0

@@ -85,7 +85,7 @@ class GradientTransform:
 
 
 def spectral_direction(gradient: Tensor) -> Tensor:
-    """Return the direction of one matrix."""
+    """Return a matrix's direction."""
     matrix = gradient.flatten(1)
     return orthogonalise(matrix).mul_(_ADAM_RMS * math.sqrt(max(matrix.shape))).view(gradient.shape)
 
@@ -128,7 +128,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 
 
 def matrices_of(flat: FlatModel) -> tuple[int, ...]:
-    """Return the matrices' numbers in `flat.trained`."""
+    """Return their numbers in `flat.trained`."""
     embedding = {id(one.weight) for one in flat.model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)}
     shapes = {one.tensor.shape for one in flat.trained if id(one.tensor) in embedding}
     found = [

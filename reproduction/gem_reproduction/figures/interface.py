@@ -103,7 +103,7 @@ class Figure(ABC):
         """Declare runs over seeds, by name."""
 
     def runs_after(self, scope: Scope, found: Mapping[str, Group]) -> dict[str, tuple[Run, ...]]:
-        """Declare all runs that follow from these results, `runs` included; a name may get more seeds."""
+        """Declare all runs that these results allow."""
         return self.runs(scope)
 
     @abstractmethod

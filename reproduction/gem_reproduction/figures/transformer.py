@@ -1,4 +1,4 @@
-"""A transformer with stale workers against synchronous training: claims, and choices that precede the judged runs."""
+"""Stale workers against synchronous training."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 _SLOW = "lognormal, a quarter 4 times slower"
 _MANY = (32, 100)
-# Limits of the claims' ratios.
+# Ratios.
 _AT_MOST, _TIME, _BETTER = 1.05, 0.5, 0.95
-# The picture's.
+# Drawn.
 _SHOWN = 32
 
 _Runs = dict[str, tuple[Run, ...]]
 
 
 class Transformer(Figure):
-    """GEM's preconditioners and directions against synchronous Adam and Muon."""
+    """Claims C1 to C5."""
 
     name = "transformer"
     title = "transformer · Stale workers against synchronous training, 28 k parameters, 32 workers"
@@ -78,11 +78,11 @@ class Transformer(Figure):
         return f"transformer on text, {_SLOW}, {gradients(scope)} gradients, {seeds} seed{'' if seeds == 1 else 's'}"
 
     def runs(self, scope: Scope) -> _Runs:
-        """Declare the runs that choose learning rates for the first model."""
+        """Declare the first stage."""
         return next(_stages(scope, {}))
 
     def runs_after(self, scope: Scope, found: Mapping[str, Group]) -> _Runs:
-        """Declare the next stage when the ones before are complete."""
+        """Declare stages whose predecessors are complete."""
         declared: _Runs = {}
         for stage in _stages(scope, found):
             declared |= stage
@@ -91,7 +91,7 @@ class Transformer(Figure):
         return declared
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge the choice, C1 to C5 and the default."""
+        """Judge claims and default."""
         best = choose_setting(found)
         cases = [case for case in CASES if tuned(case, GEM, CHOSEN_WITH, CASES[case].etas(GEM)[0]) in found]
         texts = [case for case in cases if CASES[case].is_text]
@@ -107,7 +107,7 @@ class Transformer(Figure):
         return verdicts
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot held-out loss over gradients and over virtual time."""
+        """Plot held-out loss."""
         left, right = canvas.subplots(1, 2, sharey=True)
         best = choose_setting(found)
         for method in dict.fromkeys((best, GEM, "asynchronous Adam", "DOWNPOUR", MUON, SYNCHRONOUS_ADAM)):
@@ -129,27 +129,27 @@ class Transformer(Figure):
 
 
 def tuned(case: str, method: str, workers: int, eta: float) -> str:
-    """Name a run with one eta, round-robin."""
+    """Name a run."""
     return f"{case} | {method} | n = {workers}, eta {eta:g}"
 
 
 def judged(case: str, method: str, workers: int, arrival: str) -> str:
-    """Name a run with the chosen eta; synchronous ones have no order."""
+    """Name a run."""
     return f"{case} | {method} | n = {workers}{arrival and ', '}{arrival}"
 
 
 def half_time(case: str, workers: int) -> str:
-    """Name a run of C4."""
+    """Name a run."""
     return f"{case} | half of synchronous Muon's time | n = {workers}"
 
 
 def choose_eta(found: Mapping[str, Group], case: str, method: str, workers: int = CHOSEN_WITH) -> float:
-    """Return the eta with the lowest held-out loss among runs that did not diverge."""
+    """Choose by held-out loss."""
     return min(CASES[case].etas(method), key=lambda eta: _held_out(found[tuned(case, method, workers, eta)]))
 
 
 def choose_setting(found: Mapping[str, Group]) -> str:
-    """Return the chosen setting, from seed 0 of runs with 8 workers."""
+    """Choose by held-out loss."""
     return min(NEW_SETTINGS, key=lambda method: _score(found, method))
 
 
@@ -163,7 +163,6 @@ def _held_out(group: Group) -> float:
 
 
 def _stages(scope: Scope, found: Mapping[str, Group]) -> Iterator[_Runs]:
-    """Yield stages; the code after a stage reads its results."""
     for name in CASES if not scope.quick else (FIRST_CASE,):
         case = CASES[name]
         yield _tuning(scope, name, case)
@@ -228,14 +227,13 @@ def _judgement(scope: Scope, found: Mapping[str, Group], name: str, case: Case) 
 
 
 def _cells(scope: Scope) -> Iterator[tuple[int, str]]:
-    """Yield workers and orders; one worker has one order."""
     for n in workers_of(scope):
         for arrival in ARRIVALS if n > 1 else (ORDER,):
             yield n, arrival
 
 
 def _times(seed: int, workers: int, counts: Sequence[float]) -> list[float]:
-    """Return synchronous training's virtual times after these gradients, with slow workers."""
+    """Of synchronous training with slow workers."""
     settings = Scope(seeds=seed + 1).simulations(workers=workers, **ARRIVALS[_SLOW](workers))[seed].settings
     steps = [max(1, int(count) // workers) for count in counts]
     ends = step_ends(settings, max(steps))

@@ -1,4 +1,4 @@
-"""Models, methods and learning rates of the figure `transformer`."""
+"""Models and methods."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from gem_reproduction.runs import Method, Run, Scope
 
 GEM, MUON, SYNCHRONOUS_ADAM = "gem", "synchronous Muon", "synchronous Adam"
 ORDER = "round-robin"
-# Workers with which learning rates and the setting are chosen.
+# Workers for choices.
 CHOSEN_WITH = 8
-# Learning only the frequencies of bytes gives 3.25.
+# Frequencies of bytes give 3.25.
 LEAST_LEARNT = 3.2
-# Evaluations of a run.
 _POINTS = 16
 _WORKERS, _QUICK_WORKERS = (1, 8, 32, 100), (8, 32)
-# Gradients in all, in `scope.steps`.
+# Per scope.steps.
 _FULL, _QUICK = 5, 10
 
 _PLAIN = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -30,7 +29,7 @@ _SYNCHRONOUS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 
 
 class _Tried(NamedTuple):
-    """Settings of a method."""
+    """A method."""
 
     colour: str
     settings: Mapping[str, str]
@@ -70,14 +69,14 @@ class Case:
         return bool(self.settings["task"] == "text")
 
     def etas(self, method: str) -> tuple[float, ...]:
-        """Return the learning rates to choose from."""
+        """Learning rates to try."""
         etas = TRIED[method].etas
         return etas if self.is_text or etas is not _PLAIN else _PLAIN_DIGITS
 
     def runs(
         self, scope: Scope, method: str, workers: int, eta: float, arrival: str = ORDER, seconds: float = 0.0
     ) -> tuple[Run, ...]:
-        """Declare runs over seeds; with `seconds`, these limit them."""
+        """Declare runs over seeds."""
         one, count = TRIED[method], gradients(scope)
         budget = {"seconds": seconds, "commits": 8 * count} if seconds else {"commits": count}
         return scope.simulations(
@@ -117,10 +116,10 @@ CASES: Mapping[str, Case] = {
 
 
 def gradients(scope: Scope) -> int:
-    """Return the gradients of a run."""
+    """Gradients a run."""
     return scope.steps * (_QUICK if scope.quick else _FULL)
 
 
 def workers_of(scope: Scope) -> tuple[int, ...]:
-    """Return the numbers of workers."""
+    """Numbers of workers."""
     return _QUICK_WORKERS if scope.quick else _WORKERS
