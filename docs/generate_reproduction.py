@@ -143,7 +143,7 @@ def page(which: Page, results: Mapping[str, Any]) -> str:
         which.introduction.format(made_with=_made_with(which, results), command=_command(which, results)),
         "## Verdicts\n",
     ]
-    parts.append("\n".join(_summary(figures)) + "\n")
+    parts.append("\n".join(_summary(figures) if figures else ["None yet."]) + "\n")
     for name, figure in figures.items():
         parts.append("\n".join(_section(which, name, figure)))
     return "\n".join(parts)
