@@ -48,7 +48,7 @@ TRIED: Mapping[str, _Tried] = {
     "averaged-rms and spectral": _Tried("#228833", {"precondition": "averaged-rms", "direction": "spectral"}),
     "asynchronous Adam": _Tried("#999999", {}, candidate="asynchronous-adam"),
     "DOWNPOUR": _Tried("#c2410c", {"rule": "downpour"}, _PLAIN),
-    MUON: _Tried("#222222", {}, _SYNCHRONOUS, method="synchronous-muon"),
+    MUON: _Tried("#222222", {}, (*_SYNCHRONOUS, 0.064, 0.128), method="synchronous-muon"),
     SYNCHRONOUS_ADAM: _Tried("#8a7a10", {}, _SYNCHRONOUS, method="synchronous-adam"),
 }
 SYNCHRONOUS = (MUON, SYNCHRONOUS_ADAM)
