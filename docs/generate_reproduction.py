@@ -96,7 +96,7 @@ over the three text models, 8, 32 and 100 workers and the three orders, and at m
 holds as well, it is the default of every model that has what it needs; if not, of transformers alone (an embedding, and
 most parameters in matrices), and `gem` remains that of all others. Otherwise `gem` remains the default.
 
-**One change since.** The quick form's first runs found synchronous Muon best with the largest of its six learning rates.
+**One change since.** In the quick form's first runs the largest of synchronous Muon's six learning rates was the best.
 So two more were added (0.064 and 0.128), before any run of the full form; that makes C1 and C4 harder.
 
 **What has run:** {made_with}
