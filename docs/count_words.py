@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GENERATED_PAGES = ("docs/settings.md", "docs/reproduction.md", "docs/beyond.md")
+GENERATED_PAGES = ("docs/settings.md", "docs/reproduction.md", "docs/beyond.md", "docs/transformer.md")
 PRODUCT = (
     "cli",
     "conformance",

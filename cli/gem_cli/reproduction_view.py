@@ -26,6 +26,10 @@ class View(ABC):
         """End the display."""
 
     @abstractmethod
+    def add_runs(self, runs: Sequence["Run"]) -> None:
+        """Add runs."""
+
+    @abstractmethod
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
         """Show a run."""
 
@@ -44,7 +48,8 @@ class BarView(View):
             console=console,
         )
         self._left = len(runs)
-        self._steps = self._progress.add_task("", total=sum(run.commits for run in runs))
+        self._total = sum(run.commits for run in runs)
+        self._steps = self._progress.add_task("", total=self._total)
         self._say()
 
     def __enter__(self) -> View:
@@ -54,6 +59,13 @@ class BarView(View):
     def close(self) -> None:
         """Stop the bar."""
         self._progress.stop()
+
+    def add_runs(self, runs: Sequence["Run"]) -> None:
+        """Add runs."""
+        self._left += len(runs)
+        self._total += sum(run.commits for run in runs)
+        self._progress.update(self._steps, total=self._total)
+        self._say()
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
         """Advance the bar."""
@@ -76,6 +88,10 @@ class PlainView(View):
 
     def close(self) -> None:
         """Do nothing."""
+
+    def add_runs(self, runs: Sequence["Run"]) -> None:
+        """Add runs."""
+        self._total += len(runs)
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
         """Print the run."""

@@ -20,7 +20,7 @@ from torch.nn import functional
 MOMENTUM = 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trained:
     """Losses before each step, and evaluations; the last is final."""
 
@@ -53,15 +53,16 @@ def train(settings: SimulationSettings, task: Task) -> Trained:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if settings.evaluate_every and step % settings.evaluate_every == 0:
-                evaluations.append(_evaluate(model, task, step))
+                evaluations.append(evaluate_model(model, task, step, step))
         if not evaluations or evaluations[-1].commits != len(losses):
-            evaluations.append(_evaluate(model, task, len(losses)))
+            evaluations.append(evaluate_model(model, task, len(losses), len(losses)))
         finite = finite and all(bool(torch.isfinite(one).all()) for one in model.parameters())
         return Trained(losses, evaluations, finite)
 
 
-def _evaluate(model: nn.Module, task: Task, steps: int) -> Evaluation:
+def evaluate_model(model: nn.Module, task: Task, gradients: int, at: float) -> Evaluation:
+    """Score training and held-out samples."""
     cpu = torch.device("cpu")
     training_loss, _ = score(model, task.train, cpu)
     test_loss, accuracy = score(model, task.test, cpu)
-    return Evaluation(steps, float(steps), training_loss, test_loss, accuracy)
+    return Evaluation(gradients, float(at), training_loss, test_loss, accuracy)

@@ -3,10 +3,9 @@
 import math
 import time
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-from gem_simulator import SimulationResult, SimulationSettings, simulate
+from gem_simulator import SimulationResult, simulate
 from gem_worker.flat_model import FlatModel
 from gem_worker.models import model_for_task
 from gem_worker.tasks import Task, TaskOptions, create_task
@@ -14,18 +13,23 @@ from gem_worker.tasks import Task, TaskOptions, create_task
 from gem_core import UpdateRule, create_rule
 from gem_reproduction import momentum_sgd
 from gem_reproduction.candidates import CANDIDATES
+from gem_reproduction.excerpt import excerpt_of
 from gem_reproduction.median_pi import MedianOfPi
+from gem_reproduction.momentum_sgd import Trained
 from gem_reproduction.outcomes import CURVES, Medians, Outcome, curves, tenths
 from gem_reproduction.patterns import load_patterns
 from gem_reproduction.runs import Data, Run
+from gem_reproduction.synchronous import train_synchronously
 
 
 def perform(run: Run) -> Outcome:
     """Execute a run. Raises TaskError, RuleError, SimulationError."""
     began = time.perf_counter()
-    task = _task(run.data, run.settings.task, run.settings.dataset_dir)
+    task = _task(run.data, run.settings.task, run.settings.task_options())
     if run.method == "momentum-sgd":
-        return _trained(run.settings, task, began)
+        return _trained(momentum_sgd.train(run.settings, task), 1, task, began)
+    if run.method != "simulation":
+        return _trained(train_synchronously(run.settings, task, run.method), run.settings.workers, task, began)
     rule = _rule(run)
     if run.large:
         return _simulated(simulate(run.settings, rule=rule, task=task), Medians(), task, began)
@@ -37,13 +41,18 @@ def perform(run: Run) -> Outcome:
 
 def _rule(run: Run) -> UpdateRule:
     settings = run.settings.settings_of_rule()
-    return CANDIDATES[run.candidate](settings) if run.candidate else create_rule(run.settings.rule, **settings)
+    if run.candidate:
+        return CANDIDATES[run.candidate](settings)
+    return create_rule(run.settings.rule, run.settings.precondition, **settings)
 
 
 @cache
-def _task(data: Data, name: str, dataset_dir: Path) -> Task:
+def _task(data: Data, name: str, options: TaskOptions) -> Task:
     """Cached: runs share tasks."""
-    return load_patterns() if data == "patterns" else create_task(name, TaskOptions(dataset_dir=dataset_dir))
+    if data == "patterns":
+        return load_patterns()
+    task = create_task(name, options)
+    return excerpt_of(task) if data == "excerpt" else task
 
 
 def _simulated(result: SimulationResult, medians: Medians, task: Task, began: float) -> Outcome:
@@ -69,8 +78,7 @@ def _simulated(result: SimulationResult, medians: Medians, task: Task, began: fl
     )
 
 
-def _trained(settings: SimulationSettings, task: Task, began: float) -> Outcome:
-    trained = momentum_sgd.train(settings, task)
+def _trained(trained: Trained, gradients: int, task: Task, began: float) -> Outcome:
     losses = np.array(trained.losses)
     steps = np.arange(1.0, len(losses) + 1)
     by_tenth, middle = tenths(losses)
@@ -79,7 +87,7 @@ def _trained(settings: SimulationSettings, task: Task, began: float) -> Outcome:
     return Outcome(
         evaluations=trained.evaluations,
         chance_loss=math.log(task.classes),
-        commits=len(losses),
+        commits=gradients * len(losses),
         finite=trained.finite,
         tenths=by_tenth,
         middle=middle,

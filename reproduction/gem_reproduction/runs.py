@@ -17,10 +17,10 @@ from gem_reproduction.errors import ReproductionError
 # Of run files; others are run again.
 FORMAT = 1
 
-# momentum-sgd: without a server.
-Method = Literal["simulation", "momentum-sgd"]
-# patterns: synthetic images.
-Data = Literal["task", "patterns"]
+# Others: without a server.
+Method = Literal["simulation", "momentum-sgd", "synchronous-adam", "synchronous-muon"]
+# patterns: synthetic images. excerpt: scored on fewer samples.
+Data = Literal["task", "patterns", "excerpt"]
 
 # One pass over MNIST with batch 64.
 PAPER_STEPS = 937
@@ -77,11 +77,16 @@ class Run:
         if self.method == "momentum-sgd":
             return f"momentum SGD, eta {settings.eta:g}, {settings.steps} steps, seed {settings.seed}"
         values = "".join(f" {name} {value:g}" for name, value in settings.settings_of_rule().items())
+        width = f", width {settings.width}" if settings.task == "text" else ""
         exchange = "" if settings.exchange == "service" else f", exchange {settings.exchange}"
         workers = f"{settings.workers} worker{'' if settings.workers == 1 else 's'}"
         rule = self.candidate or settings.rule
+        rule += "" if settings.precondition == "none" else f" precondition {settings.precondition}"
+        rule += "" if settings.direction == "gradient" else f" direction {settings.direction}"
+        if self.method != "simulation":
+            rule = self.method
         return (
-            f"{rule}{values}, {workers}, eta {settings.eta:g}, batch {settings.batch_size}{exchange}, "
+            f"{rule}{values}, {workers}, eta {settings.eta:g}, batch {settings.batch_size}{width}{exchange}, "
             f"seed {settings.seed}"
         )
 
@@ -107,7 +112,14 @@ class Scope:
         return replace(self, seeds=1) if self.quick else self
 
     def simulations(
-        self, rule: str = "gem", *, data: Data = "task", candidate: str = "", large: bool = False, **settings: Any
+        self,
+        rule: str = "gem",
+        *,
+        method: Method = "simulation",
+        data: Data = "task",
+        candidate: str = "",
+        large: bool = False,
+        **settings: Any,
     ) -> tuple[Run, ...]:
         """Declare a run over seeds: default GEM, round-robin, eta 0.05, batch 64."""
         rule_settings = settings.pop("rule_settings", {})
@@ -116,9 +128,10 @@ class Scope:
         return tuple(
             Run(
                 self._settings(rule=rule, rule_settings=rule_settings, seed=seed, **settings),
-                data=data,
-                candidate=candidate,
-                large=large,
+                method,
+                data,
+                candidate,
+                large,
             )
             for seed in range(self.seeds)
         )

@@ -1,7 +1,7 @@
 """Outcomes of runs that nobody ran."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gem_reproduction.figures import Group, choose
 from gem_reproduction.figures.interface import Verdict
@@ -30,11 +30,16 @@ def outcome(
 
 
 def groups(figure: str, outcomes: Mapping[str, Outcome], otherwise: Outcome) -> dict[str, Group]:
-    """For each name of the figure's runs one outcome."""
+    """For each name of the figure's runs one outcome, also of runs that follow from these."""
     (chosen,) = choose([figure])
-    names = chosen.runs(Scope(quick=True, steps=1, seeds=1))
-    assert outcomes.keys() <= names.keys()
-    return {name: Group([outcomes.get(name, otherwise)]) for name in names}
+    scope = Scope(quick=True, steps=1, seeds=1)
+    found: dict[str, Group] = {}
+    names: Iterable[str] = chosen.runs(scope)
+    while len(found) < len(list(names)):
+        found = {name: Group([outcomes.get(name, otherwise)]) for name in names}
+        names = chosen.runs_after(scope, found)
+    assert outcomes.keys() <= found.keys()
+    return found
 
 
 def verdicts(figure: str, outcomes: Mapping[str, Outcome], otherwise: Outcome) -> list[Verdict]:

@@ -45,7 +45,7 @@ class GradientTransform:
         self._flat = flat
         self._clip_norm = clip_norm
         self._enabled = direction != "gradient" or clip_norm > 0
-        self._matrices = _matrices(flat) if direction == "spectral" else ()
+        self._matrices = matrices_of(flat) if direction == "spectral" else ()
         self._spans = () if direction == "gradient" else _spans(flat, self._matrices)
         if direction == "spectral" and not self._matrices:
             raise UnsupportedModelError(
@@ -81,9 +81,13 @@ class GradientTransform:
             _normalise(values, square, state.weight, is_finite)
         for number in self._matrices:
             gradient = self._flat.trained[number].gradient
-            matrix = gradient.flatten(1)
-            scale = _ADAM_RMS * math.sqrt(max(matrix.shape))
-            gradient.copy_(orthogonalise(matrix).mul_(scale).view(gradient.shape))
+            gradient.copy_(spectral_direction(gradient))
+
+
+def spectral_direction(gradient: Tensor) -> Tensor:
+    """Return a matrix's direction."""
+    matrix = gradient.flatten(1)
+    return orthogonalise(matrix).mul_(_ADAM_RMS * math.sqrt(max(matrix.shape))).view(gradient.shape)
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
@@ -123,8 +127,8 @@ def _norm(gradients: list[Tensor]) -> Tensor:
     return total
 
 
-def _matrices(flat: FlatModel) -> tuple[int, ...]:
-    """Return the matrices' numbers in `flat.trained`."""
+def matrices_of(flat: FlatModel) -> tuple[int, ...]:
+    """Return their numbers in `flat.trained`."""
     embedding = {id(one.weight) for one in flat.model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)}
     shapes = {one.tensor.shape for one in flat.trained if id(one.tensor) in embedding}
     found = [
