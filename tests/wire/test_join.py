@@ -19,7 +19,8 @@ async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
     answer = await serving.worker().join()
     settings = answer.settings
     assert settings.rule == "gem"
-    assert dict(settings.rule_settings) == {"momentum": 0.9, "kappa": 2.0, "pi_min": 0, "pi_max": 5, "epsilon": 1e-12}
+    gem = {"momentum": 0.9, "kappa": 2.0, "pi_min": 0, "pi_max": 5, "epsilon": 1e-12, "weight_decay": 0}
+    assert dict(settings.rule_settings) == gem
     assert (settings.eta, answer.next_eta) == (0.01, 0.01)
     assert settings.eta_schedule == run_pb2.ETA_SCHEDULE_CONSTANT
     assert (settings.budget.steps, settings.budget.epochs, settings.budget.commits) == (7, 2.5, 100)
