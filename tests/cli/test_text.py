@@ -121,6 +121,15 @@ def test_workers_of_other_sizes_are_refused_with_the_tensor_that_differs(tmp_pat
         stop(process)
 
 
+def test_without_a_budget_the_text_is_read_four_times(run: TextRun, tmp_path: Path) -> None:
+    done = gemps("train", *SMALL, "--text", str(run.text), "--workers", "1", "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    summary = TextRun(tmp_path / "run", run.text, done).summary()
+    windows = (summary["settings"]["text"]["train_bytes"] - 1) // 16
+    batch = summary["settings"]["worker"]["batch_size"]
+    assert summary["commits"] == 4 * (windows // batch)  # whole batches
+
+
 def test_wrong_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -30,7 +30,7 @@ from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.settings import TrainSettings
 from gem_cli.training.training_run import Outcome, Plan, TrainingRun
 
-DEFAULT_EPOCHS = 30.0
+DEFAULT_EPOCHS, TEXT_EPOCHS = 30.0, 4.0
 
 # Read by people, and quoted on failure.
 _IN_THE_FOLDER = {"log_format": "human"}
@@ -52,9 +52,9 @@ def train(
 ) -> None:
     """Train on this machine: a server and N workers as processes, live progress, and a run folder with the results.
 
-    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs. By default the server
-    listens on a free port, and training starts when all workers have joined. Ctrl-C ends it cleanly; a second one
-    kills.
+    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. By default
+    the server listens on a free port, and training starts when all workers have joined. Ctrl-C ends it cleanly; a
+    second one kills.
 
     After -- comes the command of your own worker, started --workers times with GEMPS_SERVER, GEMPS_WORKER_NAME,
     GEMPS_WORKER_INDEX and GEMPS_WORKERS set; python is the Python that runs gemps.
@@ -124,7 +124,7 @@ def _prepare(
     if "min_workers" not in asked.model_fields_set:
         own["min_workers"] = settings.workers
     if command is None and not (asked.steps or asked.epochs or asked.commits):
-        own["epochs"] = DEFAULT_EPOCHS
+        own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
     if "shared_memory_socket" not in asked.model_fields_set and _may_be_a_socket(socket):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
