@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, get_args
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gem_core.layout import Layout
 from gem_core.registry import DIRECTIONS
@@ -31,6 +32,7 @@ from gem_worker.client import (
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.local_optimizer import LocalOptimizer, refuse_run
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
@@ -97,14 +99,19 @@ class ParameterServer:
 
     **Local steps.** Rules such as `easgd` and `agn` make `step` update the model locally and commit every N-th call.
 
+    **Own optimizer.** With `optimizer`, `step` runs it, and every H-th call commits what the parameters moved since the
+    last exchange, in place of the gradient. Gradients, schedules, clipping and the optimizer's state stay the script's.
+
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
         model: the same architecture in every worker of the run.
         name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
-        steps_per_epoch: required for budgets in epochs.
+        optimizer: of the model's parameters, created before.
+        every: H, calls of `step` for a commit.
+        steps_per_epoch: batches; required for budgets in epochs.
         delta_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
         parameter_wire: as `delta_wire`.
-        overlap: compute during the exchange.
+        overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.
         device: name in the run's status.
         on_event: called on connection changes, with overlap on another thread.
@@ -112,6 +119,7 @@ class ParameterServer:
 
     Raises:
         UnsupportedModelError: on entering: the model cannot be trained through a server.
+        UnsupportedOptimizerError: its `step` needs a closure; on entering: the run needs gradients.
         ServerUnavailableError: on entering.
         ServerRefusedError: on entering.
     """
@@ -121,6 +129,8 @@ class ParameterServer:
         address: str | None = None,
         model: nn.Module | None = None,
         *,
+        optimizer: Optimizer | None = None,
+        every: int = 1,
         name: str | None = None,
         steps_per_epoch: int = 0,
         delta_wire: WireName = "float32",
@@ -138,6 +148,11 @@ class ParameterServer:
             raise TypeError(
                 f'the model is {type(model).__name__}, not a torch.nn.Module: ParameterServer("HOST:PORT", model)'
             )
+        if optimizer is None and every != 1:
+            raise ValueError(f"every={every} counts steps of an optimizer: pass optimizer= as well")
+        if optimizer is not None and overlap:
+            raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
+        self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
         client_settings = client_settings or ClientSettings()
         self._on_join = on_join
@@ -148,7 +163,7 @@ class ParameterServer:
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=self._layout,
             device=device or str(tensors[0].tensor.device),
-            steps_per_epoch=steps_per_epoch,
+            steps_per_epoch=-(-steps_per_epoch // every),
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
             overlap=overlap,
@@ -188,6 +203,8 @@ class ParameterServer:
                     "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
                 )
             run = membership.run_settings
+            if self._optimizer is not None:
+                refuse_run(run)
             self._transform = GradientTransform(flat, run.direction, run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type
@@ -201,7 +218,10 @@ class ParameterServer:
             self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
             if membership.overlap:
                 self._courier = Courier(self._client)
-            self._optimizer_watch = OptimizerWatch(self.model)
+            if self._optimizer is not None:
+                self._optimizer.attach(flat)
+            else:
+                self._optimizer_watch = OptimizerWatch(self.model)
         except BaseException as error:
             self.close(_reason(error))
             raise
@@ -209,7 +229,8 @@ class ParameterServer:
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
 
-        With overlap: wait for the previous reply, start this commit, install that reply. `loss` is scalar and unscaled.
+        With overlap: wait for the previous reply, start this commit, install that reply. With an optimizer: run it, and
+        `exchange` every H-th call. `loss` is scalar and unscaled.
 
         Raises:
             RunFinishedError: the budget is spent; the model holds the newest parameters.
@@ -219,6 +240,12 @@ class ParameterServer:
         """
         flat, transfer, scaling = self._require_joined()
         self._check_running()
+        if self._optimizer is not None:
+            if self._optimizer.step(scaler):
+                return self.exchange(loss, samples)
+            self._local_samples += samples
+            rate = self._optimizer.rate
+            return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
         flat.collect_gradients()
         scaling.unscale(scaler)
         self._transform.apply(self._transform_state)
@@ -238,7 +265,7 @@ class ParameterServer:
                 report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
                 report = before or replace(report, skipped=False, under_way=True)
             elif staged.usable:
-                report = self._commit(transfer, staged, samples, eta)
+                report = self._commit(transfer, staged, samples, eta, self.run_settings.local_steps)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
         finally:
@@ -250,9 +277,43 @@ class ParameterServer:
             self._check_running()
         return report
 
+    def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
+        """Commit what the parameters moved since the last exchange, and install the reply.
+
+        For scripts that run the optimizer themselves; `samples` since the last exchange. Parameters that are not finite
+        are not sent: the model gets back those last installed. Raises as `step`, and RuntimeError without an optimizer.
+        """
+        _, transfer, _ = self._require_joined()
+        local = self._optimizer
+        if local is None:
+            raise RuntimeError("exchange() commits what an optimizer moved: use ParameterServer(..., optimizer=...)")
+        self._check_running()
+        samples, self._local_samples = samples + self._local_samples, 0
+        transfer.clock.computed()
+        remainder = None
+        try:
+            staged = local.stage(transfer, loss, self._client.shared_delta)
+            if staged.usable:
+                report = self._commit(transfer, staged, samples, local.rate, local.steps)
+                remainder = transfer.rounded_away() if report.applied else None
+            else:
+                report = self._skip(transfer, staged.loss, samples, local.rate)
+                local.repair()
+        except RunFinishedError:
+            transfer.install()  # the model holds no steps that nobody else has
+            raise
+        local.installed(remainder)
+        self._count_skipped(not staged.usable)
+        self._finished |= self._client.run_state is RunState.FINISHED
+        self._check_running()
+        return report
+
     def unscale_(self, scaler: object) -> None:
         """Unscale the gradients now, for clipping; `step` does not repeat it."""
         flat, _, scaling = self._require_joined()
+        if self._optimizer is not None:
+            self._optimizer.unscale(scaler)
+            return
         flat.collect_gradients()
         scaling.unscale(scaler)
 
@@ -318,7 +379,7 @@ class ParameterServer:
         """Learning rate of the next step; with overlap a reply may change it."""
         return self._client.next_eta
 
-    def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float) -> StepReport:
+    def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float, local_steps: int) -> StepReport:
         started = time.perf_counter()
         verdict, applied, loss = None, False, staged.loss
         try:
@@ -329,6 +390,7 @@ class ParameterServer:
                 samples=samples,
                 in_place=transfer.in_place,
                 scale=staged.scale,
+                local_steps=local_steps,
             )
         except RunFinishedError:
             self._finished = True
@@ -356,7 +418,7 @@ class ParameterServer:
         return self.last_report
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
-        if self._local.enabled:
+        if self._local.enabled or self._optimizer is not None:
             transfer.install()  # undo local steps
         else:
             transfer.restore_buffers()
@@ -368,10 +430,12 @@ class ParameterServer:
         self.skipped_steps += is_skipped
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if is_skipped else 0
         if self._skipped_in_a_row == 1:
-            _log.warning("the gradient is not finite: this step is skipped (%d so far)", self.skipped_steps)
+            what = "gradient is" if self._optimizer is None else "parameters are"
+            _log.warning("the %s not finite: this step is skipped (%d so far)", what, self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            what, rate = ("gradients", "--eta") if self._optimizer is None else ("commits", "learning rate")
             raise DivergedError(
-                f"{self._skipped_in_a_row} gradients in a row were not finite: start again with a smaller --eta, and "
+                f"{self._skipped_in_a_row} {what} in a row were not finite: start again with a smaller {rate}, and "
                 "look for a division by 0 or the log of 0 in the loss"
             )
 
@@ -455,6 +519,8 @@ class ParameterServer:
     def _end(self, reason: str, error: BaseException | None) -> None:
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
+        if self._optimizer is not None:
+            self._optimizer.close()
         try:
             if self._courier is not None:
                 self._end_overlap(self._courier, error)

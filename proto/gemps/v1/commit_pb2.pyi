@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommitHeader(_message.Message):
-    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale")
+    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale", "local_steps")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class CommitHeader(_message.Message):
     PAYLOAD_CRC32C_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     sequence: int
     base_version: _transfer_pb2.Version
@@ -29,7 +30,8 @@ class CommitHeader(_message.Message):
     payload_crc32c: int
     shared_memory: _transfer_pb2.SharedMemoryHandle
     scale: float
-    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("header", "chunk", "footer")

@@ -148,6 +148,7 @@ class Applier:
             staleness=staleness,
             waited=waited,
             samples=request.samples,
+            local_steps=request.local_steps,
             loss=request.loss,
             sample=sample,
             clock=self._central.clock,

@@ -162,6 +162,7 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         message.payload_crc32c if message.HasField("payload_crc32c") else None,
         _handle_from(message.shared_memory) if message.HasField("shared_memory") else None,
         _scale_from(message.scale) if message.HasField("scale") else None,
+        message.local_steps or 1,
     )
 
 

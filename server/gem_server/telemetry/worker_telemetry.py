@@ -44,6 +44,7 @@ class WorkerTelemetry:
     statistics: Statistics | None = None
     loss: float | None = None
     samples: int = 0
+    local_steps: int = 0
     wait_sum: float = 0.0
     wait_max: float = 0.0
     measured: int = 0

@@ -1,0 +1,132 @@
+"""Local steps of the worker's own optimizer between two commits.
+
+A commit is w - s: what the parameters w moved since the snapshot s, the parameters last installed. What a narrow wire
+type rounds away stays in the next commit (error feedback: Karimireddy et al., 2019, arXiv 1901.09847).
+"""
+
+import inspect
+
+import torch
+from torch import Tensor, nn
+
+from gem_core.registry import GRADIENT_RULES
+from gem_worker.client import RunSettings
+from gem_worker.errors import UnsupportedOptimizerError
+from gem_worker.flat_model import FlatModel
+from gem_worker.loss_scaler import as_scaler
+from gem_worker.transfer import Staged, Transfer
+
+
+class LocalOptimizer:
+    """Runs `optimizer` on `model`, and keeps the snapshot.
+
+    Attributes:
+        calls: of `step` since the last exchange.
+        steps: of the optimizer since then; fewer if a GradScaler skips some.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, every: int, model: nn.Module) -> None:
+        _refuse_unusable(optimizer, model)
+        if every < 1:
+            raise ValueError(f"every={every}: commit every H-th step, with H of 1 or more")
+        self.every = every
+        self.calls = self.steps = 0
+        self._optimizer = optimizer
+        self._model = model
+        self._flat: FlatModel
+        self._snapshot: Tensor
+        self._counting = optimizer.register_step_post_hook(self._count)
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the first group."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def attach(self, flat: FlatModel) -> None:
+        """Start at the parameters of `flat`; gradients belong to the script from here on."""
+        self._flat = flat
+        self._snapshot = torch.empty(flat.layout.parameter_count, dtype=torch.float32, device=flat.device)
+        self._model.zero_grad()
+        flat.read_parameters(self._snapshot)
+
+    def step(self, scaler: object) -> bool:
+        """Update the parameters, drop the gradients; return whether to exchange."""
+        if scaler is None:
+            self._optimizer.step()
+        else:
+            as_scaler(scaler).step(self._optimizer)
+            as_scaler(scaler).update()
+        self._model.zero_grad()
+        self.calls += 1
+        return self.calls >= self.every
+
+    def unscale(self, scaler: object) -> None:
+        """Unscale the gradients, once per step."""
+        as_scaler(scaler).unscale_(self._optimizer)
+
+    def stage(self, transfer: Transfer, loss: Tensor | float | None, shared: memoryview | None) -> Staged:
+        """Stage w - s."""
+        self._flat.collect_parameters()
+        return transfer.stage(-1.0, loss, shared, since=self._snapshot)
+
+    def installed(self, remainder: Tensor | None) -> None:
+        """Make the model's parameters the snapshot, less `remainder`, which so becomes part of the next w - s."""
+        self.calls = self.steps = 0
+        self._flat.read_parameters(self._snapshot)
+        if remainder is not None:
+            self._snapshot.sub_(remainder)
+
+    @torch.no_grad()
+    def repair(self) -> None:
+        """Set what is not finite in the optimizer's state to 0: else all later steps would be lost, too."""
+        for state in self._optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    value.nan_to_num_(0.0, 0.0, 0.0)
+
+    def close(self) -> None:
+        """Remove the hook."""
+        self._counting.remove()
+
+    def _count(self, *_: object) -> None:
+        self.steps += 1
+
+
+def refuse_run(run: RunSettings) -> None:
+    """Raise UnsupportedOptimizerError if the run's settings need gradients."""
+    if run.local_steps > 1:
+        raise UnsupportedOptimizerError(
+            f"rule {run.rule} makes {run.local_steps} local steps itself: set its local_steps (easgd: period) to 1; "
+            f"every={run.local_steps} takes their place"
+        )
+    settings = {
+        f"--rule {run.rule}": run.rule in GRADIENT_RULES,
+        f"--precondition {run.precondition}": run.precondition != "none",
+        f"--direction {run.direction}": run.direction != "gradient",
+        "--clip-norm": run.clip_norm > 0,
+        "--weight-decay": run.rule_settings.get("weight_decay", 0) > 0,
+    }
+    found = [setting for setting, is_set in settings.items() if is_set]
+    if found:
+        raise UnsupportedOptimizerError(
+            f"this run has {' and '.join(found)}, which need gradients, and commits of optimizer= have none: start the "
+            "server without, and decay and clip in the script; or leave out optimizer="
+        )
+
+
+def _refuse_unusable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
+    name = type(optimizer).__name__
+    # Of the class: schedulers replace the object's method.
+    _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
+    if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in arguments):
+        raise UnsupportedOptimizerError(
+            f"{name}.step needs a closure, whose line search cannot continue from replaced parameters: choose another "
+            "optimizer, such as AdamW"
+        )
+    trained = {id(one) for one in model.parameters() if one.requires_grad}
+    if not any(id(one) in trained for group in optimizer.param_groups for one in group["params"]):
+        raise UnsupportedOptimizerError(
+            f"{name} has no trained parameter of the model: create it from model.parameters()"
+        )
