@@ -1,5 +1,6 @@
 """A worker with its own optimizer, against real servers: what it commits, and what it refuses."""
 
+import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterator
@@ -409,6 +410,34 @@ def test_an_epoch_has_an_hth_of_its_batches_in_commits() -> None:
         with Observer(server.address) as observer:
             intervals = observer.get_history()["intervals"]
         assert sum(one["local_steps"] for one in intervals) == 24
+
+
+def test_auto_gives_faster_workers_more_local_steps_within_bounds() -> None:
+    """In each turn the first worker makes 60 steps, the second 10 and the third one."""
+    models = [make("perceptron", seed) for seed in range(3)]
+    with ServerThread(rule="downpour") as server, contextlib.ExitStack() as stack:
+        workers = [
+            stack.enter_context(connect(server, model, adamw(model, lr=1e-4), name=str(number), every="auto"))
+            for number, model in enumerate(models)
+        ]
+        assert [ps.every for ps in workers] == [8, 8, 8]
+        for _ in range(60):
+            for ps, steps in zip(workers, (60, 10, 1), strict=True):
+                train(ps, steps)
+        fast, usual, slow = (ps.every for ps in workers)
+        assert fast == 32
+        assert 4 <= usual <= 16
+        assert 1 <= slow <= 2
+
+
+def test_auto_needs_a_budget_in_commits() -> None:
+    model = make("perceptron")
+    with (
+        ServerThread(epochs=2) as server,
+        pytest.raises(UnsupportedOptimizerError, match="--steps or --commits"),
+        connect(server, model, adamw(model), every="auto", steps_per_epoch=10),
+    ):
+        pass
 
 
 def test_at_the_end_the_model_holds_the_newest_parameters_without_local_steps() -> None:

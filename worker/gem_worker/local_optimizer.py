@@ -5,6 +5,7 @@ type rounds away stays in the next commit (error feedback: Karimireddy et al., 2
 """
 
 import inspect
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +17,27 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.loss_scaler import as_scaler
 from gem_worker.transfer import Staged, Transfer
 
+Every = int | Literal["auto"]
+# Local steps of the median worker with every="auto", and the most of a fast one.
+USUAL_STEPS = 8
+MOST_STEPS = 32
+
 
 class LocalOptimizer:
     """Runs `optimizer` on `model`, and keeps the snapshot.
 
     Attributes:
+        every: calls of `step` until the next exchange; with "auto" 8 times the worker's relative speed, 1 to 32.
         calls: of `step` since the last exchange.
         steps: of the optimizer since then; fewer if a GradScaler skips some.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, every: int, model: nn.Module) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, every: Every, model: nn.Module) -> None:
         _refuse_unusable(optimizer, model)
-        if every < 1:
-            raise ValueError(f"every={every}: commit every H-th step, with H of 1 or more")
-        self.every = every
+        if every != "auto" and (not isinstance(every, int) or every < 1):
+            raise ValueError(f'every={every!r}: commit every H-th step, with H of 1 or more, or "auto"')
+        self.is_auto = every == "auto"
+        self.every = USUAL_STEPS if every == "auto" else every
         self.calls = self.steps = 0
         self._optimizer = optimizer
         self._model = model
@@ -76,6 +84,11 @@ class LocalOptimizer:
         if remainder is not None:
             self._snapshot.sub_(remainder)
 
+    def adapt(self, relative_speed: float) -> None:
+        """Choose `every`; unknown speeds (0) leave it."""
+        if self.is_auto and relative_speed > 0:
+            self.every = round(min(max(USUAL_STEPS * relative_speed, 1), MOST_STEPS))
+
     @torch.no_grad()
     def repair(self) -> None:
         """Set what is not finite in the optimizer's state to 0: else all later steps would be lost, too."""
@@ -92,8 +105,13 @@ class LocalOptimizer:
         self.steps += 1
 
 
-def refuse_run(run: RunSettings) -> None:
-    """Raise UnsupportedOptimizerError if the run's settings need gradients."""
+def refuse_run(run: RunSettings, *, is_auto: bool) -> None:
+    """Raise UnsupportedOptimizerError if the run's settings need gradients, or a number of steps."""
+    if is_auto and run.epochs:
+        raise UnsupportedOptimizerError(
+            f'every="auto" has no number of commits in an epoch: pass every={USUAL_STEPS}, or give the server --steps '
+            "or --commits instead of --epochs"
+        )
     if run.local_steps > 1:
         raise UnsupportedOptimizerError(
             f"rule {run.rule} makes {run.local_steps} local steps itself: set its local_steps (easgd: period) to 1; "

@@ -32,7 +32,7 @@ from gem_worker.client import (
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
-from gem_worker.local_optimizer import LocalOptimizer, refuse_run
+from gem_worker.local_optimizer import USUAL_STEPS, Every, LocalOptimizer, refuse_run
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
@@ -107,7 +107,7 @@ class ParameterServer:
         model: the same architecture in every worker of the run.
         name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
         optimizer: of the model's parameters, created before.
-        every: H, calls of `step` for a commit.
+        every: H, calls of `step` for a commit; "auto": 8 times the worker's speed over the run's median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
         delta_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
         parameter_wire: as `delta_wire`.
@@ -130,7 +130,7 @@ class ParameterServer:
         model: nn.Module | None = None,
         *,
         optimizer: Optimizer | None = None,
-        every: int = 1,
+        every: Every = 1,
         name: str | None = None,
         steps_per_epoch: int = 0,
         delta_wire: WireName = "float32",
@@ -149,7 +149,7 @@ class ParameterServer:
                 f'the model is {type(model).__name__}, not a torch.nn.Module: ParameterServer("HOST:PORT", model)'
             )
         if optimizer is None and every != 1:
-            raise ValueError(f"every={every} counts steps of an optimizer: pass optimizer= as well")
+            raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
         if optimizer is not None and overlap:
             raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
@@ -163,7 +163,7 @@ class ParameterServer:
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=self._layout,
             device=device or str(tensors[0].tensor.device),
-            steps_per_epoch=-(-steps_per_epoch // every),
+            steps_per_epoch=-(-steps_per_epoch // (USUAL_STEPS if every == "auto" else every)),
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
             overlap=overlap,
@@ -204,7 +204,7 @@ class ParameterServer:
                 )
             run = membership.run_settings
             if self._optimizer is not None:
-                refuse_run(run)
+                refuse_run(run, is_auto=self._optimizer.is_auto)
             self._transform = GradientTransform(flat, run.direction, run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type
@@ -265,7 +265,7 @@ class ParameterServer:
                 report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
                 report = before or replace(report, skipped=False, under_way=True)
             elif staged.usable:
-                report = self._commit(transfer, staged, samples, eta, self.run_settings.local_steps)
+                report = self._commit(transfer, staged, samples, eta, self._local.steps)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
         finally:
@@ -296,6 +296,7 @@ class ParameterServer:
             if staged.usable:
                 report = self._commit(transfer, staged, samples, local.rate, local.steps)
                 remainder = transfer.rounded_away() if report.applied else None
+                local.adapt(report.verdict.relative_speed if report.verdict is not None else 0.0)
             else:
                 report = self._skip(transfer, staged.loss, samples, local.rate)
                 local.repair()
@@ -373,6 +374,11 @@ class ParameterServer:
     def shares_memory(self) -> bool:
         """Whether payloads travel through shared memory."""
         return self._client.shared_delta is not None
+
+    @property
+    def every(self) -> int:
+        """H, for a script that calls `exchange` itself."""
+        return 1 if self._optimizer is None else self._optimizer.every
 
     @property
     def eta(self) -> float:

@@ -68,7 +68,7 @@ class CommitStatistics(_message.Message):
     def __init__(self, mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ..., proxy_norm: _Optional[float] = ..., drift_norm: _Optional[float] = ..., delta_norm: _Optional[float] = ..., update_norm: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("sequence", "version", "duplicate", "staleness", "statistics", "run_state", "next_eta")
+    __slots__ = ("sequence", "version", "duplicate", "staleness", "statistics", "run_state", "next_eta", "relative_speed")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class Verdict(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
     NEXT_ETA_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     version: _transfer_pb2.Version
     duplicate: bool
@@ -83,7 +84,8 @@ class Verdict(_message.Message):
     statistics: CommitStatistics
     run_state: _run_pb2.RunState
     next_eta: float
-    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ...) -> None: ...
+    relative_speed: float
+    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ..., relative_speed: _Optional[float] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("proceed", "verdict", "parameters", "chunk", "footer")

@@ -45,7 +45,7 @@ class Header(NamedTuple):
     checksum: int | None
     handle: Handle | None = None
     scale: float | None = None
-    local_steps: int = 1
+    local_steps: int = 0
 
 
 class Footer(NamedTuple):

@@ -21,7 +21,7 @@ class Content(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The reply to an applied commit."""
+    """The reply to an applied commit; `relative_speed` is not kept."""
 
     sequence: int
     version: Version
@@ -30,6 +30,7 @@ class Verdict(NamedTuple):
     run_state: RunState
     next_eta: float
     duplicate: bool = False
+    relative_speed: float = 0.0
 
 
 @dataclass(slots=True)

@@ -143,7 +143,7 @@ class CommitStatistics(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Answer to a commit; `duplicate`: stored from an earlier attempt."""
+    """Answer to a commit; `duplicate`: stored from an earlier attempt; `relative_speed`: see commit.proto."""
 
     sequence: int
     version: Version
@@ -152,6 +152,7 @@ class Verdict(NamedTuple):
     run_state: RunState
     next_eta: float
     wire_statistics: commit_pb2.CommitStatistics
+    relative_speed: float
 
     @classmethod
     def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
@@ -164,6 +165,7 @@ class Verdict(NamedTuple):
             RunState.from_wire(verdict.run_state),
             verdict.next_eta,
             verdict.statistics,
+            verdict.relative_speed,
         )
 
     @property
