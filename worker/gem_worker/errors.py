@@ -9,7 +9,7 @@ class UnsupportedModelError(ValueError):
 
 
 class UnsupportedOptimizerError(ValueError):
-    """The optimizer cannot run in this worker or run; names the fix."""
+    """The optimizer, or a setting of the run, prevents local steps; names the fix."""
 
 
 class DivergedError(RuntimeError):

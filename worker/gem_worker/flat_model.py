@@ -84,7 +84,7 @@ class FlatModel:
 
     @torch.no_grad()
     def collect_parameters(self) -> None:
-        """Repair the views of parameters and buffers. Raises UnsupportedModelError if the model has changed."""
+        """Repair views of parameters and buffers. Raises UnsupportedModelError if the model has changed."""
         self._refuse_changes()
         for one in self.trained:
             if one.tensor.data_ptr() != one.values.data_ptr():
@@ -94,7 +94,7 @@ class FlatModel:
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
-        """Repair all views. Call once per step, before reading the flat buffers. A gradient of None counts as 0."""
+        """Repair all views; call once per step. A gradient of None counts as 0."""
         self.collect_parameters()
         for one in self.trained:
             parameter = one.tensor

@@ -1,7 +1,7 @@
-"""Local steps of the worker's own optimizer between two commits.
+"""Local steps of a worker's optimizer.
 
-A commit is w - s: what the parameters w moved since the snapshot s, the parameters last installed. What a narrow wire
-type rounds away stays in the next commit (error feedback: Karimireddy et al., 2019, arXiv 1901.09847).
+A commit is w - s: parameters minus snapshot. Rounding errors stay in the next
+(Karimireddy et al., 2019, arXiv 1901.09847).
 """
 
 import inspect
@@ -18,19 +18,13 @@ from gem_worker.loss_scaler import as_scaler
 from gem_worker.transfer import Staged, Transfer
 
 Every = int | Literal["auto"]
-# Local steps of the median worker with every="auto", and the most of a fast one.
+# With "auto", of the median worker and at most.
 USUAL_STEPS = 8
 MOST_STEPS = 32
 
 
 class LocalOptimizer:
-    """Runs `optimizer` on `model`, and keeps the snapshot.
-
-    Attributes:
-        every: calls of `step` until the next exchange; with "auto" 8 times the worker's relative speed, 1 to 32.
-        calls: of `step` since the last exchange.
-        steps: of the optimizer since then; fewer if a GradScaler skips some.
-    """
+    """Runs an optimizer. `calls`, and the optimizer's `steps`, are since the last exchange."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, every: Every, model: nn.Module) -> None:
         _refuse_unusable(optimizer, model)
@@ -51,14 +45,14 @@ class LocalOptimizer:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def attach(self, flat: FlatModel) -> None:
-        """Start at the parameters of `flat`; gradients belong to the script from here on."""
+        """Take the snapshot of `flat`; detach its gradients."""
         self._flat = flat
         self._snapshot = torch.empty(flat.layout.parameter_count, dtype=torch.float32, device=flat.device)
         self._model.zero_grad()
         flat.read_parameters(self._snapshot)
 
     def step(self, scaler: object) -> bool:
-        """Update the parameters, drop the gradients; return whether to exchange."""
+        """Return whether to exchange."""
         if scaler is None:
             self._optimizer.step()
         else:
@@ -69,7 +63,7 @@ class LocalOptimizer:
         return self.calls >= self.every
 
     def unscale(self, scaler: object) -> None:
-        """Unscale the gradients, once per step."""
+        """See `ParameterServer.unscale_`."""
         as_scaler(scaler).unscale_(self._optimizer)
 
     def stage(self, transfer: Transfer, loss: Tensor | float | None, shared: memoryview | None) -> Staged:
@@ -78,20 +72,20 @@ class LocalOptimizer:
         return transfer.stage(-1.0, loss, shared, since=self._snapshot)
 
     def installed(self, remainder: Tensor | None) -> None:
-        """Make the model's parameters the snapshot, less `remainder`, which so becomes part of the next w - s."""
+        """Take the snapshot, less `remainder`."""
         self.calls = self.steps = 0
         self._flat.read_parameters(self._snapshot)
         if remainder is not None:
             self._snapshot.sub_(remainder)
 
     def adapt(self, relative_speed: float) -> None:
-        """Choose `every`; unknown speeds (0) leave it."""
+        """Choose `every`, if the speed is known."""
         if self.is_auto and relative_speed > 0:
             self.every = round(min(max(USUAL_STEPS * relative_speed, 1), MOST_STEPS))
 
     @torch.no_grad()
     def repair(self) -> None:
-        """Set what is not finite in the optimizer's state to 0: else all later steps would be lost, too."""
+        """Zero non-finite values of the state."""
         for state in self._optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor) and value.is_floating_point():
@@ -106,7 +100,7 @@ class LocalOptimizer:
 
 
 def refuse_run(run: RunSettings, *, is_auto: bool) -> None:
-    """Raise UnsupportedOptimizerError if the run's settings need gradients, or a number of steps."""
+    """Raise UnsupportedOptimizerError for unsuitable settings."""
     if is_auto and run.epochs:
         raise UnsupportedOptimizerError(
             f'every="auto" has no number of commits in an epoch: pass every={USUAL_STEPS}, or give the server --steps '
@@ -136,7 +130,7 @@ def _refuse_unusable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
     name = type(optimizer).__name__
-    # Of the class: schedulers replace the object's method.
+    # Schedulers wrap the object's.
     _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
     if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in arguments):
         raise UnsupportedOptimizerError(

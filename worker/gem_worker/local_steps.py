@@ -21,7 +21,7 @@ class LocalSteps:
 
     @property
     def steps(self) -> int:
-        """Steps in a commit, as its header has them."""
+        """CommitHeader.local_steps."""
         return self._count if self.enabled else 0
 
     @property

@@ -51,7 +51,7 @@ def _leaf(values: Tensor, gradient: Tensor) -> Tensor:
 
 
 def as_scaler(scaler: object) -> torch.amp.GradScaler:
-    """Return `scaler`, or raise TypeError."""
+    """Raise TypeError unless it is a GradScaler."""
     if not isinstance(scaler, torch.amp.GradScaler):
         raise TypeError(f"scaler is a {type(scaler).__name__}; pass the torch.amp.GradScaler that scaled the loss")
     return scaler

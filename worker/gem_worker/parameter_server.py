@@ -54,7 +54,7 @@ class StepReport:
         version: of the model's parameters.
         loss: None if not finite.
         compute_seconds: since the previous step, including data loading.
-        copy_seconds: device-host copies, scaling, casts; CUDA's copy to the device counts in the next step.
+        copy_seconds: copies and casts; CUDA's copy to the device counts in the next step.
         exchange_seconds: round trip; with overlap only the wait.
         under_way: no result yet.
         local: no commit; only version, samples and eta are set.
@@ -83,43 +83,42 @@ class ParameterServer:
                 loss.backward()
                 ps.step(loss)  # commits -eta * gradient, installs fresh parameters, zeroes the gradients
 
-    The server's update rule replaces the optimizer. At the end of the run `step` raises `RunFinishedError`, which the
-    `with` block absorbs. On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
+    At the end of the run `step` raises `RunFinishedError`, which the `with` block absorbs. On entry parameters become
+    views of flat buffers: move, convert, freeze and tie them before.
 
-    **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"`,
-    `num_workers=0`, or an iterator created before the block with `persistent_workers=True`.
+    **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"` or
+    `num_workers=0`.
 
     **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
     non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.
 
-    **Overlap.** `step` returns the previous step's report while its commit is in flight. Gradients are one commit per
-    worker staler; BUFFERs are one batch ahead of the parameters.
+    **Overlap.** `step` returns the previous step's report. Gradients are one commit per worker staler; BUFFERs are one
+    batch ahead of the parameters.
 
-    **Gradients.** Several backward passes accumulate. A missing gradient counts as 0.
+    **Gradients.** Several backward passes accumulate. A missing one counts as 0. Rules with local steps (`easgd`,
+    `agn`) commit every N-th call.
 
-    **Local steps.** Rules such as `easgd` and `agn` make `step` update the model locally and commit every N-th call.
-
-    **Own optimizer.** With `optimizer`, `step` runs it, and every H-th call commits what the parameters moved since the
-    last exchange, in place of the gradient. Gradients, schedules, clipping and the optimizer's state stay the script's.
+    **Optimizer.** If given, `step` runs it, and every H-th call commits the parameters' movement since the last
+    exchange. Otherwise, the server's rule replaces it.
 
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
         model: the same architecture in every worker of the run.
         name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
-        optimizer: of the model's parameters, created before.
-        every: H, calls of `step` for a commit; "auto": 8 times the worker's speed over the run's median, 1 to 32.
+        optimizer: of the model's parameters.
+        every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
-        delta_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
+        delta_wire: "float32", "float16", "bfloat16" or "int8".
         parameter_wire: as `delta_wire`.
         overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.
-        device: name in the run's status.
+        device: for the status.
         on_event: called on connection changes, with overlap on another thread.
         client_settings: default: from the environment, `GEMPS_CLIENT_...`.
 
     Raises:
         UnsupportedModelError: on entering: the model cannot be trained through a server.
-        UnsupportedOptimizerError: its `step` needs a closure; on entering: the run needs gradients.
+        UnsupportedOptimizerError: also on entering.
         ServerUnavailableError: on entering.
         ServerRefusedError: on entering.
     """
@@ -229,8 +228,7 @@ class ParameterServer:
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
 
-        With overlap: wait for the previous reply, start this commit, install that reply. With an optimizer: run it, and
-        `exchange` every H-th call. `loss` is scalar and unscaled.
+        With overlap, install the previous reply. `loss` is scalar and unscaled.
 
         Raises:
             RunFinishedError: the budget is spent; the model holds the newest parameters.
@@ -278,10 +276,9 @@ class ParameterServer:
         return report
 
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
-        """Commit what the parameters moved since the last exchange, and install the reply.
+        """Commit the parameters' movement, and install the reply.
 
-        For scripts that run the optimizer themselves; `samples` since the last exchange. Parameters that are not finite
-        are not sent: the model gets back those last installed. Raises as `step`, and RuntimeError without an optimizer.
+        For scripts that run the optimizer themselves. Undoes non-finite movement. Raises as `step`.
         """
         _, transfer, _ = self._require_joined()
         local = self._optimizer
@@ -301,7 +298,7 @@ class ParameterServer:
                 report = self._skip(transfer, staged.loss, samples, local.rate)
                 local.repair()
         except RunFinishedError:
-            transfer.install()  # the model holds no steps that nobody else has
+            transfer.install()  # undo local steps
             raise
         local.installed(remainder)
         self._count_skipped(not staged.usable)
@@ -310,7 +307,7 @@ class ParameterServer:
         return report
 
     def unscale_(self, scaler: object) -> None:
-        """Unscale the gradients now, for clipping; `step` does not repeat it."""
+        """Unscale the gradients once, for clipping."""
         flat, _, scaling = self._require_joined()
         if self._optimizer is not None:
             self._optimizer.unscale(scaler)
@@ -377,7 +374,7 @@ class ParameterServer:
 
     @property
     def every(self) -> int:
-        """H, for a script that calls `exchange` itself."""
+        """H."""
         return 1 if self._optimizer is None else self._optimizer.every
 
     @property
@@ -493,13 +490,13 @@ class ParameterServer:
         samples: int,
         eta: float,
     ) -> StepReport:
-        """Start the commit of a gradient at `base`, install what arrived, return a provisional report.
+        """Start the commit of a gradient at `base`, install what arrived.
 
         Replies in shared memory must be read first.
         """
-        # Without bases an earlier commit failed; this one raises its error.
+        # Without bases this commit raises an earlier one's error.
         goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
-        # The model's BUFFERs are a batch ahead: keep them only if this gradient is committed.
+        # BUFFERs are a batch ahead: keep them only if this gradient is committed.
         if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
         if goes and base is not None:

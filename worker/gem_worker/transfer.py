@@ -1,7 +1,6 @@
 """Copies deltas from the model's device to host memory, and parameters back.
 
-On the CPU, float32 gradients can lie in the payload and be scaled when sent. Nothing here runs while bytes arrive: the
-model always holds a complete version.
+On the CPU, float32 gradients can lie in the payload and be scaled when sent.
 """
 
 import math
@@ -45,8 +44,8 @@ class Transfer:
     """Host buffers of one model, and the copies to and from them.
 
     Attributes:
-        delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here and the sender scales
-            them; compute none while a commit is in flight.
+        delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here; compute none while a
+            commit is in flight.
         reply: buffer for the next payload; with `overlap` two alternate.
         in_place: whether `arrived` accepts other memory.
         is_elsewhere: the last payload is there; `install` must precede the next commit.
@@ -125,9 +124,8 @@ class Transfer:
     ) -> Staged:
         """Write -eta * gradient and the buffers into `delta`; may overwrite the flat gradient.
 
-        Zero the gradients only after sending. `shared`: memory for `delta` that the server reads, CPU only. `since`:
-        take parameters less these (float32, in layout order) for the gradient. Raises ValueError if `loss` has several
-        elements.
+        Zero the gradients only after sending. `shared`: place for `delta`, CPU only. `since`: stage parameters minus
+        these (float32, layout order; eta -1). Raises ValueError if `loss` has several elements.
         """
         self._move_delta(shared)
         self.clock.staging()
@@ -166,10 +164,7 @@ class Transfer:
 
     @torch.no_grad()
     def rounded_away(self) -> Tensor | None:
-        """Return what the wire type took from the staged delta, in layout order; None with float32.
-
-        Only with an eta of -1, and valid until the next `stage`.
-        """
+        """Return the rounding error of a delta staged with `since`; None: none."""
         if self._delta_format.wire_type is WireType.FLOAT32:
             return None
         source, sent = self._source(), self._memory_on_device()
@@ -262,7 +257,6 @@ class Transfer:
         return self._memory_on_device()
 
     def _source(self) -> Tensor:
-        """What is staged, before casts."""
         return self._flat.groups[0].gradients if self._gathered is None else self._gathered
 
     def _delta_values(self) -> Tensor:

@@ -21,7 +21,7 @@ class Content(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The reply to an applied commit; `relative_speed` is not kept."""
+    """The reply to an applied commit."""
 
     sequence: int
     version: Version

@@ -1,18 +1,17 @@
-"""Workers' speed against each other, from which a worker chooses its local steps per commit."""
+"""Workers' relative speed."""
 
 import statistics
 from collections.abc import Callable, Iterable
 
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
-# Weight of the newest interval in a worker's mean.
 NEWEST = 0.2
-# Longest interval counted, in means: a pause is no speed.
+# In means: bounds the effect of pauses.
 LONGEST = 4.0
 
 
 class Pace:
-    """Medians of seconds per step, recomputed after as many commits as there are workers."""
+    """Measures seconds per step."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -22,7 +21,7 @@ class Pace:
     def relative_speed(
         self, seen: WorkerTelemetry, steps: int, training: Callable[[], Iterable[WorkerTelemetry]]
     ) -> float:
-        """Record a commit of `steps`; return the worker's steps per second over the median; 0: unknown."""
+        """Record a commit; return the worker's steps per second over the median; 0: unknown."""
         now = self._clock()
         if seen.committed_at is not None:
             seconds = (now - seen.committed_at) / steps

@@ -33,7 +33,7 @@ class Distributions:
 class WorkerTelemetry:
     """One worker's telemetry in this process.
 
-    `measured`: commits in the sums. Waits in seconds. `committed_at`, `step_seconds`: of commits with local steps.
+    `measured`: commits in the sums. Waits in seconds. `step_seconds`: of `Pace`.
     `distributions`: None before the first commit, or disabled.
     """
 

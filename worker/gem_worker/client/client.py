@@ -214,7 +214,6 @@ class Client:
         overlap, and `delta` must not change meanwhile.
 
         `base`: version of the gradient's parameters, from `bases`; default: the newest.
-        `local_steps`: in the delta; 0: 1.
         `scale`: factor for the PARAMETERs; products are rounded to float32.
         `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
 

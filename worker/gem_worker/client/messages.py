@@ -143,7 +143,7 @@ class CommitStatistics(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Answer to a commit; `duplicate`: stored from an earlier attempt; `relative_speed`: see commit.proto."""
+    """Answer to a commit; `duplicate`: stored from an earlier attempt."""
 
     sequence: int
     version: Version
@@ -170,7 +170,7 @@ class Verdict(NamedTuple):
 
     @property
     def statistics(self) -> CommitStatistics:
-        """Converted on demand: most training loops never read them."""
+        """Converted on demand."""
         wire = self.wire_statistics
         return CommitStatistics(
             wire.mean_pi,
