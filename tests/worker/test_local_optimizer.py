@@ -418,8 +418,20 @@ def test_an_epoch_has_an_hth_of_its_batches_in_commits() -> None:
         assert sum(one["local_steps"] for one in intervals) == 24
 
 
-def test_auto_gives_faster_workers_more_local_steps_within_bounds() -> None:
-    """In each turn the first worker makes 60 steps, the second 10 and the third one."""
+class Clock:
+    """The server's time, which passes in training steps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_auto_gives_faster_workers_more_local_steps_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each turn the first worker makes 30 steps, the second 5 and the third one."""
+    clock = Clock()
+    monkeypatch.setattr("gem_server.server.monotonic", clock)
     models = [make("perceptron", seed) for seed in range(3)]
     with ServerThread(rule="downpour") as server, contextlib.ExitStack() as stack:
         workers = [
@@ -427,13 +439,15 @@ def test_auto_gives_faster_workers_more_local_steps_within_bounds() -> None:
             for number, model in enumerate(models)
         ]
         assert [ps.every for ps in workers] == [8, 8, 8]
-        for _ in range(60):
-            for ps, steps in zip(workers, (60, 10, 1), strict=True):
-                train(ps, steps)
+        for _ in range(40):
+            for ps, steps in zip(workers, (30, 5, 1), strict=True):
+                for _ in range(steps):
+                    clock.now += 0.01
+                    train(ps, 1)
         fast, usual, slow = (ps.every for ps in workers)
         assert fast == 32
-        assert 4 <= usual <= 16
-        assert 1 <= slow <= 2
+        assert 7 <= usual <= 9
+        assert slow == 2
 
 
 def test_auto_needs_a_budget_in_commits() -> None:
