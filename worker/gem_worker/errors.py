@@ -9,7 +9,7 @@ class UnsupportedModelError(ValueError):
 
 
 class UnsupportedOptimizerError(ValueError):
-    """The optimizer, or a setting of the run, prevents local steps; names the fix."""
+    """The optimizer or the run prevents local steps; names the fix."""
 
 
 class DivergedError(RuntimeError):
