@@ -163,7 +163,7 @@ def run_figures(status: Status) -> Table:
 
 _TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
 _LEFT = ("worker", "state", "device", "exchange")
-_ONLY_WHERE_WIDE = ("rank", "device", "exchange", "wait ms")
+_ONLY_WHERE_WIDE = ("rank", "device", "exchange", "steps", "wait ms")
 _WIDE = 120
 
 
@@ -194,6 +194,7 @@ def _cells(worker: Status) -> dict[str, str]:
         "device": printable(worker.get("device", "")),
         "exchange": exchange(worker),
         "commits": str(worker.get("commits", 0)),
+        "steps": str(worker.get("local_steps", 0)),
         "commits/s": number(worker.get("commits_per_second")),
         "loss": number(worker.get("loss")),
         "staleness": number(worker.get("staleness_mean")),

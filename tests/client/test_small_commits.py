@@ -48,7 +48,7 @@ class InterruptedByTest(BaseException):
 
 
 def delta_of(data: bytes, **changes: object) -> Delta:
-    return Delta(3, Version(7, 41), memoryview(data), None, 0, None)._replace(**changes)
+    return Delta(3, Version(7, 41), memoryview(data), None, 0, None, 0)._replace(**changes)
 
 
 def message_of(data: bytes, **header: object) -> commit_pb2.CommitRequest:

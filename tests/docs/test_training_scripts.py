@@ -89,6 +89,29 @@ def accumulated(model: nn.Module, optimizer: torch.optim.Optimizer, number: int,
         optimizer.zero_grad()
 
 
+def test_an_optimizer_of_the_page_trains_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model()
+    with ServerThread(rule="downpour") as server:
+        monkeypatch.setenv("GEMPS_SERVER", server.address)
+        exec(
+            snippets()["optimizer"],
+            {
+                "torch": torch,
+                "ParameterServer": ParameterServer,
+                "model": model,
+                "criterion": criterion,
+                "loader": batches(16),
+            },
+        )
+        assert server.server.central.clock == 3
+    expected = a_model()
+    optimizer = torch.optim.AdamW(expected.parameters(), lr=0.002)
+    for number, (inputs, labels) in enumerate(batches(16)):
+        step(expected, optimizer, number, criterion(expected(inputs), labels))
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, expected.state_dict()[name], atol=1e-5), name
+
+
 @pytest.mark.parametrize(
     ("name", "optimizer", "each"),
     [
@@ -131,7 +154,7 @@ def test_checkpoint_of_the_server_loads_as_on_the_page(tmp_path: Path) -> None:
 
 def test_every_block_of_the_page_is_tested() -> None:
     assert set(snippets()) == {
-        "schedule", "clipping", "weight-decay", "accumulation", "evaluation", "checkpoint",
+        "optimizer", "schedule", "clipping", "weight-decay", "accumulation", "evaluation", "checkpoint",
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def fill(history: History, seconds: int, commits: int) -> None:
 
     for second in range(seconds):
         for index in range(commits):
-            history.current.record([STATISTICS], [index], [0.01], [2.0])
+            history.current.record([STATISTICS], [index], [0.01], [2.0], [1])
         assert history.is_over(float(second + 1)) == (second + 1 >= history.current.begins + history.seconds)
         if history.is_over(float(second + 1)):
             history.close(float(second + 1), note_clock)

@@ -38,7 +38,15 @@ def telemetry(clock: Clock) -> Telemetry:
 def commit(telemetry: Telemetry, seen: WorkerTelemetry, mean_pi: float = 1.0, loss: float | None = 2.0) -> None:
     statistics = statistics_of(mean_pi)
     telemetry.committed(
-        seen, statistics, staleness=3, waited=0.02, samples=8, loss=loss, sample=None, clock=seen.measured + 2
+        seen,
+        statistics,
+        staleness=3,
+        waited=0.02,
+        samples=8,
+        local_steps=4,
+        loss=loss,
+        sample=None,
+        clock=seen.measured + 2,
     )
 
 
@@ -68,6 +76,8 @@ def test_every_commit_is_counted_once_however_many_are_noted(telemetry: Telemetr
     current = telemetry.history.current
     assert (current.commits, current.losses, current.staleness_max) == (2 * MOST_NOTED + 1, MOST_NOTED + 1, 3)
     assert current.loss / current.losses == pytest.approx(2.0)
+    assert first.local_steps == 4 * (MOST_NOTED + 1)
+    assert current.local_steps == 4 * (2 * MOST_NOTED + 1)
 
 
 def test_memory_for_what_is_only_noted_is_bounded(telemetry: Telemetry) -> None:

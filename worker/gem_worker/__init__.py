@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gem_worker.errors import DivergedError as DivergedError
     from gem_worker.errors import TaskError as TaskError
     from gem_worker.errors import UnsupportedModelError as UnsupportedModelError
+    from gem_worker.errors import UnsupportedOptimizerError as UnsupportedOptimizerError
     from gem_worker.evaluate import EvaluationResult as EvaluationResult
     from gem_worker.evaluate import evaluate_checkpoint as evaluate_checkpoint
     from gem_worker.evaluate import evaluate_server as evaluate_server

@@ -8,6 +8,10 @@ class UnsupportedModelError(ValueError):
     """The model cannot be trained through a server; names the tensor and the fix."""
 
 
+class UnsupportedOptimizerError(ValueError):
+    """The optimizer or the run prevents local steps; names the fix."""
+
+
 class DivergedError(RuntimeError):
     """Too many consecutive gradients were not finite."""
 

@@ -83,16 +83,21 @@ class FlatModel:
         return (flat for flat in self.flat_buffers if flat.dtype.is_floating_point and flat.numel())
 
     @torch.no_grad()
-    def collect_gradients(self) -> None:
-        """Repair the views. Call once per step, before reading the flat buffers.
-
-        A gradient of None counts as 0. Raises UnsupportedModelError if the model has changed.
-        """
+    def collect_parameters(self) -> None:
+        """Repair views of parameters and buffers. Raises UnsupportedModelError if the model has changed."""
         self._refuse_changes()
         for one in self.trained:
+            if one.tensor.data_ptr() != one.values.data_ptr():
+                _attach(one.name, one.tensor, one.values)
+        for buffer in self._buffers:
+            self._collect_buffer(buffer)
+
+    @torch.no_grad()
+    def collect_gradients(self) -> None:
+        """Repair all views; call once per step. A gradient of None counts as 0."""
+        self.collect_parameters()
+        for one in self.trained:
             parameter = one.tensor
-            if parameter.data_ptr() != one.values.data_ptr():
-                _attach(one.name, parameter, one.values)
             gradient = parameter.grad
             if gradient is one.gradient:
                 continue
@@ -103,8 +108,6 @@ class FlatModel:
             else:
                 one.gradient.copy_(gradient)
             parameter.grad = one.gradient
-        for buffer in self._buffers:
-            self._collect_buffer(buffer)
 
     @torch.no_grad()
     def move_gradients(self, place: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""What a worker makes of its gradient before a commit: clipping, then the run's direction (docs/rules.md).
+"""Clipping, then the run's direction (docs/rules.md).
 
 Adam without momentum (Kingma and Ba, 2015, arXiv 1412.6980); Muon's Newton-Schulz iteration (Jordan et al., 2024) with
-the factor of Liu et al., 2025, arXiv 2502.16982. Momentum is the server's.
+the factor of Liu et al., 2025, arXiv 2502.16982.
 """
 
 import itertools

@@ -20,6 +20,11 @@ class LocalSteps:
         self._sums = [torch.zeros_like(group.gradients) for group in flat.groups] if count > 1 else []
 
     @property
+    def steps(self) -> int:
+        """CommitHeader.local_steps."""
+        return self._count if self.enabled else 0
+
+    @property
     def enabled(self) -> bool:
         """Whether `count` exceeds 1."""
         return self._count > 1

@@ -27,14 +27,14 @@ class LossScaler:
         """
         if scaler is None or self._is_unscaled:
             return
-        _scaler(scaler).unscale_(self._holder())
+        as_scaler(scaler).unscale_(self._holder())
         self._is_unscaled = True
 
     def update(self, scaler: object) -> None:
         """Update the scale."""
         self._is_unscaled = False
         if scaler is not None:
-            _scaler(scaler).update()
+            as_scaler(scaler).update()
 
     def _holder(self) -> torch.optim.Optimizer:
         gradients = tuple(group.gradients for group in self._flat.groups)
@@ -50,7 +50,8 @@ def _leaf(values: Tensor, gradient: Tensor) -> Tensor:
     return leaf
 
 
-def _scaler(scaler: object) -> torch.amp.GradScaler:
+def as_scaler(scaler: object) -> torch.amp.GradScaler:
+    """Raise TypeError unless it is a GradScaler."""
     if not isinstance(scaler, torch.amp.GradScaler):
         raise TypeError(f"scaler is a {type(scaler).__name__}; pass the torch.amp.GradScaler that scaled the loss")
     return scaler

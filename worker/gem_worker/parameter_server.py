@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, get_args
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gem_core.layout import Layout
 from gem_core.registry import DIRECTIONS
@@ -31,6 +32,7 @@ from gem_worker.client import (
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.local_optimizer import USUAL_STEPS, Every, LocalOptimizer, refuse_run
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
@@ -52,7 +54,7 @@ class StepReport:
         version: of the model's parameters.
         loss: None if not finite.
         compute_seconds: since the previous step, including data loading.
-        copy_seconds: device-host copies, scaling, casts; CUDA's copy to the device counts in the next step.
+        copy_seconds: copies and casts; CUDA's copy to the device counts in the next step.
         exchange_seconds: round trip; with overlap only the wait.
         under_way: no result yet.
         local: no commit; only version, samples and eta are set.
@@ -81,37 +83,42 @@ class ParameterServer:
                 loss.backward()
                 ps.step(loss)  # commits -eta * gradient, installs fresh parameters, zeroes the gradients
 
-    The server's update rule replaces the optimizer. At the end of the run `step` raises `RunFinishedError`, which the
-    `with` block absorbs. On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
+    At the end of the run `step` raises `RunFinishedError`, which the `with` block absorbs. On entry parameters become
+    views of flat buffers: move, convert, freeze and tie them before.
 
-    **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"`,
-    `num_workers=0`, or an iterator created before the block with `persistent_workers=True`.
+    **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"` or
+    `num_workers=0`.
 
     **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
     non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.
 
-    **Overlap.** `step` returns the previous step's report while its commit is in flight. Gradients are one commit per
-    worker staler; BUFFERs are one batch ahead of the parameters.
+    **Overlap.** `step` returns the previous step's report. Gradients are one commit per worker staler; BUFFERs are one
+    batch ahead of the parameters.
 
-    **Gradients.** Several backward passes accumulate. A missing gradient counts as 0.
+    **Gradients.** Several backward passes accumulate. A missing one counts as 0. Rules with local steps (`easgd`,
+    `agn`) commit every N-th call.
 
-    **Local steps.** Rules such as `easgd` and `agn` make `step` update the model locally and commit every N-th call.
+    **Optimizer.** If given, `step` runs it, and every H-th call commits the parameters' movement since the last
+    exchange. Otherwise, the server's rule replaces it.
 
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
         model: the same architecture in every worker of the run.
         name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
-        steps_per_epoch: required for budgets in epochs.
-        delta_wire: "float32", "float16", "bfloat16" or "int8"; narrower types save bandwidth.
+        optimizer: of the model's parameters.
+        every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
+        steps_per_epoch: batches; required for budgets in epochs.
+        delta_wire: "float32", "float16", "bfloat16" or "int8".
         parameter_wire: as `delta_wire`.
-        overlap: compute during the exchange.
+        overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.
-        device: name in the run's status.
+        device: for the status.
         on_event: called on connection changes, with overlap on another thread.
         client_settings: default: from the environment, `GEMPS_CLIENT_...`.
 
     Raises:
         UnsupportedModelError: on entering: the model cannot be trained through a server.
+        UnsupportedOptimizerError: also on entering.
         ServerUnavailableError: on entering.
         ServerRefusedError: on entering.
     """
@@ -121,6 +128,8 @@ class ParameterServer:
         address: str | None = None,
         model: nn.Module | None = None,
         *,
+        optimizer: Optimizer | None = None,
+        every: Every = 1,
         name: str | None = None,
         steps_per_epoch: int = 0,
         delta_wire: WireName = "float32",
@@ -138,6 +147,11 @@ class ParameterServer:
             raise TypeError(
                 f'the model is {type(model).__name__}, not a torch.nn.Module: ParameterServer("HOST:PORT", model)'
             )
+        if optimizer is None and every != 1:
+            raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
+        if optimizer is not None and overlap:
+            raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
+        self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
         client_settings = client_settings or ClientSettings()
         self._on_join = on_join
@@ -148,7 +162,7 @@ class ParameterServer:
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=self._layout,
             device=device or str(tensors[0].tensor.device),
-            steps_per_epoch=steps_per_epoch,
+            steps_per_epoch=-(-steps_per_epoch // (USUAL_STEPS if every == "auto" else every)),
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
             overlap=overlap,
@@ -188,6 +202,8 @@ class ParameterServer:
                     "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
                 )
             run = membership.run_settings
+            if self._optimizer is not None:
+                refuse_run(run, is_auto=self._optimizer.is_auto)
             self._transform = GradientTransform(flat, run.direction, run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type
@@ -201,7 +217,10 @@ class ParameterServer:
             self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
             if membership.overlap:
                 self._courier = Courier(self._client)
-            self._optimizer_watch = OptimizerWatch(self.model)
+            if self._optimizer is not None:
+                self._optimizer.attach(flat)
+            else:
+                self._optimizer_watch = OptimizerWatch(self.model)
         except BaseException as error:
             self.close(_reason(error))
             raise
@@ -209,7 +228,7 @@ class ParameterServer:
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
 
-        With overlap: wait for the previous reply, start this commit, install that reply. `loss` is scalar and unscaled.
+        With overlap, install the previous reply. `loss` is scalar and unscaled.
 
         Raises:
             RunFinishedError: the budget is spent; the model holds the newest parameters.
@@ -219,6 +238,12 @@ class ParameterServer:
         """
         flat, transfer, scaling = self._require_joined()
         self._check_running()
+        if self._optimizer is not None:
+            if self._optimizer.step(scaler):
+                return self.exchange(loss, samples)
+            self._local_samples += samples
+            rate = self._optimizer.rate
+            return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
         flat.collect_gradients()
         scaling.unscale(scaler)
         self._transform.apply(self._transform_state)
@@ -238,7 +263,7 @@ class ParameterServer:
                 report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
                 report = before or replace(report, skipped=False, under_way=True)
             elif staged.usable:
-                report = self._commit(transfer, staged, samples, eta)
+                report = self._commit(transfer, staged, samples, eta, self._local.steps)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
         finally:
@@ -250,9 +275,43 @@ class ParameterServer:
             self._check_running()
         return report
 
+    def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
+        """Commit the parameters' movement, and install the reply.
+
+        For scripts that run the optimizer themselves. Undoes non-finite movement. Raises as `step`.
+        """
+        _, transfer, _ = self._require_joined()
+        local = self._optimizer
+        if local is None:
+            raise RuntimeError("exchange() commits what an optimizer moved: use ParameterServer(..., optimizer=...)")
+        self._check_running()
+        samples, self._local_samples = samples + self._local_samples, 0
+        transfer.clock.computed()
+        remainder = None
+        try:
+            staged = local.stage(transfer, loss, self._client.shared_delta)
+            if staged.usable:
+                report = self._commit(transfer, staged, samples, local.rate, local.steps)
+                remainder = transfer.rounded_away() if report.applied else None
+                local.adapt(report.verdict.relative_speed if report.verdict is not None else 0.0)
+            else:
+                report = self._skip(transfer, staged.loss, samples, local.rate)
+                local.repair()
+        except RunFinishedError:
+            transfer.install()  # undo local steps
+            raise
+        local.installed(remainder)
+        self._count_skipped(not staged.usable)
+        self._finished |= self._client.run_state is RunState.FINISHED
+        self._check_running()
+        return report
+
     def unscale_(self, scaler: object) -> None:
-        """Unscale the gradients now, for clipping; `step` does not repeat it."""
+        """Unscale the gradients once, for clipping."""
         flat, _, scaling = self._require_joined()
+        if self._optimizer is not None:
+            self._optimizer.unscale(scaler)
+            return
         flat.collect_gradients()
         scaling.unscale(scaler)
 
@@ -314,11 +373,16 @@ class ParameterServer:
         return self._client.shared_delta is not None
 
     @property
+    def every(self) -> int:
+        """H."""
+        return 1 if self._optimizer is None else self._optimizer.every
+
+    @property
     def eta(self) -> float:
         """Learning rate of the next step; with overlap a reply may change it."""
         return self._client.next_eta
 
-    def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float) -> StepReport:
+    def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float, local_steps: int) -> StepReport:
         started = time.perf_counter()
         verdict, applied, loss = None, False, staged.loss
         try:
@@ -329,6 +393,7 @@ class ParameterServer:
                 samples=samples,
                 in_place=transfer.in_place,
                 scale=staged.scale,
+                local_steps=local_steps,
             )
         except RunFinishedError:
             self._finished = True
@@ -356,7 +421,7 @@ class ParameterServer:
         return self.last_report
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
-        if self._local.enabled:
+        if self._local.enabled or self._optimizer is not None:
             transfer.install()  # undo local steps
         else:
             transfer.restore_buffers()
@@ -368,10 +433,12 @@ class ParameterServer:
         self.skipped_steps += is_skipped
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if is_skipped else 0
         if self._skipped_in_a_row == 1:
-            _log.warning("the gradient is not finite: this step is skipped (%d so far)", self.skipped_steps)
+            what = "gradient is" if self._optimizer is None else "parameters are"
+            _log.warning("the %s not finite: this step is skipped (%d so far)", what, self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            what, rate = ("gradients", "--eta") if self._optimizer is None else ("commits", "learning rate")
             raise DivergedError(
-                f"{self._skipped_in_a_row} gradients in a row were not finite: start again with a smaller --eta, and "
+                f"{self._skipped_in_a_row} {what} in a row were not finite: start again with a smaller {rate}, and "
                 "look for a division by 0 or the log of 0 in the loss"
             )
 
@@ -423,13 +490,13 @@ class ParameterServer:
         samples: int,
         eta: float,
     ) -> StepReport:
-        """Start the commit of a gradient at `base`, install what arrived, return a provisional report.
+        """Start the commit of a gradient at `base`, install what arrived.
 
         Replies in shared memory must be read first.
         """
-        # Without bases an earlier commit failed; this one raises its error.
+        # Without bases this commit raises an earlier one's error.
         goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
-        # The model's BUFFERs are a batch ahead: keep them only if this gradient is committed.
+        # BUFFERs are a batch ahead: keep them only if this gradient is committed.
         if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
         if goes and base is not None:
@@ -455,6 +522,8 @@ class ParameterServer:
     def _end(self, reason: str, error: BaseException | None) -> None:
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
+        if self._optimizer is not None:
+            self._optimizer.close()
         try:
             if self._courier is not None:
                 self._end_overlap(self._courier, error)

@@ -1,7 +1,6 @@
 """Copies deltas from the model's device to host memory, and parameters back.
 
-On the CPU, float32 gradients can lie in the payload and be scaled when sent. Nothing here runs while bytes arrive: the
-model always holds a complete version.
+On the CPU, float32 gradients can lie in the payload and be scaled when sent.
 """
 
 import math
@@ -45,8 +44,8 @@ class Transfer:
     """Host buffers of one model, and the copies to and from them.
 
     Attributes:
-        delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here and the sender scales
-            them; compute none while a commit is in flight.
+        delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here; compute none while a
+            commit is in flight.
         reply: buffer for the next payload; with `overlap` two alternate.
         in_place: whether `arrived` accepts other memory.
         is_elsewhere: the last payload is there; `install` must precede the next commit.
@@ -115,17 +114,27 @@ class Transfer:
         self.is_elsewhere = self._received is not reply
 
     @torch.no_grad()
-    def stage(self, eta: float, loss: Tensor | float | None, shared: memoryview | None = None) -> Staged:
+    def stage(
+        self,
+        eta: float,
+        loss: Tensor | float | None,
+        shared: memoryview | None = None,
+        *,
+        since: Tensor | None = None,
+    ) -> Staged:
         """Write -eta * gradient and the buffers into `delta`; may overwrite the flat gradient.
 
-        Zero the gradients only after sending. `shared`: memory for `delta` that the server reads, CPU only. Raises
-        ValueError if `loss` has several elements.
+        Zero the gradients only after sending. `shared`: place for `delta`, CPU only. `since`: stage parameters minus
+        these (float32, layout order; eta -1). Raises ValueError if `loss` has several elements.
         """
         self._move_delta(shared)
         self.clock.staging()
         scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
-        gradients = self._flat.groups[0].gradients if self._gathered is None else self._gathered
-        if self._gathered is not None:
+        gradients = self._source()
+        if since is not None:
+            self._flat.read_parameters(gradients)
+            gradients.sub_(since)
+        elif self._gathered is not None:
             self._flat.read_gradients(self._gathered)
         if not self._on_host:
             scalars.append(gradients.mul_(-eta).aminmax())
@@ -151,7 +160,17 @@ class Transfer:
             usable = lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails every comparison
         usable = usable and all(map(math.isfinite, numbers))
         known_loss = float(number) if number is not None and math.isfinite(number) else None
-        return Staged(usable, known_loss, -eta if self._is_there else None)
+        return Staged(usable, known_loss, -eta if self._is_there and eta != -1 else None)
+
+    @torch.no_grad()
+    def rounded_away(self) -> Tensor | None:
+        """Return the rounding error of a delta staged with `since`; None: none."""
+        if self._delta_format.wire_type is WireType.FLOAT32:
+            return None
+        source, sent = self._source(), self._memory_on_device()
+        payload = self._delta_host[: self._delta_format.parameter_bytes].to(self._flat.device)
+        wire_casts.decode(self._delta_format.wire_type, payload, sent)
+        return source.sub_(sent)
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:
@@ -236,6 +255,9 @@ class Transfer:
         if self._on_host and self._delta_format.wire_type is WireType.FLOAT32:
             return self._delta_values()
         return self._memory_on_device()
+
+    def _source(self) -> Tensor:
+        return self._flat.groups[0].gradients if self._gathered is None else self._gathered
 
     def _delta_values(self) -> Tensor:
         return self._delta_host[: self._delta_format.parameter_bytes].view(torch.float32)

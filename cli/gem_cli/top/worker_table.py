@@ -62,6 +62,7 @@ COLUMNS = (
     Column("p50 ms", 7, _milliseconds("wait_p50_seconds"), rank=6),
     Column("p99 ms", 7, _milliseconds("wait_p99_seconds"), rank=4),
     Column("samples", 7, lambda worker: compact(worker.get("samples", 0)), rank=7),
+    Column("steps", 7, lambda worker: compact(worker.get("local_steps", 0)), rank=7),
     Column("MiB in", 7, _mebibytes("bytes_received"), rank=8),
     Column("MiB out", 7, _mebibytes("bytes_sent"), rank=8),
     Column("refused", 7, lambda worker: count(worker.get("refused", 0), 7), rank=10),

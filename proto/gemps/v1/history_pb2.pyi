@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HistoryInterval(_message.Message):
-    __slots__ = ("begins", "ends", "clock", "commits", "loss", "staleness_mean", "staleness_max", "wait_mean_seconds", "mean_pi", "blocked_fraction", "clamped_fraction", "proxy_norm", "drift_norm", "update_norm", "jain_index", "workers", "queue_length", "anonymous_bytes")
+    __slots__ = ("begins", "ends", "clock", "commits", "loss", "staleness_mean", "staleness_max", "wait_mean_seconds", "mean_pi", "blocked_fraction", "clamped_fraction", "proxy_norm", "drift_norm", "update_norm", "jain_index", "workers", "queue_length", "anonymous_bytes", "local_steps")
     BEGINS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class HistoryInterval(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     begins: float
     ends: float
     clock: int
@@ -45,7 +46,8 @@ class HistoryInterval(_message.Message):
     workers: int
     queue_length: int
     anonymous_bytes: int
-    def __init__(self, begins: _Optional[float] = ..., ends: _Optional[float] = ..., clock: _Optional[int] = ..., commits: _Optional[int] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., staleness_max: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ..., proxy_norm: _Optional[float] = ..., drift_norm: _Optional[float] = ..., update_norm: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[int] = ..., queue_length: _Optional[int] = ..., anonymous_bytes: _Optional[int] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, begins: _Optional[float] = ..., ends: _Optional[float] = ..., clock: _Optional[int] = ..., commits: _Optional[int] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., staleness_max: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ..., proxy_norm: _Optional[float] = ..., drift_norm: _Optional[float] = ..., update_norm: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[int] = ..., queue_length: _Optional[int] = ..., anonymous_bytes: _Optional[int] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class TensorColumn(_message.Message):
     __slots__ = ("run_seconds", "clock", "samples", "mean_pi", "median_pi")

@@ -40,8 +40,10 @@ from gem_server.state.moments import Vectors
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshots import WorkerSnapshots
-from gem_server.state.workers import WorkerState
+from gem_server.state.workers import Worker, WorkerState
+from gem_server.telemetry.pace import Pace
 from gem_server.telemetry.telemetry import Telemetry
+from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 # Switching threads costs more than copying less.
 COPY_ELSEWHERE_ELEMENTS = 1 << 18
@@ -81,6 +83,7 @@ class Applier:
         self._kernel_thread = kernel_thread
         self._clock = clock
         self._telemetry = telemetry
+        self._pace = Pace(clock)
         self._journal = journal
         self._observer = observer
         self.shared = SharedSnapshots(central, clock, stall_timeout)
@@ -148,6 +151,7 @@ class Applier:
             staleness=staleness,
             waited=waited,
             samples=request.samples,
+            local_steps=max(1, request.local_steps),
             loss=request.loss,
             sample=sample,
             clock=self._central.clock,
@@ -160,6 +164,7 @@ class Applier:
             statistics,
             self._run.state_for(worker),
             self._run.next_eta,
+            relative_speed=self._relative_speed(worker, request.local_steps),
         )
         session.eta = verdict.next_eta
         record(entry, request.content, verdict)
@@ -177,6 +182,15 @@ class Applier:
             request.resolve(Applied(verdict, reader))
         if session.ended is not None:
             await self.forget(session)
+
+    def _relative_speed(self, worker: Worker, local_steps: int) -> float:
+        if not local_steps:
+            return 0.0
+
+        def training() -> list[WorkerTelemetry]:
+            return [one.telemetry for one in self._sessions.live_workers() if one.state is WorkerState.TRAINING]
+
+        return self._pace.relative_speed(worker.telemetry, local_steps, training)
 
     async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
         """Copies that stay unchanged while they are logged."""

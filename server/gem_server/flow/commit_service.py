@@ -45,6 +45,7 @@ class Header(NamedTuple):
     checksum: int | None
     handle: Handle | None = None
     scale: float | None = None
+    local_steps: int = 0
 
 
 class Footer(NamedTuple):
@@ -234,6 +235,7 @@ class CommitService:
             Content(int(header.wire_type), header.byte_count, checksum),
             header.loss,
             header.samples,
+            header.local_steps,
             session.eta,
         )
         session.queued_commit = request

@@ -89,6 +89,7 @@ class CommitRequest(Request[Applied]):
     content: Content
     loss: float | None
     samples: int
+    local_steps: int
     eta: float
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 

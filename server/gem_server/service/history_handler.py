@@ -62,6 +62,7 @@ def _interval(seen: Interval) -> history_pb2.HistoryInterval:
         ends=seen.ends,
         clock=seen.clock,
         commits=seen.commits,
+        local_steps=seen.local_steps,
         staleness_max=seen.staleness_max,
         jain_index=seen.jain_index,
         workers=seen.workers,

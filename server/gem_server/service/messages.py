@@ -162,6 +162,7 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         message.payload_crc32c if message.HasField("payload_crc32c") else None,
         _handle_from(message.shared_memory) if message.HasField("shared_memory") else None,
         _scale_from(message.scale) if message.HasField("scale") else None,
+        message.local_steps,
     )
 
 
@@ -201,6 +202,8 @@ def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
     message.staleness = verdict.staleness
     message.run_state = RUN_STATES[verdict.run_state]
     message.next_eta = verdict.next_eta
+    if verdict.relative_speed:
+        message.relative_speed = verdict.relative_speed
     put_statistics(verdict.statistics, message.statistics)
 
 

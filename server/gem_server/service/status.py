@@ -267,6 +267,7 @@ def _worker(
         staleness_last=seen.staleness_last,
         staleness_mean=seen.staleness_sum / max(1, seen.measured),
         samples=seen.samples,
+        local_steps=seen.local_steps,
         wait_mean_seconds=seen.wait_sum / max(1, seen.measured),
         wait_max_seconds=seen.wait_max,
         bytes_received=seen.bytes_received,

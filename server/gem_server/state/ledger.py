@@ -30,6 +30,7 @@ class Verdict(NamedTuple):
     run_state: RunState
     next_eta: float
     duplicate: bool = False
+    relative_speed: float = 0.0
 
 
 @dataclass(slots=True)

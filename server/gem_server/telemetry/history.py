@@ -35,6 +35,7 @@ class Interval:
     proxy_norm: float = 0.0
     drift_norm: float = 0.0
     update_norm: float = 0.0
+    local_steps: int = 0
 
     def record(
         self,
@@ -42,6 +43,7 @@ class Interval:
         staleness: Sequence[int],
         waits: Sequence[float],
         losses: Sequence[float],
+        local_steps: Sequence[int],
     ) -> None:
         """Add commits, at least one; `losses` where known."""
         self.commits += len(statistics)
@@ -56,6 +58,7 @@ class Interval:
         self.proxy_norm += sum([one.proxy_norm for one in statistics])
         self.drift_norm += sum([one.drift_norm for one in statistics])
         self.update_norm += sum([one.update_norm for one in statistics])
+        self.local_steps += sum(local_steps)
 
     def followed_by(self, later: "Interval") -> "Interval":
         """Merge with the next interval."""

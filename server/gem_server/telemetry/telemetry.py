@@ -40,7 +40,7 @@ class Telemetry:
         self.history = History()
         self.tensor_pi = TensorPi(rule)
         self._look_again = 0.0
-        self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None]] = []
+        self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None, int]] = []
 
     def sample(self, layout: Layout) -> Sample | None:
         """Return an observer for the next commit, if due."""
@@ -57,6 +57,7 @@ class Telemetry:
         staleness: int,
         waited: float,
         samples: int,
+        local_steps: int,
         loss: float | None,
         sample: Sample | None,
         clock: int,
@@ -72,11 +73,12 @@ class Telemetry:
         seen.wait_sum += waited
         seen.wait_max = max(seen.wait_max, waited)
         seen.samples += samples
+        seen.local_steps += local_steps
         if loss is not None:
             seen.loss = loss
         if not self.is_wanted:
             return
-        self._noted.append((seen, statistics, staleness, waited, loss))
+        self._noted.append((seen, statistics, staleness, waited, loss, local_steps))
         if len(self._noted) >= MOST_NOTED:
             self.settle()
         if sample is not None:
@@ -87,17 +89,17 @@ class Telemetry:
         if not self._noted:
             return
         noted, self._noted = self._noted, []
-        for seen, statistics, staleness, waited, _ in noted:
+        for seen, statistics, staleness, waited, *_ in noted:
             if seen.distributions is None:
                 seen.distributions = Distributions()
                 seen.distributions.record(statistics, staleness, waited, weight=1.0)
             else:
                 seen.distributions.record(statistics, staleness, waited)
-        _, all_statistics, all_staleness, waits, losses = zip(*noted, strict=True)
+        _, all_statistics, all_staleness, waits, losses, local_steps = zip(*noted, strict=True)
         self.staleness.add_all(all_staleness)
         self.wait.add_all(waits)
         known = [loss for loss in losses if loss is not None]
-        self.history.current.record(all_statistics, all_staleness, waits, known)
+        self.history.current.record(all_statistics, all_staleness, waits, known, local_steps)
 
     def tick(self) -> None:
         """Call a few times per second."""

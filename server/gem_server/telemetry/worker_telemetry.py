@@ -33,7 +33,8 @@ class Distributions:
 class WorkerTelemetry:
     """One worker's telemetry in this process.
 
-    `measured`: commits in the sums. Waits in seconds. `distributions`: None before the first commit, or disabled.
+    `measured`: commits in the sums. Waits in seconds. `step_seconds`: of `Pace`.
+    `distributions`: None before the first commit, or disabled.
     """
 
     rate: RateMeter = field(default_factory=RateMeter)
@@ -44,6 +45,9 @@ class WorkerTelemetry:
     statistics: Statistics | None = None
     loss: float | None = None
     samples: int = 0
+    local_steps: int = 0
+    committed_at: float | None = None
+    step_seconds: float = 0.0
     wait_sum: float = 0.0
     wait_max: float = 0.0
     measured: int = 0

@@ -160,6 +160,7 @@ def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:
     for field, name, text in (
         ("commits", "commits", "Commits applied, over all its sessions."),
         ("samples", "samples", "Training samples of its commits."),
+        ("local_steps", "local_steps", "Steps in its commits."),
         ("refused", "refused_commits", "Commits refused."),
         ("duplicates", "duplicate_commits", "Repeats that were answered from the ledger."),
         ("bytes_received", "received_bytes", "Payload received of it."),

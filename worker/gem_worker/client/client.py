@@ -206,6 +206,7 @@ class Client:
         base: Version | None = None,
         in_place: bool = False,
         scale: float | None = None,
+        local_steps: int = 0,
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs) exactly once.
 
@@ -233,7 +234,16 @@ class Client:
                 byte_view(into, formats.parameters, "the buffer for parameters", writable=True),
             )
             self._seen = seen = (delta, into, formats, *checked)
-        return self._committer.commit(seen[3], seen[4], loss, samples, base=base, in_place=in_place, scale=scale)
+        return self._committer.commit(
+            seen[3],
+            seen[4],
+            loss,
+            samples,
+            base=base,
+            in_place=in_place,
+            scale=scale,
+            local_steps=local_steps,
+        )
 
     def give_up(self) -> None:
         """Make another thread's call fail, for good: only `leave` works afterwards.

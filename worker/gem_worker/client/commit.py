@@ -73,9 +73,10 @@ class Committer:
         base: Version | None = None,
         in_place: bool = False,
         scale: float | None = None,
+        local_steps: int = 0,
     ) -> CommitOutcome:
         """See Client.commit; the buffers are checked byte views."""
-        described = self._describe(delta, loss, samples, base, scale)
+        described = self._describe(delta, loss, samples, base, scale, local_steps)
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
@@ -93,7 +94,13 @@ class Committer:
         return outcome
 
     def _describe(
-        self, delta: memoryview, loss: float | None, samples: int, base: Version | None, scale: float | None
+        self,
+        delta: memoryview,
+        loss: float | None,
+        samples: int,
+        base: Version | None,
+        scale: float | None,
+        local_steps: int,
     ) -> Delta:
         session = self._session
         held = session.held
@@ -105,7 +112,7 @@ class Committer:
             raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
         if scale is not None and session.formats.delta.wire_type is not WireType.FLOAT32:
             raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
-        return Delta(session.last_applied + 1, base, delta, loss, samples, scale)
+        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps)
 
     def _outgoing(self, delta: Delta) -> OutgoingCommit:
         """Prefer shared memory."""

@@ -152,6 +152,7 @@ class Verdict(NamedTuple):
     run_state: RunState
     next_eta: float
     wire_statistics: commit_pb2.CommitStatistics
+    relative_speed: float
 
     @classmethod
     def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
@@ -164,11 +165,12 @@ class Verdict(NamedTuple):
             RunState.from_wire(verdict.run_state),
             verdict.next_eta,
             verdict.statistics,
+            verdict.relative_speed,
         )
 
     @property
     def statistics(self) -> CommitStatistics:
-        """Converted on demand: most training loops never read them."""
+        """Converted on demand."""
         wire = self.wire_statistics
         return CommitStatistics(
             wire.mean_pi,

@@ -27,6 +27,7 @@ class Delta(NamedTuple):
     loss: float | None
     samples: int
     scale: float | None
+    local_steps: int
 
 
 class OutgoingCommit(Protocol):
@@ -144,6 +145,7 @@ def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
     base, version = header.base_version, delta.base
     base.incarnation, base.clock = version.incarnation, version.clock
     header.samples = delta.samples
+    header.local_steps = delta.local_steps
     header.ClearField("payload_crc32c")
     if delta.loss is None:
         header.ClearField("loss")

@@ -20,6 +20,7 @@ const COLUMNS = [
   { key: "state", text: true, head: "state", about: "joined, training, finished (spent its budget), left; or what is wrong: gone (its session expired), silent (not heard of for 10 s), slow (less than half the median’s commits), muted (nearly all it commits is blocked).", sort: (one) => urgency(one), show: stateWord },
   { key: "device", text: true, head: "device", about: "Where it computes, as it said when it joined.", sort: (one) => one.device, show: (one) => one.device || UNKNOWN },
   { key: "commits", head: "commits", about: "Applied commits of this name, over all its sessions.", sort: (one) => one.commits, show: (one) => count(one.commits) },
+  { key: "steps", head: "steps", about: "Steps in its commits; more than one where it commits what several local steps moved.", sort: (one) => one.local_steps, show: (one) => count(one.local_steps) },
   { key: "rate", head: "commits/s", about: "Commits a second over the last ten seconds.", sort: (one) => one.commits_per_second, show: (one) => number(one.commits_per_second) },
   { key: "loss", head: "loss", about: "Training loss of its newest commit.", sort: (one) => one.loss, show: (one) => number(one.loss) },
   { key: "staleness", head: "staleness", about: "Commits of others between its snapshot and its commit, mean over its commits.", sort: (one) => one.staleness_mean, show: (one) => (one.commits ? mean(one.staleness_mean) : UNKNOWN) },

@@ -1,0 +1,144 @@
+"""Local steps of a worker's optimizer.
+
+A commit is w - s: parameters minus snapshot. Rounding errors stay in the next
+(Karimireddy et al., 2019, arXiv 1901.09847).
+"""
+
+import inspect
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from gem_core.registry import GRADIENT_RULES
+from gem_worker.client import RunSettings
+from gem_worker.errors import UnsupportedOptimizerError
+from gem_worker.flat_model import FlatModel
+from gem_worker.loss_scaler import as_scaler
+from gem_worker.transfer import Staged, Transfer
+
+Every = int | Literal["auto"]
+# With "auto", of the median worker and at most.
+USUAL_STEPS = 8
+MOST_STEPS = 32
+
+
+class LocalOptimizer:
+    """Runs an optimizer. `calls`, and the optimizer's `steps`, are since the last exchange."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, every: Every, model: nn.Module) -> None:
+        _refuse_unusable(optimizer, model)
+        if every != "auto" and (not isinstance(every, int) or every < 1):
+            raise ValueError(f'every={every!r}: commit every H-th step, with H of 1 or more, or "auto"')
+        self.is_auto = every == "auto"
+        self.every = USUAL_STEPS if every == "auto" else every
+        self.calls = self.steps = 0
+        self._optimizer = optimizer
+        self._model = model
+        self._flat: FlatModel
+        self._snapshot: Tensor
+        self._counting = optimizer.register_step_post_hook(self._count)
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the first group."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def attach(self, flat: FlatModel) -> None:
+        """Take the snapshot of `flat`; detach its gradients."""
+        self._flat = flat
+        self._snapshot = torch.empty(flat.layout.parameter_count, dtype=torch.float32, device=flat.device)
+        self._model.zero_grad()
+        flat.read_parameters(self._snapshot)
+
+    def step(self, scaler: object) -> bool:
+        """Return whether to exchange."""
+        if scaler is None:
+            self._optimizer.step()
+        else:
+            as_scaler(scaler).step(self._optimizer)
+            as_scaler(scaler).update()
+        self._model.zero_grad()
+        self.calls += 1
+        return self.calls >= self.every
+
+    def unscale(self, scaler: object) -> None:
+        """See `ParameterServer.unscale_`."""
+        as_scaler(scaler).unscale_(self._optimizer)
+
+    def stage(self, transfer: Transfer, loss: Tensor | float | None, shared: memoryview | None) -> Staged:
+        """Stage w - s."""
+        self._flat.collect_parameters()
+        return transfer.stage(-1.0, loss, shared, since=self._snapshot)
+
+    def installed(self, remainder: Tensor | None) -> None:
+        """Take the snapshot, less `remainder`."""
+        self.calls = self.steps = 0
+        self._flat.read_parameters(self._snapshot)
+        if remainder is not None:
+            self._snapshot.sub_(remainder)
+
+    def adapt(self, relative_speed: float) -> None:
+        """Choose `every`, if the speed is known."""
+        if self.is_auto and relative_speed > 0:
+            self.every = round(min(max(USUAL_STEPS * relative_speed, 1), MOST_STEPS))
+
+    @torch.no_grad()
+    def repair(self) -> None:
+        """Zero non-finite values of the state."""
+        for state in self._optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    value.nan_to_num_(0.0, 0.0, 0.0)
+
+    def close(self) -> None:
+        """Remove the hook."""
+        self._counting.remove()
+
+    def _count(self, *_: object) -> None:
+        self.steps += 1
+
+
+def refuse_run(run: RunSettings, *, is_auto: bool) -> None:
+    """Raise UnsupportedOptimizerError for unsuitable settings."""
+    if is_auto and run.epochs:
+        raise UnsupportedOptimizerError(
+            f'every="auto" has no number of commits in an epoch: pass every={USUAL_STEPS}, or give the server --steps '
+            "or --commits instead of --epochs"
+        )
+    if run.local_steps > 1:
+        raise UnsupportedOptimizerError(
+            f"rule {run.rule} makes {run.local_steps} local steps itself: set its local_steps (easgd: period) to 1; "
+            f"every={run.local_steps} takes their place"
+        )
+    settings = {
+        f"--rule {run.rule}": run.rule in GRADIENT_RULES,
+        f"--precondition {run.precondition}": run.precondition != "none",
+        f"--direction {run.direction}": run.direction != "gradient",
+        "--clip-norm": run.clip_norm > 0,
+        "--weight-decay": run.rule_settings.get("weight_decay", 0) > 0,
+    }
+    found = [setting for setting, is_set in settings.items() if is_set]
+    if found:
+        raise UnsupportedOptimizerError(
+            f"this run has {' and '.join(found)}, which need gradients, and commits of optimizer= have none: start the "
+            "server without, and decay and clip in the script; or leave out optimizer="
+        )
+
+
+def _refuse_unusable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
+    name = type(optimizer).__name__
+    # Schedulers wrap the object's.
+    _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
+    if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in arguments):
+        raise UnsupportedOptimizerError(
+            f"{name}.step needs a closure, whose line search cannot continue from replaced parameters: choose another "
+            "optimizer, such as AdamW"
+        )
+    trained = {id(one) for one in model.parameters() if one.requires_grad}
+    if not any(id(one) in trained for group in optimizer.param_groups for one in group["params"]):
+        raise UnsupportedOptimizerError(
+            f"{name} has no trained parameter of the model: create it from model.parameters()"
+        )
