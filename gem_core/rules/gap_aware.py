@@ -8,8 +8,7 @@ Barkai, Hakimi and Schuster, 2020, arXiv 1909.10802, without its momentum and we
     theta <- theta + delta / (1 + |theta - s_w| / step)
     s_w   <- theta
 
-q is per run. epsilon is eta times the authors' 1e-8 (default: eta 0.05). If eta falls, q follows within about
-1 / (1 - G) commits; the authors' code keeps the largest eta.
+q is per run. epsilon is eta times the authors' 1e-8 (default: eta 0.05).
 """
 
 from __future__ import annotations
