@@ -15,7 +15,8 @@ import type { ClientDuplexStream } from '@grpc/grpc-js';
 import { broken, Incoming, patiently, send } from './calls.js';
 import { crc32c } from './crc32c.js';
 import { LOST_SESSION, Misbehaved, Refusal, RunFinished, Torn } from './errors.js';
-import type { CommitHeader, CommitRequest, CommitResponse, Verdict } from './generated/gemps/v1/commit.js';
+import { CommitHeader } from './generated/gemps/v1/commit.js';
+import type { CommitRequest, CommitResponse, Verdict } from './generated/gemps/v1/commit.js';
 import { RunState } from './generated/gemps/v1/run.js';
 import type { Footer } from './generated/gemps/v1/transfer.js';
 import type { PayloadFormat } from './payload.js';
@@ -158,7 +159,7 @@ class Outgoing {
     this.#format = session.formats.delta;
     this.#chunkBytes = session.joined.chunkBytes;
     this.#crc = crc32c(payload);
-    this.#header = {
+    this.#header = CommitHeader.fromPartial({
       sessionId: session.id,
       sequence: this.sequence,
       baseVersion: session.held,
@@ -167,8 +168,7 @@ class Outgoing {
       loss,
       samples: BigInt(samples),
       payloadCrc32c: this.#crc, // a repeat must have it; a first attempt may
-      sharedMemory: undefined,
-    };
+    });
   }
 
   /** Whether the first message is all that the server needs. */

@@ -59,7 +59,7 @@ export class Layout {
   }
 
   toMessage(): LayoutMessage {
-    return {
+    return LayoutMessage.fromPartial({
       tensors: this.tensors.map(({ name, shape, elementType, kind, aliases }) => ({
         name,
         shape: shape.map(BigInt),
@@ -67,7 +67,7 @@ export class Layout {
         kind: KINDS[kind],
         aliases: [...(aliases ?? [])],
       })),
-    };
+    });
   }
 }
 

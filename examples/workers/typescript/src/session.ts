@@ -8,7 +8,8 @@ import { ask, type Method } from './calls.js';
 import { LOST_SESSION, Misbehaved, Refusal, Torn } from './errors.js';
 import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
 import { RunState } from './generated/gemps/v1/run.js';
-import type { HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse } from './generated/gemps/v1/session.js';
+import { JoinRequest } from './generated/gemps/v1/session.js';
+import type { HeartbeatRequest, HeartbeatResponse, JoinResponse } from './generated/gemps/v1/session.js';
 import type { Version, WireType } from './generated/gemps/v1/transfer.js';
 import type { Layout } from './layout.js';
 import type { Patience } from './patience.js';
@@ -181,7 +182,7 @@ export class Session {
 
   #joinRequest(): JoinRequest {
     const { name, layout, deltaWireTypes, parameterWireTypes, stepsPerEpoch } = this.identity;
-    return {
+    return JoinRequest.fromPartial({
       sessionId: this.id,
       workerName: name,
       hostId: hostId(),
@@ -191,8 +192,7 @@ export class Session {
       agent: AGENT,
       device: 'cpu',
       stepsPerEpoch: BigInt(stepsPerEpoch),
-      overlap: false,
-    };
+    });
   }
 
   /** Makes a unary call until it is answered; refusals that ask to come back are obeyed, others are thrown. */
