@@ -62,7 +62,8 @@ def serve(
     """Play scenarios against a worker as a strict server does, and say of each: passed, failed, or not spoken.
 
     A candidate gets GEMPS_SERVER, GEMPS_WORKER_NAME and GEMPS_CONFORMANCE, the path of a file that says what to
-    train (docs/protocol.md#conformance). python as its command is the Python that runs gemps. Failures name the place in docs/protocol.md; the exit code is then not 0.
+    train (docs/protocol.md#conformance). python as its command is the Python that runs gemps.
+    Failures name the place in docs/protocol.md; the exit code is then not 0.
 
     [bold]Examples[/bold]
 
