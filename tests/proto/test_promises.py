@@ -33,7 +33,7 @@ def judged(folder: Path, file: str, before: str, after: str) -> subprocess.Compl
         pytest.param(
             "commit.proto",
             "uint64 sequence = 2;",
-            "uint64 sequence = 11;",
+            "uint64 sequence = 99;",
             r'field "2" with name "sequence"',
             id="number",
         ),

@@ -47,7 +47,7 @@ class Followed:
             session = self.sessions[rank]
             hold = BufferLease(session, Call(), Purpose.COMMIT)
             content = Content(1, 32, 0)
-            self.queue.put(CommitRequest(session, hold.call, hold, 1, Version(1, 1), content, None, 1, 0.05))
+            self.queue.put(CommitRequest(session, hold.call, hold, 1, Version(1, 1), content, None, 1, 1, 0.05))
 
     def holds_parameters(self, *ranks: int) -> None:
         """As the applying task leaves a session whose pull it has served."""
