@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import GradientTransform
+from gem_worker.gradient_transform import GradientTransform, matrices_of
 from gem_worker.model_sizes import TransformerSizes
 from gem_worker.models.transformer import Transformer
 from torch.nn import functional
@@ -27,12 +27,11 @@ DIRECTIONS = (("gradient", 1.0), ("rms", 0.0), ("spectral", 0.0), ("spectral", 1
 
 
 def multiplications(flat: FlatModel) -> int:
-    """Of five Newton-Schulz iterations over the blocks' matrices: two products with m x n, one of m x m."""
+    """Of five Newton-Schulz iterations over the matrices: two products with m x n, one of m x m."""
     total = 0
-    for one in flat.trained:
-        if one.name.startswith("layers.") and one.tensor.ndim == 2:
-            m, n = sorted(one.tensor.shape)
-            total += 5 * (2 * m * m * n + m**3)
+    for number in matrices_of(flat):
+        m, n = sorted(flat.trained[number].tensor.shape)
+        total += 5 * (2 * m * m * n + m**3)
     return total
 
 
@@ -59,7 +58,7 @@ def direction_of(flat: FlatModel, direction: str, clip_norm: float, first: torch
 
 
 def product_of(count: int, device: torch.device) -> Callable[[], object]:
-    """One product with about so many multiplications, in the type that directions use on the device."""
+    """Return one matrix product with about `count` multiplications, in the type of directions on the device."""
     side = round(count ** (1 / 3))
     matrix = torch.randn(side, side, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
     return lambda: matrix @ matrix

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gem_core.errors import RuleError
 from gem_core.layout import Layout, TensorRole
 from gem_core.rules.blocks import BLOCK
-from gem_core.rules.interface import RuleState, UpdateRule
-from gem_core.rules.kernel import Decay, Statistics
+from gem_core.rules.interface import UpdateRule
+from gem_core.rules.kernel import Decay
 
 __all__ = ["DecayingRule"]
 
@@ -36,19 +36,9 @@ class DecayingRule(UpdateRule):
         if self._weight_decay:
             self._pieces = _pieces(layout)
 
-    def _commit(
-        self,
-        parameters: NDArray[np.float32],
-        state: RuleState,
-        delta: NDArray[np.float32],
-        staleness: int,
-        eta: float,
-        parallel: bool,
-    ) -> Statistics:
-        decay = self._decay(parameters.size, eta) if self._weight_decay else None
-        return self._apply(parameters, state, delta, staleness, eta, parallel, decay)
-
-    def _decay(self, elements: int, eta: float) -> Decay:
+    def _decay(self, elements: int, eta: float) -> Decay | None:
+        if not self._weight_decay:
+            return None
         kept = np.float32(1 - eta * self._weight_decay)
         if not kept > 0:
             raise RuleError(

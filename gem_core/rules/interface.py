@@ -238,21 +238,14 @@ class UpdateRule:
         parallel: bool,
     ) -> Statistics:
         """Implement `commit` with checked arguments."""
-        return self._apply(parameters, state, delta, staleness, eta, parallel, None)
-
-    def _apply(
-        self,
-        parameters: NDArray[np.float32],
-        state: RuleState,
-        delta: NDArray[np.float32],
-        staleness: int,
-        eta: float,
-        parallel: bool,
-        decay: Decay | None,
-    ) -> Statistics:
         vectors = (*state.vectors, *self.vectors_of_run(parameters)) if self.vectors_per_run else state.vectors
         scalars = (*self._scalars(staleness, eta), *self._limits)
+        decay = self._decay(parameters.size, eta)
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel, decay)
+
+    def _decay(self, elements: int, eta: float) -> Decay | None:
+        """Return a commit's weight decay, for the kernel."""
+        return None
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         """Return the update's arguments after delta; called once per commit."""

@@ -152,6 +152,12 @@ class AsynchronousAdam(UpdateRule):
         eta: float,
         parallel: bool,
     ) -> Statistics:
+        with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
+            return self._adam(parameters, state, delta, eta)
+
+    def _adam(
+        self, parameters: NDArray[np.float32], state: RuleState, delta: NDArray[np.float32], eta: float
+    ) -> Statistics:
         moment, square = self.vectors_of_run(parameters)
         weights = []
         for vector, values, name, beta in (

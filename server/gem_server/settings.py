@@ -342,9 +342,9 @@ class ServerSettings(BaseSettings):
     )
     keep_moments: bool = Field(
         False,
-        description="Keep gem's moment of each worker in checkpoints and log, so that a worker that comes back after "
-        "a restart of the server goes on with it. A checkpoint then has one vector of the model's size a worker more, "
-        "and with --durability commit each write of the log one for each worker in it.",
+        description="Keep gem's moment of each worker in checkpoints and log, so that workers that rejoin after a "
+        "restart of the server continue with it. It adds one vector of the model's size for each worker to a "
+        "checkpoint and, with --durability commit, for each worker in a write to the log.",
         json_schema_extra={"panel": "Durability"},
     )
     resume: bool = Field(

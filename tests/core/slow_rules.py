@@ -44,9 +44,9 @@ class Twin(ABC):
     def begin(self) -> None:
         """Make what the run keeps."""
 
-    @abstractmethod
     def join(self, worker: int) -> None:
         """A worker begins."""
+        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         """A worker that is there pulls."""
@@ -131,9 +131,6 @@ class PlainGapAware(Twin):
     def begin(self) -> None:
         self.square = self.zeros()
 
-    def join(self, worker: int) -> None:
-        self.pull(worker)
-
     def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
         single = np.float32
         self.commits += 1
@@ -154,9 +151,6 @@ class PaperGapAware(Paper):
     def begin(self) -> None:
         self.square = self.zeros()
 
-    def join(self, worker: int) -> None:
-        self.pull(worker)
-
     def take(self, worker: int, g: Vector) -> None:
         self.square = self.decay * self.square + (1 - self.decay) * g**2
         average = ETA * (np.sqrt(self.square / (1 - self.decay**self.commits)) + 1e-8)
@@ -173,9 +167,6 @@ class PlainRingmaster(Twin):
     def begin(self) -> None:
         self.k = 0
         self.k_of: dict[int, int] = {}
-
-    def join(self, worker: int) -> None:
-        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         super().pull(worker)
@@ -198,9 +189,6 @@ class PaperRingmaster(Paper):
     def begin(self) -> None:
         self.iterates = [self.theta.copy()]
         self.index: dict[int, int] = {}
-
-    def join(self, worker: int) -> None:
-        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         super().pull(worker)
@@ -335,9 +323,6 @@ class PlainDelayedNesterov(Twin):
     def begin(self) -> None:
         self.m, self.buffer = self.zeros(), self.zeros()
 
-    def join(self, worker: int) -> None:
-        self.pull(worker)
-
     def commit(self, worker: int, delta: NDArray[np.float32]) -> Effect:
         single = np.float32
         self.commits += 1
@@ -363,9 +348,6 @@ class PaperDelayedNesterov(Paper):
     def begin(self) -> None:
         self.m, self.gathered = self.zeros(), self.zeros()
 
-    def join(self, worker: int) -> None:
-        self.pull(worker)
-
     def take(self, worker: int, g: Vector) -> None:
         beta, n, c = self.momentum, self.delay, self.activation
         self.gathered += g
@@ -387,9 +369,6 @@ class PlainFedBuff(Twin):
     def begin(self) -> None:
         self.sum, self.version = self.zeros(), 0
         self.version_of: dict[int, int] = {}
-
-    def join(self, worker: int) -> None:
-        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         super().pull(worker)
@@ -422,9 +401,6 @@ class PaperFedBuff(Paper):
         self.gathered: list[Vector] = []
         self.version = 0
         self.version_of: dict[int, int] = {}
-
-    def join(self, worker: int) -> None:
-        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         super().pull(worker)
@@ -500,9 +476,6 @@ class PlainAce(Twin):
         self.latest: dict[int, Vector] = {}
         self.total = self.zeros()
 
-    def join(self, worker: int) -> None:
-        self.pull(worker)
-
     def leave(self, worker: int) -> None:
         super().leave(worker)
         self.total = self.total - self.latest.pop(worker, self.zeros())
@@ -524,9 +497,6 @@ class PaperAce(Paper):
     def begin(self) -> None:
         self.latest: dict[int, Vector] = {}
 
-    def join(self, worker: int) -> None:
-        self.pull(worker)
-
     def leave(self, worker: int) -> None:
         super().leave(worker)
         self.latest.pop(worker, None)
@@ -544,9 +514,6 @@ class PlainOrmo(Twin):
     def begin(self) -> None:
         self.u, self.current = self.zeros(), 0
         self.index_of: dict[int, int] = {}
-
-    def join(self, worker: int) -> None:
-        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         super().pull(worker)
@@ -577,9 +544,6 @@ class PaperOrmo(Paper):
     def begin(self) -> None:
         self.first, self.steps = self.theta.copy(), [self.zeros()]
         self.index_of: dict[int, int] = {}
-
-    def join(self, worker: int) -> None:
-        self.pull(worker)
 
     def pull(self, worker: int) -> None:
         super().pull(worker)

@@ -136,9 +136,9 @@ def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:
         wait_for(ready.exists, process, log)
         address = f"localhost:{json.loads(ready.read_text())['port']}"
         work = ("work", address, "--device=cpu", "--log-interval=0")
-        nobody = gemps("status", address)
-        assert nobody.returncode == 1
-        assert "if it uses TLS, give --credentials" in nobody.stderr
+        without = gemps("status", address)
+        assert without.returncode == 1
+        assert "if it uses TLS, give --credentials" in without.stderr
         observer = gemps(*work, f"--credentials={made / 'observer'}")
         assert observer.returncode == 1
         assert "role observer does not allow Join" in observer.stderr

@@ -40,6 +40,17 @@ async def back(workers: list[RawWorker], serving: Serving, oracle: Oracle) -> li
     return returned
 
 
+async def training(
+    serving: Serving, count: int, model: Model = SMALL, rule: str = "gem", precondition: str = "none"
+) -> tuple[list[RawWorker], Oracle]:
+    """Workers that hold the first parameters, and an oracle that does."""
+    workers = await serving.training(count, model)
+    oracle = Oracle(await serving.values(model), rule, precondition)
+    for worker in workers:
+        oracle.pull(worker.name)
+    return workers, oracle
+
+
 async def train(workers: list[RawWorker], oracle: Oracle, order: list[int], first_seed: int = 0) -> None:
     for seed, number in enumerate(order, first_seed):
         worker = workers[number]
@@ -58,10 +69,7 @@ async def test_workers_go_on_with_their_moments_after_a_kill(
     settings = {"rule": rule, "precondition": precondition, "durability": durability, "eta": ETA, "keep_moments": True}
     serving = await serve(data_dir=tmp_path / "data", **settings)
     assert (await serving.status()).checkpoint.keep_moments
-    workers = await serving.training(3, model)
-    oracle = Oracle(await serving.values(model), rule, precondition)
-    for worker in workers:
-        oracle.pull(worker.name)
+    workers, oracle = await training(serving, 3, model, rule, precondition)
     await train(workers, oracle, [0, 1, 2, 0, 0, 1, 2])
     if durability == "interval":
         await serving.stub.Control(CHECKPOINT)
@@ -76,10 +84,7 @@ async def test_moments_outlive_a_restart_that_their_worker_missed_and_a_clean_st
 ) -> None:
     settings = {"durability": "commit", "keep_moments": True}
     serving = await serve(data_dir=tmp_path, **settings)
-    workers = await serving.training(2)
-    oracle = Oracle(await serving.values())
-    for worker in workers:
-        oracle.pull(worker.name)
+    workers, oracle = await training(serving, 2)
     await train(workers, oracle, [0, 1, 0, 1])
     for seed in (4, 5):
         await serving.close()
@@ -133,10 +138,7 @@ async def test_a_checkpoint_holds_those_of_joined_workers_only(serve: Serve, tmp
 async def test_moments_that_nobody_claims_end_with_the_session_timeout(serve: Serve, tmp_path: Path) -> None:
     settings = {"data_dir": tmp_path, "keep_moments": True}
     serving = await serve(**settings)
-    workers = await serving.training(2)
-    oracle = Oracle(await serving.values())
-    for worker in workers:
-        oracle.pull(worker.name)
+    workers, oracle = await training(serving, 2)
     await train(workers, oracle, [0, 1, 0, 1])
     await serving.close()
     await serving.stop()
@@ -155,9 +157,7 @@ async def test_moments_that_nobody_claims_end_with_the_session_timeout(serve: Se
 
 async def test_a_worker_that_joins_again_without_a_restart_begins_at_0(serve: Serve, tmp_path: Path) -> None:
     serving = await serve(data_dir=tmp_path, keep_moments=True)
-    (worker,) = await serving.training(1)
-    oracle = Oracle(await serving.values())
-    oracle.pull(worker.name)
+    (worker,), oracle = await training(serving, 1)
     await train([worker], oracle, [0, 0])
     again = await serving.joined(name=worker.name)
     await again.pull()
@@ -168,9 +168,7 @@ async def test_a_worker_that_joins_again_without_a_restart_begins_at_0(serve: Se
 
 async def test_without_the_setting_what_was_kept_is_left_alone(serve: Serve, tmp_path: Path) -> None:
     serving = await serve(data_dir=tmp_path, keep_moments=True)
-    (worker,) = await serving.training(1)
-    oracle = Oracle(await serving.values())
-    oracle.pull(worker.name)
+    (worker,), oracle = await training(serving, 1)
     await train([worker], oracle, [0, 0])
     await serving.close()
     await serving.stop()
@@ -186,10 +184,7 @@ async def test_without_the_setting_what_was_kept_is_left_alone(serve: Serve, tmp
 async def test_a_trace_goes_on_over_the_restart(serve: Serve, tmp_path: Path, durability: str) -> None:
     settings = {"durability": durability, "record": tmp_path / "run.trace", "keep_moments": True}
     serving = await serve(data_dir=tmp_path / "data", **settings)
-    workers = await serving.training(2)
-    oracle = Oracle(await serving.values())
-    for worker in workers:
-        oracle.pull(worker.name)
+    workers, oracle = await training(serving, 2)
     await train(workers, oracle, [0, 1, 0, 1])
     await serving.close()
     await serving.stop()

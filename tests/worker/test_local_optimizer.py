@@ -265,6 +265,58 @@ def test_what_a_wire_type_rounds_away_goes_with_a_later_commit(wire: Any, missin
     assert central[1] == pytest.approx(0.02, abs=missing)
 
 
+def test_a_skipped_commit_keeps_what_was_rounded_away_before(server: ServerThread) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    with connect(server, model, SGD(model.parameters(), lr=1.0), delta_wire="int8") as ps:
+        for _ in range(20):
+            for gradient in ([[-1.0, -0.001]], [[float("nan"), 0.0]]):
+                model.weight.grad = torch.tensor(gradient)
+                ps.step()
+    assert server.server.central.parameters[1] == pytest.approx(0.02, abs=0.008)
+
+
+def test_gradients_of_parameters_outside_the_model_do_not_add_up(server: ServerThread) -> None:
+    model, temperature = nn.Linear(2, 1), nn.Parameter(torch.zeros(()))
+    with connect(server, model, SGD([*model.parameters(), temperature], lr=1.0)) as ps:
+        for _ in range(3):
+            (model(torch.ones(1, 2)).sum() + temperature).backward()
+            ps.step()
+    assert float(temperature) == -3.0
+
+
+def test_unscaling_twice_or_without_a_scaler_changes_nothing(server: ServerThread) -> None:
+    model, scaler = nn.Linear(2, 1, bias=False), torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = model.weight.detach().clone()
+    with connect(server, model, SGD(model.parameters(), lr=1.0)) as ps:
+        ps.unscale_(None)
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        ps.unscale_(scaler)
+        ps.unscale_(scaler)
+        ps.step(scaler=scaler)
+    assert torch.equal(model.weight.detach(), before - 1)
+
+
+def test_a_restarted_server_with_settings_that_need_gradients_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    with ServerThread(rule="downpour") as server:
+        bind = server.address
+        ps = connect(server, model, SGD(model.parameters(), lr=1.0))
+        ps.join()
+        trained(ps, model)
+    with ServerThread(rule="gem", precondition="rms", bind=bind):
+        assert not trained(ps, model).applied
+        with pytest.raises(UnsupportedOptimizerError, match="--precondition rms"):
+            trained(ps, model)
+        ps.close()
+
+
+def trained(ps: ParameterServer, model: nn.Module) -> StepReport:
+    model(torch.ones(1, 2)).sum().backward()
+    return ps.step()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

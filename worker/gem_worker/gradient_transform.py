@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
@@ -129,12 +129,12 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 
 def matrices_of(flat: FlatModel) -> tuple[int, ...]:
     """Return their numbers in `flat.trained`."""
-    embedding = {id(one.weight) for one in flat.model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)}
-    shapes = {one.tensor.shape for one in flat.trained if id(one.tensor) in embedding}
+    embedding = {one.spec.name for one in flat.tensors if one.spec.is_embedding}
+    shapes = {one.tensor.shape for one in flat.trained if one.name in embedding}
     found = [
         number
         for number, one in enumerate(flat.trained)
-        if one.tensor.ndim >= 2 and one.tensor.numel() and id(one.tensor) not in embedding
+        if one.tensor.ndim >= 2 and one.tensor.numel() and one.name not in embedding
     ]
     if found and flat.trained[found[-1]].tensor.shape in shapes:
         found.pop()

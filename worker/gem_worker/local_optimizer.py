@@ -33,6 +33,8 @@ class LocalOptimizer:
         self.is_auto = every == "auto"
         self.every = USUAL_STEPS if every == "auto" else every
         self.calls = self.steps = 0
+        self._is_unscaled = False
+        self._suitable: RunSettings | None = None
         self._optimizer = optimizer
         self._model = model
         self._flat: FlatModel
@@ -43,6 +45,12 @@ class LocalOptimizer:
     def rate(self) -> float:
         """Learning rate of the first group."""
         return float(self._optimizer.param_groups[0]["lr"])
+
+    def refuse_unsuitable(self, run: RunSettings) -> None:
+        """Raise UnsupportedOptimizerError for settings that need gradients; a restarted server may have others."""
+        if run is not self._suitable:
+            _refuse_run(run, is_auto=self.is_auto)
+            self._suitable = run
 
     def attach(self, flat: FlatModel) -> None:
         """Take the snapshot of `flat`; detach its gradients."""
@@ -58,13 +66,17 @@ class LocalOptimizer:
         else:
             as_scaler(scaler).step(self._optimizer)
             as_scaler(scaler).update()
+        self._is_unscaled = False
         self._model.zero_grad()
+        self._optimizer.zero_grad()  # parameters outside the model
         self.calls += 1
         return self.calls >= self.every
 
     def unscale(self, scaler: object) -> None:
         """See `ParameterServer.unscale_`."""
-        as_scaler(scaler).unscale_(self._optimizer)
+        if scaler is not None and not self._is_unscaled:
+            as_scaler(scaler).unscale_(self._optimizer)
+            self._is_unscaled = True
 
     def stage(self, transfer: Transfer, loss: Tensor | float | None, shared: memoryview | None) -> Staged:
         """Stage w - s."""
@@ -73,10 +85,14 @@ class LocalOptimizer:
 
     def installed(self, remainder: Tensor | None) -> None:
         """Take the snapshot, less `remainder`."""
-        self.calls = self.steps = 0
+        self.restart()
         self._flat.read_parameters(self._snapshot)
         if remainder is not None:
             self._snapshot.sub_(remainder)
+
+    def restart(self) -> None:
+        """Count from here, at the old snapshot."""
+        self.calls = self.steps = 0
 
     def adapt(self, relative_speed: float) -> None:
         """Choose `every`, if the speed is known."""
@@ -99,8 +115,7 @@ class LocalOptimizer:
         self.steps += 1
 
 
-def refuse_run(run: RunSettings, *, is_auto: bool) -> None:
-    """Raise UnsupportedOptimizerError for unsuitable settings."""
+def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
     if is_auto and run.epochs:
         raise UnsupportedOptimizerError(
             f'every="auto" has no number of commits in an epoch: pass every={USUAL_STEPS}, or give the server --steps '

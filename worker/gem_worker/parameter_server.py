@@ -32,7 +32,7 @@ from gem_worker.client import (
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
-from gem_worker.local_optimizer import USUAL_STEPS, Every, LocalOptimizer, refuse_run
+from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
@@ -162,7 +162,7 @@ class ParameterServer:
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=self._layout,
             device=device or str(tensors[0].tensor.device),
-            steps_per_epoch=-(-steps_per_epoch // (USUAL_STEPS if every == "auto" else every)),
+            steps_per_epoch=-(-steps_per_epoch // self.every),
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
             overlap=overlap,
@@ -203,7 +203,7 @@ class ParameterServer:
                 )
             run = membership.run_settings
             if self._optimizer is not None:
-                refuse_run(run, is_auto=self._optimizer.is_auto)
+                self._optimizer.refuse_unsuitable(run)
             self._transform = GradientTransform(flat, run.direction, run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type
@@ -285,22 +285,22 @@ class ParameterServer:
         if local is None:
             raise RuntimeError("exchange() commits what an optimizer moved: use ParameterServer(..., optimizer=...)")
         self._check_running()
+        local.refuse_unsuitable(self._client.membership.run_settings)
         samples, self._local_samples = samples + self._local_samples, 0
         transfer.clock.computed()
-        remainder = None
         try:
             staged = local.stage(transfer, loss, self._client.shared_delta)
             if staged.usable:
                 report = self._commit(transfer, staged, samples, local.rate, local.steps)
-                remainder = transfer.rounded_away() if report.applied else None
+                local.installed(transfer.rounded_away() if report.applied else None)
                 local.adapt(report.verdict.relative_speed if report.verdict is not None else 0.0)
             else:
                 report = self._skip(transfer, staged.loss, samples, local.rate)
                 local.repair()
+                local.restart()
         except RunFinishedError:
             transfer.install()  # undo local steps
             raise
-        local.installed(remainder)
         self._count_skipped(not staged.usable)
         self._finished |= self._client.run_state is RunState.FINISHED
         self._check_running()

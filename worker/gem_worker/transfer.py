@@ -160,7 +160,7 @@ class Transfer:
             usable = lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails every comparison
         usable = usable and all(map(math.isfinite, numbers))
         known_loss = float(number) if number is not None and math.isfinite(number) else None
-        return Staged(usable, known_loss, -eta if self._is_there and eta != -1 else None)
+        return Staged(usable, known_loss, -eta if self._is_there and since is None else None)
 
     @torch.no_grad()
     def rounded_away(self) -> Tensor | None:

@@ -265,7 +265,7 @@ class Applier:
         if session.worker.commits:
             name, clock = session.worker.name, self._central.clock
             about = {"event": "joined-again", "worker": name, "clock": clock}
-            logger.info("worker %s goes on from clock %d, with %s", name, clock, moment, extra=about)
+            logger.info("worker %s continues at clock %d, with %s", name, clock, moment, extra=about)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
         """Open a reader of the snapshot that the session has."""

@@ -74,6 +74,11 @@ class RunSettings:
     direction: str = "gradient"
     clip_norm: float = 0.0
 
+    @property
+    def of_local_steps(self) -> tuple[object, ...]:
+        """What a worker does between commits."""
+        return self.direction, self.clip_norm, self.local_steps, self.normalise_local_steps
+
     @classmethod
     def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
         """Convert from protobuf; enums become words."""
