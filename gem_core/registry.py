@@ -6,6 +6,7 @@ Other packages add rules by entry points; built-in names take precedence:
     my-rule = "my_package.my_rule:MyRule"
 """
 
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Literal, get_args
 
@@ -82,6 +83,15 @@ def require_precondition(name: str, precondition: str) -> None:
             f"there is no preconditioner {precondition!r}; choose one of: {known}"
             if has_any
             else f"rule {name!r} has no preconditioner: choose rule gem, or precondition none"
+        )
+
+
+def require_decay(eta: float, settings: Mapping[str, float]) -> None:
+    """Raise RuleError if a commit with `eta` would leave nothing of the parameters."""
+    decay = settings.get("weight_decay", 0.0)
+    if eta * decay >= 1:
+        raise RuleError(
+            f"weight_decay {decay:g} with eta {eta:g} leaves nothing of the parameters: make one of them smaller"
         )
 
 

@@ -21,6 +21,8 @@ from gem_core.rules.kernel import Decay
 
 __all__ = ["DecayingRule"]
 
+SERIAL_PIECES = 2048
+
 
 class DecayingRule(UpdateRule):
     """Base of rules that add an update and send theta."""
@@ -35,6 +37,10 @@ class DecayingRule(UpdateRule):
         """Find what decays."""
         if self._weight_decay:
             self._pieces = _pieces(layout)
+
+    def is_parallel(self, elements: int) -> bool:
+        """Also with many pieces, each of which costs time."""
+        return super().is_parallel(elements) or (self._pieces is not None and len(self._pieces) > SERIAL_PIECES)
 
     def _decay(self, elements: int, eta: float) -> Decay | None:
         if not self._weight_decay:

@@ -127,11 +127,13 @@ class Recorder(CommitObserver):
         """Record the end of a session."""
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
-    def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+    async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
         """Record a refreshed snapshot; `is_first`: its moment was reset."""
         event = {"event": "pulled", "session": session.number, "reset": is_first}
-        kept = [memoryview(one.tobytes()) for one in moments or ()]
-        self._append(event | ({"moments": len(kept)} if kept else {}), kept)
+        if moments:
+            await self._appended(event | {"moments": len(moments)}, [_bytes_of(one) for one in moments])
+        else:
+            self._append(event)
 
     def forgotten(self, session: Session) -> None:
         """Record that the rule forgot a worker."""
@@ -172,8 +174,8 @@ class Recorder(CommitObserver):
         self._thread.submit(self._end)
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _append(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
-        self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, payload)
+    def _append(self, event: dict[str, Any]) -> None:
+        self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, ())
 
     async def _appended(self, event: dict[str, Any], payload: Sequence[memoryview] = ()) -> None:
         done = self._thread.submit(self._write, event | {"at": self._seconds(self._clock())}, payload)

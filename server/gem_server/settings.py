@@ -12,6 +12,7 @@ from gem_core.registry import (
     BUILT_IN,
     Direction,
     Precondition,
+    require_decay,
     require_direction,
     require_precondition,
     require_rule,
@@ -490,11 +491,10 @@ class ServerSettings(BaseSettings):
                 f"--{_flag(given[0])} is gem's, and the rule is {self.rule}: leave it out, or choose --rule gem; "
                 f"{self.rule}'s own settings go into --rule-settings"
             )
-        twice = [name for name in parse_settings(self.rule_settings) if self.rule == "gem" and name in flags]
+        shared = flags if self.rule == "gem" else {"weight_decay"}
+        twice = [name for name in parse_settings(self.rule_settings) if name in shared]
         if twice:
-            raise ValueError(
-                f"--rule-settings {twice[0]}=...: gem's settings are flags of their own: --{_flag(twice[0])}"
-            )
+            raise ValueError(f"--rule-settings {twice[0]}=...: use the flag --{_flag(twice[0])}")
         try:
             require_precondition(self.rule, self.precondition)
         except RuleError as error:
@@ -508,11 +508,10 @@ class ServerSettings(BaseSettings):
             raise ValueError(
                 f"--{_flag(unused[0])} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
             )
-        if self.eta * self.weight_decay >= 1:
-            raise ValueError(
-                f"--weight-decay {self.weight_decay:g} with --eta {self.eta:g} leaves nothing of the parameters: make "
-                "one of them smaller"
-            )
+        try:
+            require_decay(self.eta, self.settings_of_rule())
+        except RuleError as error:
+            raise ValueError(str(error)) from None
         if self.eta_schedule == "step" and not self.eta_step_every:
             raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
         if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):

@@ -12,7 +12,15 @@ from gem_worker.settings import TaskName, WireName
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gem_core.registry import BUILT_IN, Direction, Precondition, require_direction, require_precondition, require_rule
+from gem_core.registry import (
+    BUILT_IN,
+    Direction,
+    Precondition,
+    require_decay,
+    require_direction,
+    require_precondition,
+    require_rule,
+)
 from gem_core.rule_settings import WEIGHT_DECAY, parse_settings, settings_text
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
@@ -210,6 +218,9 @@ class SimulationSettings(BaseSettings):
     def _fields_fit_together(self) -> Self:
         require_precondition(self.rule, self.precondition)
         require_direction(self.rule, self.direction)
+        if self.weight_decay and "weight_decay" in parse_settings(self.rule_settings):
+            raise ValueError("--weight-decay and --rule-settings weight_decay=...: give one of them")
+        require_decay(self.eta, self.settings_of_rule())
         TransformerSizes(self.layers, self.width, self.heads)
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]

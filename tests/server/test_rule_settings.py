@@ -121,14 +121,16 @@ def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> No
         ({"beta2": 0.5}, "--beta2 needs a preconditioner: leave it out, or add --precondition rms"),
         ({"rule": "downpour", "beta2": 0.5}, "--beta2 is gem's, and the rule is downpour: leave it out, or choose"),
         ({"rule": "dc-asgd", "kappa": 2}, "--kappa is gem's, .*: leave it out, .*; dc-asgd's own settings go into"),
-        ({"precondition": "rms", "rule_settings": "beta2=0.5"}, "gem's settings are flags of their own: --beta2"),
+        ({"precondition": "rms", "rule_settings": "beta2=0.5"}, "use the flag --beta2"),
         ({"rule": "gems"}, "no update rule 'gems'; choose one of: gem, downpour"),
         ({"rule": "easgd", "rule_settings": "alpha"}, "'alpha' is not NAME=VALUE with a number; write for example"),
         ({"rule": "easgd", "rule_settings": "alpha=much"}, "'alpha=much' is not NAME=VALUE"),
         ({"rule": "easgd", "rule_settings": "=1"}, "'=1' is not NAME=VALUE"),
         ({"rule": "easgd", "rule_settings": "alpha=inf"}, "'alpha=inf' is not NAME=VALUE"),
         ({"rule": "easgd", "rule_settings": "alpha=1,alpha=0"}, "alpha is given twice"),
-        ({"rule_settings": "pi_max=2"}, "gem's settings are flags of their own: --pi-max"),
+        ({"rule": "downpour", "rule_settings": "weight_decay=1"}, "use the flag --weight-decay"),
+        ({"rule": "downpour", "weight_decay": 10, "eta": 0.2}, "leaves nothing of the parameters"),
+        ({"rule_settings": "pi_max=2"}, "use the flag --pi-max"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings: dict[str, str], message: str) -> None:

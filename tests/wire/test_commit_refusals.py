@@ -278,6 +278,11 @@ async def test_wrong_byte_count_in_the_header_is_refused(serving: Serving, model
     assert str(size) in refusal.message + str(refusal.metadata)
 
 
+async def test_more_samples_than_sums_can_hold_are_refused(serving: Serving) -> None:
+    (worker,) = await serving.training()
+    await serving.refuses(worker, worker.prepare(worker.delta(1)).with_header(samples=2**63), "MALFORMED")
+
+
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 @pytest.mark.parametrize("field", ["byte_count", "chunk_count"])
 @pytest.mark.parametrize("difference", [-1, 1])

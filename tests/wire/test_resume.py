@@ -229,7 +229,7 @@ async def test_weight_decay_has_the_eta_of_each_commit_and_goes_on_after_a_resta
 async def test_weight_decay_is_refused_where_it_cannot_work(serve: Serve) -> None:
     with pytest.raises(StartupError, match="rule 'dana' has no setting 'weight_decay'"):
         await serve(rule="dana", weight_decay=0.1)
-    with pytest.raises(ValueError, match=r"--weight-decay 10 with --eta 0\.5 leaves nothing of the parameters"):
+    with pytest.raises(ValueError, match=r"weight_decay 10 with eta 0\.5 leaves nothing of the parameters"):
         await serve(weight_decay=10, eta=0.5)
 
 

@@ -239,6 +239,7 @@ class Applier:
             count = 2 if session.join_info.overlap else 1
             if moments := self._sessions.moments.claim(session.worker.name):
                 state.vectors = moments
+            session.worker.telemetry.committed_at = None  # the absence is no step
             session.held = WorkerSnapshots(state, central.version, central.buffers, count)
             self._log_reset(session, "its moment" if moments else "a moment of 0")
         elif held.newest.version != central.version:
@@ -252,7 +253,7 @@ class Applier:
             held.keep_newest_only()
         await self._share(session)
         if is_changed:
-            self._observer.pulled(session, is_first=held is None, moments=moments)
+            await self._observer.pulled(session, is_first=held is None, moments=moments)
 
     async def _share(self, session: Session) -> None:
         """Move the snapshots to shared memory."""
@@ -324,7 +325,7 @@ class Applier:
         session.check_alive()
         layout = session.join_info.layout
         self._central.bind(layout, request.parameters, request.buffers, request.constants)
-        self._rule.begin(layout)
+        await self._maybe_elsewhere(lambda: self._rule.begin(layout))
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()

@@ -18,8 +18,11 @@ class CommitObserver:
     ) -> None:
         """A commit was applied; its buffer may be read until this returns."""
 
-    def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
-        """A session's snapshot was refreshed; `is_first`: its moment was reset, or restored."""
+    async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+        """A session's snapshot was refreshed; `is_first`: its moment was reset, or restored.
+
+        `moments` may be read until this returns.
+        """
 
     def forgotten(self, session: Session) -> None:
         """The rule forgot an ended session's worker."""

@@ -81,13 +81,13 @@ class MembershipHandler:
         request = messages.parse(session_pb2.JoinRequest, rest)
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
-        _check_directions(request, self._run_settings)
         asked = replace(
             asked,
             overlap=asked.overlap and self._grants_overlap,
             steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
         )
         try:
+            _check_directions(request, self._run_settings)
             session = self._sessions.join(asked, self._clock())
         except RefusedError as refusal:
             if refusal.retry_after is None:  # permanent

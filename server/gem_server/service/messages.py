@@ -5,7 +5,7 @@ import unicodedata
 from functools import lru_cache
 from typing import TypeVar
 
-from gemps.limits import FIELDS_BYTES, TEXT_BYTES
+from gemps.limits import FIELDS_BYTES, SAMPLES, TEXT_BYTES
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
@@ -152,6 +152,8 @@ def wire_type_from(number: int) -> WireType:
 
 def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
     """Decode a commit header. Raises WIRE_TYPE, MALFORMED."""
+    if message.samples > SAMPLES:
+        raise RefusedError(Reason.MALFORMED, f"samples is {message.samples}: send at most {SAMPLES}")
     return commit_service.Header(
         message.sequence,
         version_from(message.base_version),

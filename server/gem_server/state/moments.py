@@ -1,6 +1,6 @@
 """Workers' rule vectors over restarts (`--keep-moments`)."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -30,9 +30,9 @@ class Moments:
         """Remove and return a worker's."""
         return self._waiting.pop(worker, None)
 
-    def give_up(self) -> None:
-        """Drop the others."""
-        self._waiting = {}
+    def keep_only(self, workers: Container[str]) -> None:
+        """Drop those of other workers."""
+        self._waiting = {worker: vectors for worker, vectors in self._waiting.items() if worker in workers}
 
     def with_live(self, live: Mapping[str, Vectors]) -> dict[str, Vectors]:
         """Return these and live workers'."""

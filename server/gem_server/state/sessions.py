@@ -250,8 +250,8 @@ class Sessions:
             self._restored_until = now + self.timeout
         elif now >= self._restored_until:
             self._restored_until = math.inf
-            self.moments.give_up()
             live = {session.worker.name for session in self._live.values()}
+            self.moments.keep_only(live)
             for worker in self.workers.by_rank():
                 if worker.name not in live:
                     self.run.count(worker, takes_part=False)
