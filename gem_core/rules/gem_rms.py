@@ -9,8 +9,7 @@ as in the delta:
     theta, s_w, m_w <- as rule `gem`, with step for delta
 
 V is the weight of all squares in v, V <- beta2 * V + (1 - beta2) from 0. v and V are of the run. If eta is 0 (below
-1e-37), nothing is learned: v and V stay. Statistics are those of `gem` for the step, but `delta_norm`, and which
-elements count, are of the delta.
+1e-37), v and V stay. Statistics are of the step, but `delta_norm`, and which elements count, of the delta.
 """
 
 from __future__ import annotations

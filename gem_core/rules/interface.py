@@ -54,7 +54,7 @@ class UpdateRule:
         name: what `create_rule` and `--rule` call it.
         kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: float32 vectors of size n, snapshot included.
-        vectors_per_run: float32 vectors of size n that do not depend on the number of workers.
+        vectors_per_run: those of the run.
         scalars_of_run: numbers that belong to these vectors, initially `first_scalars`.
         keeps_run: whether both survive a restart of the server, at which workers' states do not.
         precondition: the preconditioner, or "none".

@@ -30,7 +30,7 @@ def doctor(
     server: Server = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Explain what is wrong with a set-up: Python, PyTorch, GPU, threads, memory, the server and the way to it.
+    """Check a set-up: Python, PyTorch, GPU, threads, memory, the server and the path to it.
 
     One line a check: ok, warning or problem, with the fix. It changes nothing. Exit code 1: a problem.
 

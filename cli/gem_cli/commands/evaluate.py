@@ -52,7 +52,7 @@ def evaluate(
 ) -> None:
     """Measure loss and accuracy on held-out data: of a file, or of what a running server holds now.
 
-    For a file in a run folder, task and model are those of the run (its summary.json), unless given here.
+    A file in a run folder has the run's task and model, unless given here.
 
     With --follow it waits for the server, continues until the run is finished, and evaluates the last version. It can
     keep the best parameters, and end the run when they are good enough.

@@ -25,8 +25,8 @@ def work(
 ) -> None:
     """Run one worker: it joins a server, trains until the run is finished, and exits 0.
 
-    Learning rate, update rule, seed and budget come from the server. Workers may start at any time, on any machine; one
-    that starts before the server waits for it.
+    Learning rate, update rule, seed and budget come from the server. Workers may start at any time, also before
+    the server.
 
     [bold]Examples[/bold]
 

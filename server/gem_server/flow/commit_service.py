@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from typing import NamedTuple, Self
 
 import numpy as np
+
 from gem_core import ChecksumError, WireType
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
