@@ -1,7 +1,6 @@
-"""Update rules, tensor layouts and payload encoding.
+"""Update rules, tensor layouts and payload encoding; see DESIGN.md.
 
-Pure functions over NumPy arrays: no gRPC, protobuf, torch, clocks, logging or files. Names load lazily: rules need
-Numba (60 MB, 0.5 s).
+Names load lazily: rules need Numba (60 MB, 0.5 s).
 """
 
 from typing import TYPE_CHECKING

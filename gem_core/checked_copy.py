@@ -67,7 +67,6 @@ def warm_up() -> None:
 
 @arithmetic
 def _term(index, word):  # type: ignore[no-untyped-def]
-    """Word sum of one word."""
     product = np.uint32(word * np.uint32(0x9E3779B1))
     mixed = np.uint32(product ^ np.uint32(product >> np.uint32(15)))
     return np.uint32(np.uint32(2 * index + 1) * mixed)

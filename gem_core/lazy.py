@@ -36,7 +36,6 @@ def lazy(
 
 
 def _type_checking_imports(source: str) -> dict[str, str]:
-    """Map each name to the module that it is imported from."""
     return {
         alias.asname or alias.name: str(node.module)
         for block in ast.parse(source).body

@@ -52,10 +52,10 @@ _count = 0
 
 
 def configure_threads(count: int = 0) -> Threads:
-    """Start a safe threading layer and set the thread count of later kernels; results do not depend on it.
+    """Start a safe threading layer and set the thread count of later kernels.
 
-    `count` 0: NUMBA_NUM_THREADS, by default one per usable core. May be called again. Raises ThreadingError if `count`
-    is too large or no safe layer can be used.
+    `count` 0: NUMBA_NUM_THREADS, by default one per usable core. Raises ThreadingError if `count` is too large or no
+    safe layer can be used.
     """
     global _count
     available = int(config.NUMBA_NUM_THREADS)
@@ -76,12 +76,11 @@ def require_threads() -> Threads:
 
 
 def apply_thread_count() -> None:
-    """Apply the count to the calling thread; Numba keeps it per launching thread."""
+    """Apply the count to the calling thread: Numba keeps one per thread."""
     set_num_threads(_count or config.NUMBA_NUM_THREADS)
 
 
 def _require_safe_layer() -> None:
-    """Choose the layer, or check the running one."""
     if parallel._is_initialized:
         if _running_layer() not in _HINTS:
             raise ThreadingError(_refusal(_running_layer()))

@@ -191,7 +191,6 @@ def _encode_int8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _encode_blocks(blocks: NDArray[np.float32], encoded: NDArray[np.uint8]) -> None:
-    """Encode rows."""
     # The maximum may be -0, which is no legal scale.
     scales = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
     scales /= np.float32(127)
@@ -221,7 +220,6 @@ def _decode_int8(data: NDArray[np.uint8], out: NDArray[np.float32]) -> BadElemen
 
 
 def _decode_blocks(data: NDArray[np.uint8], out: NDArray[np.float32]) -> BadElement | None:
-    """Decode rows."""
     scales = np.ascontiguousarray(data[:, :4]).view("<f4").reshape(-1)
     quantised = data[:, 4:].view(np.int8)
     if not (scales.min() >= 0 and scales.max() <= LARGEST_VALUE):

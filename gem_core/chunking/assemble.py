@@ -298,7 +298,6 @@ _FLOAT_TYPES = {ElementType.FLOAT16: "<f2", ElementType.FLOAT32: "<f4", ElementT
 
 
 def _first_bad(region: PayloadRegion, data: NDArray[np.uint8]) -> int | None:
-    """Index of the first illegal element."""
     if region.element_type in _FLOAT_TYPES:
         good = np.isfinite(data.view(_FLOAT_TYPES[region.element_type]))
     elif region.element_type is ElementType.BFLOAT16:

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def known_settings(name: str, precondition: str = "none") -> tuple[Setting, ...]:
-    """Return the rule's settings. Raises RuleError if it cannot be loaded."""
+    """The rule's settings. Raises RuleError if it cannot be loaded."""
     return _rule(name, precondition).known_settings
 
 

@@ -17,7 +17,7 @@ __all__ = ["Agn"]
 
 
 class Agn(Downpour):
-    """Rule `agn`: theta += delta, the mean of local steps."""
+    """Rule `agn`."""
 
     name = "agn"
     known_settings = (

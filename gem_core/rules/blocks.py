@@ -81,7 +81,6 @@ class Driver:
         self.dispatcher(*arguments)
 
     def _compile(self) -> None:
-        # Shared by threads.
         with self._compiling:
             if not self._is_compiled:
                 # One signature for writable and read-only arrays.

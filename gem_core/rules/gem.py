@@ -9,7 +9,7 @@ Elementwise, in float32, in this order:
 
 Unlike the paper's, pi is computed when the delta is applied, so theta - s_w is exact. The clamp is only in the paper's
 code; without its lower end, runs of five or more workers diverge. One worker is not momentum SGD: its update is
-sign(delta) * min(|m|, pi_max * |delta|). Statistics skip elements where delta = 0.
+sign(delta) * min(|m|, pi_max * |delta|).
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ class WorkerStep:
 class UpdateRule:
     """Applies deltas to the central variable. Subclasses define `kernel` and `_scalars`, or `_commit`.
 
-    One object serves one run, because it may keep vectors and scalars of the run.
+    One object serves one run.
 
     Attributes:
-        name: what `create_rule` and `--rule` call it.
+        name: for `create_rule` and `--rule`.
         kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: float32 vectors of size n, snapshot included.
         vectors_per_run: those of the run.
@@ -60,8 +60,7 @@ class UpdateRule:
         precondition: the preconditioner, or "none".
         needs_eta: whether `commit` requires eta.
         has_factors: whether `factors` is supported.
-        sends_parameters: whether snapshots are copies of theta. If not, a version does not identify what a worker
-            holds.
+        sends_parameters: whether snapshots are copies of theta; else a version does not say what a worker holds.
 
     Raises:
         RuleError: unknown setting, value out of range, or a subclass without `kernel` and `_commit`.
@@ -142,7 +141,7 @@ class UpdateRule:
         return self._vectors
 
     def restore_run(self, vectors: Sequence[NDArray[np.float32]], scalars: Mapping[str, float]) -> None:
-        """Continue with kept vectors (not copied) and scalars. Raises RuleError if they are another rule's."""
+        """Continue with kept vectors (not copied) and scalars. Raises RuleError for another rule's."""
         if len(vectors) != self.kept_vectors or scalars.keys() != self.kept_scalars.keys():
             raise RuleError(
                 f"rule {self.name!r} keeps {self.kept_vectors} vectors and the scalars {sorted(self.kept_scalars)} of "
@@ -170,16 +169,14 @@ class UpdateRule:
         staleness: int,
         eta: float = math.nan,
     ) -> Statistics:
-        """Apply `delta` to `parameters` in place and update the state.
-
-        Releases the GIL, and allocates nothing of the model's size.
+        """Apply `delta` to `parameters` in place and update the state. Releases the GIL.
 
         Args:
             parameters: theta; contiguous float32, shape (n,).
             state: made by this rule's `new_worker`.
             delta: -eta * gradient or the result of `worker_step`; like `parameters`, finite.
             staleness: commits since the snapshot.
-            eta: the learning rate in `delta`, as the server gave it to the worker.
+            eta: the learning rate in `delta`.
 
         Raises:
             SizeMismatchError: wrong type, shape or memory order.

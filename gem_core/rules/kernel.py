@@ -1,9 +1,8 @@
 """Serial and parallel kernels, generated from a rule's elementwise update.
 
 The update is inlined without fast-math; only sums of statistics may be reassociated. Blocks are summed in order, so
-results do not depend on the number of threads.
-
-Strips are summed in float32 and added in float64; unreliable sums of squares are recomputed.
+results do not depend on the number of threads. Strips are summed in float32 and added in float64; unreliable sums of
+squares are recomputed.
 
 Loops are generated as text: Numba compiles loops over tuples of arrays poorly. Their names hold the checksum of this
 folder's files, so that Numba's cache notices changes.
@@ -218,7 +217,7 @@ class Kernel:
         else:
             partials = np.empty((len(decay.pieces), 8))
             self._decaying[parallel](theta, snapshot, *vectors, delta, *scalars, decay.kept, partials, decay.pieces)
-        sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)  # in order
+        sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)
         moving, blocked, clamped, factors, proxy, drift, deltas, updates = sums.tolist()
         moving = moving or 1.0  # avoids 0 / 0
         return Statistics(

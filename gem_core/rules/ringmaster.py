@@ -30,7 +30,7 @@ def _ringmaster_update(theta, snapshot, delta, factor):  # type: ignore[no-untyp
 
 
 class Ringmaster(UpdateRule):
-    """Rule `ringmaster`: theta += delta while the delay is below R."""
+    """Rule `ringmaster`."""
 
     name = "ringmaster"
     kernel = Kernel(_ringmaster_update)
