@@ -1,7 +1,6 @@
 """gemps: `ParameterServer` for PyTorch scripts, `simulate` for studies without a cluster.
 
-Names load lazily. Each needs an extra: `worker`, or `lab` for the simulator. The wire contract is in `gemps.v1`
-(generated) and in `gemps.framing`, `gemps.lane` and their neighbours.
+Names load lazily, and need an extra: `worker`, or `lab` for the simulator. `gemps.v1` is the generated wire contract.
 """
 
 from typing import TYPE_CHECKING

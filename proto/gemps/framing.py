@@ -1,6 +1,6 @@
 """Encode and parse messages with a `Chunk` without the copies of generated code.
 
-Chunk order, borders and checksums are not checked here.
+Callers check order, borders and checksums of chunks.
 """
 
 import functools
@@ -33,7 +33,7 @@ class FramingError(ValueError):
 
 
 def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
-    """Return the bytes before a chunk's data, which ends the message; `rest`: serialised other fields."""
+    """The bytes before a chunk's data, which ends the message; `rest`: serialised other fields."""
     return rest + (_chunk_head(field, offset, size) if offset else _first_chunk_head(field, size))
 
 
@@ -104,7 +104,7 @@ def _first_chunk_head(field: int, size: int) -> bytes:
 
 
 def split_message(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[AnyMessage, int, Buffer | None]:
-    """Return the parsed fields (maybe with the chunk), chunk offset and chunk data or None.
+    """The parsed fields (maybe with the chunk), chunk offset and chunk data or None.
 
     Raises FramingError as `split_chunk` does, or if other fields exceed FIELDS_BYTES.
     """
@@ -134,13 +134,13 @@ def parse_fields(kind: type[AnyMessage], fields: bytes) -> AnyMessage:
 
 
 def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | None]:
-    """Return serialised other fields, chunk offset and a view of its data or None. Raises as `split_field` does."""
+    """Serialised other fields, chunk offset and a view of its data or None. Raises as `split_field` does."""
     rest, chunk = split_field(message, field)
     return (rest, 0, None) if chunk is None else (rest, *_chunk(chunk))
 
 
 def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
-    """Return serialised other fields and a view of submessage `field` or None.
+    """Serialised other fields and a view of submessage `field` or None.
 
     Raises FramingError for malformed bytes, a repeated `field` or more than FIELDS fields.
     """

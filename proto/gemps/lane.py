@@ -148,7 +148,7 @@ class Lane:
         self._stop += count
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, or None if incomplete. Raises IllegalFrameError."""
+        """The next frame, or None if incomplete. Raises IllegalFrameError."""
         available = self._stop - self._start - HEADER_BYTES
         if available < 0:
             return None
@@ -179,7 +179,7 @@ class Lane:
         self.missing -= count
 
     def header(self, kind: Kind, size: int) -> bytes:
-        """Return the header of a frame sent now; advances the state."""
+        """The header of a frame sent now; advances the state."""
         rule = self._outgoing[self.state].get(kind)
         if rule is None:
             raise AssertionError(f"{kind.name} in state {self.state.name}")

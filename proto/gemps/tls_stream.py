@@ -1,8 +1,4 @@
-"""TLS over a socket with fewer system calls than `ssl.SSLSocket`; both ends of the lane use it.
-
-An SSLSocket makes two calls to read a record of 16 KiB and one to write it. Here ciphertext passes through memory in
-steps of up to STEP_BYTES.
-"""
+"""TLS over a socket, for the lane. It makes fewer system calls than `ssl.SSLSocket`: one for up to STEP_BYTES."""
 
 import socket
 import ssl
@@ -17,14 +13,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 class TlsStream:
-    """The methods of a socket, over a connected one that blocks, has a timeout, or does neither.
+    """A socket's methods, over a connected socket of any blocking mode.
 
-    Args:
-        connection: the socket.
-        context: certificates and versions.
-        scratch: STEP_BYTES for ciphertext; streams of one thread may share it.
-        server_side: which end this is.
-        server_name: the name that the server's certificate must have.
+    `scratch`: STEP_BYTES for ciphertext; streams of one thread may share it. `context`, `server_side` and
+    `server_name`: as for `ssl.SSLContext.wrap_bio`.
     """
 
     def __init__(
@@ -90,10 +82,7 @@ class TlsStream:
         return count
 
     def put(self, data: Bytes) -> int:
-        """Encrypt some of `data`, for `flush` to send; returns how much.
-
-        Sends what waits when that is STEP_BYTES, and raises BlockingIOError when the kernel does not take it.
-        """
+        """Encrypt some of `data`, returning how much. Flushes STEP_BYTES at once; raises as `flush`."""
         if len(self._unsent) + self._outgoing.pending >= STEP_BYTES:
             self.flush()
         return self._tls.write(memoryview(data)[:STEP_BYTES])
@@ -107,7 +96,7 @@ class TlsStream:
         self.flush()
 
     def flush(self) -> None:
-        """Send ciphertext that waits. Raises BlockingIOError when the kernel does not take all of it."""
+        """Send waiting ciphertext. Raises BlockingIOError when the kernel does not take all."""
         while self.has_unsent:
             if not self._unsent:
                 self._unsent = memoryview(self._outgoing.read())

@@ -31,7 +31,8 @@ if _version_not_supported:
 
 
 class ParameterServerServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Calls of workers, observers and operators.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -97,39 +98,39 @@ class ParameterServerServiceStub(object):
 
 
 class ParameterServerServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Calls of workers, observers and operators.
+    """
 
     def Join(self, request, context):
-        """Become a worker of the run, or find out where an own session stands. Joining again with a live session id changes
-        neither the moment nor the snapshot.
+        """Begin a session, or return its state. Joining again with a live session id changes neither moment nor snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Initialize(self, request_iterator, context):
-        """Upload the first parameters. The first complete, valid upload wins; everyone else is told at once and pulls.
+        """Upload the first parameters. The first complete, valid upload wins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request, context):
-        """Get parameters. With a session it sets the session's snapshot, in its turn among the commits.
+        """Get parameters; with a session they become its snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request_iterator, context):
-        """Commit deltas and get fresh parameters back: see commit.proto.
+        """See commit.proto.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Keep a session alive, and learn what was applied.
+        """Keep a session alive; return what was applied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,19 +144,21 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The run's status.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The status at intervals.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetHistory(self, request, context):
-        """The curves of the run so far.
+        """The run's curves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -242,7 +245,8 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ParameterServerService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Calls of workers, observers and operators.
+    """
 
     @staticmethod
     def Join(request,
