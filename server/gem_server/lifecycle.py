@@ -1,4 +1,4 @@
-"""When a server ends by itself: times of the run, fatal errors; also idle runs, garbage of ended sessions."""
+"""When a server ends by itself; idle runs, and garbage of ended sessions."""
 
 import asyncio
 import contextlib
@@ -51,10 +51,10 @@ def reason_to_exit(
     linger: float,
     grace: float,
 ) -> str | None:
-    """Return why a server with a finished run can exit; None: it must wait.
+    """Why a server with a finished run can exit; None: it must wait.
 
     Times are in seconds. `finished_at`: when serving began, if finished before. `linger`: wait for further joins;
-    `grace`: wait for workers and watchers. Watchers must receive the final report.
+    `grace`: wait for workers and watchers.
     """
     patience = max(grace, linger)
     if now - finished_at >= patience:
@@ -104,7 +104,7 @@ class IdleWarning:
         self._warned = False
 
     def check(self, now: float, *, workers: int, finished: bool) -> str | None:
-        """Return the warning to log, if any. `now` in seconds."""
+        """The warning to log, if any. `now` in seconds."""
         if workers or finished:
             self._since, self._warned = None, False
         elif self._since is None:
@@ -116,7 +116,7 @@ class IdleWarning:
 
 
 class DelayedCollection:
-    """Collects garbage after sessions ended: frames and exception of a cancelled call keep model-sized arrays alive."""
+    """Collects garbage after sessions ended: exceptions of cancelled calls keep model-sized arrays alive."""
 
     def __init__(self) -> None:
         self._due: asyncio.TimerHandle | None = None

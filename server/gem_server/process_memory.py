@@ -15,7 +15,7 @@ MAPPED_FROM, KEPT = 8 << 20, 16 << 20
 
 
 def anonymous_bytes() -> int:
-    """Return resident anonymous memory (if not on Linux: all), in bytes."""
+    """Resident anonymous memory (if not on Linux: all), in bytes."""
     with contextlib.suppress(OSError, ValueError):  # not Linux
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("RssAnon:"):
@@ -24,9 +24,9 @@ def anonymous_bytes() -> int:
 
 
 def keep_what_messages_used() -> None:
-    """Make malloc reuse message-sized memory, to avoid page faults (glibc only).
+    """Make malloc reuse message-sized memory, to avoid page faults.
 
-    Does nothing if the environment configures malloc.
+    Only glibc's, and only if the environment does not configure it.
     """
     if any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")):
         return
@@ -39,15 +39,15 @@ def keep_what_messages_used() -> None:
 
 
 def default_limit() -> int:
-    """Return 80 % of the smaller of machine's and control group's memory."""
+    """80 % of the smaller of machine's and control group's memory."""
     return int(min(psutil.virtual_memory().total, *group_limits(Path("/"))) * DEFAULT_SHARE)
 
 
 def group_limits(root: Path) -> list[int]:
-    """Return the memory limits of this process's control groups, in bytes (versions 1 and 2).
+    """The memory limits of this process's control groups, in bytes (versions 1 and 2).
 
-    Reads all ancestors: a container may see its group at the mount's root. Without a limit, the value is no number, or
-    huge.
+    Reads all ancestors: a container may see its group at the mount's root. Without a limit the value is huge, or no
+    number.
     """
     files = []
     with contextlib.suppress(OSError):  # not Linux

@@ -1,8 +1,4 @@
-"""The applying task: serves queued requests, one at a time.
-
-While the server serves, it alone writes the central variable, snapshots and ledger. Parallel kernels must be launched
-from one thread.
-"""
+"""The applying task: serves queued requests, one at a time. Parallel kernels must be launched from one thread."""
 
 import asyncio
 import logging
@@ -55,7 +51,8 @@ logger = logging.getLogger(__name__)
 class Applier:
     """Serves requests in the queue's order.
 
-    While `serve_until_closed` runs, nothing else writes the central variable; recovery writes it before.
+    While `serve_until_closed` runs, nothing else writes the central variable, snapshots and ledger; recovery writes
+    them before.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class Applier:
     async def serve_until_closed(self) -> None:
         """Serve until the queue is closed and empty.
 
-        A refusal goes to the caller; any other error also ends this task, because the state is suspect.
+        A refusal goes to the caller; any other error also ends this task.
         """
         while True:
             try:
@@ -224,13 +221,12 @@ class Applier:
         self._sessions.check_layout(session)
         await self._refresh(session)
         if request.known_version == self._central.version and self._rule.sends_parameters:
-            # Without `sends_parameters` a version does not identify what the caller holds.
             request.resolve(Unchanged(self._central.version))
         elif session.held is not None and not request.done.done():
             request.resolve(self._open_reader(session, session.held, request.call))
 
     async def _refresh(self, session: Session) -> None:
-        """Write what the rule sends to the newest snapshot; keep only that; keep the moment."""
+        """Update the newest snapshot, and keep only that; keep the moment."""
         self._end_reader(session)
         central, held = self._central, session.held
         is_changed, moments = True, None
@@ -256,7 +252,6 @@ class Applier:
             await self._observer.pulled(session, is_first=held is None, moments=moments)
 
     async def _share(self, session: Session) -> None:
-        """Move the snapshots to shared memory."""
         held, regions = session.held, session.regions
         if held is not None and regions is not None and held.newest.published is None:
             snapshots = regions.snapshots
@@ -269,7 +264,7 @@ class Applier:
             logger.info("worker %s continues at clock %d, with %s", name, clock, moment, extra=about)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
-        """Open a reader of the snapshot that the session has."""
+        """Open a reader of the session's snapshot."""
         session = request.session
         session.check_alive()
         newest = session.held.newest.version if session.held else None
@@ -285,7 +280,7 @@ class Applier:
             request.resolve(self._open_reader(session, session.held, request.call))
 
     async def pull_shared(self, request: SharedPullRequest) -> None:
-        """Open a reader of the newest version, for a caller without a session."""
+        """Open a reader for a caller without a session."""
         central = self._central
         if request.known_version == central.version:
             request.resolve(Unchanged(central.version))
@@ -305,7 +300,7 @@ class Applier:
             reader.close()
 
     def moments(self) -> dict[str, Vectors]:
-        """Return workers' kept vectors."""
+        """Workers' kept vectors."""
         live = {one.worker.name: one.held.moments for one in self._sessions.live() if one.held is not None}
         return self._sessions.moments.with_live(live)
 

@@ -82,7 +82,7 @@ class CommitService:
         self._formats: dict[WireType, PayloadFormat] = {}
 
     def is_next(self, session: Session, header: Header) -> bool:
-        """Return whether this commit is new. Raises RefusedError if invalid."""
+        """Whether this commit is new. Raises RefusedError if invalid."""
         session.check_alive()
         self._sessions.check_layout(session)
         if self._central.layout is None:
@@ -97,7 +97,7 @@ class CommitService:
         return True
 
     async def answer_repeat(self, session: Session, call: Call, header: Header) -> Applied:
-        """Return a repeated commit's stored verdict. Raises RefusedError if it differs."""
+        """A repeated commit's stored verdict. Raises RefusedError if it differs."""
         queued = session.queued_commit
         if queued is not None and header.sequence == session.queued_sequence:
             await asyncio.wait([queued.when_applied()])  # completed by an older stream
@@ -109,17 +109,17 @@ class CommitService:
             await self.journal.make_room()
         hold = self._staging.try_acquire(session, call, Purpose.COMMIT)
         if hold is None:
-            self.admit(session, header)  # refuse before waiting
+            self.admit(session, header)
             hold = await self._staging.reserve(session, call, Purpose.COMMIT)
             try:
-                self.admit(session, header)  # refuse before the upload
+                self.admit(session, header)
             except BaseException:
                 self._staging.release(hold)
                 raise
         return StagedCommit(self, header, hold)
 
     def format(self, wire_type: WireType) -> PayloadFormat:
-        """Return the payload format."""
+        """The payload format."""
         known = self._formats.get(wire_type)
         if known is None:
             if self._central.layout is None:
@@ -157,7 +157,6 @@ class CommitService:
         return await self.once_durable(applied, self._central.clock)
 
     def _stored(self, verdict: Verdict, session: Session) -> Verdict:
-        """With current state and eta."""
         session.eta = self._run.next_eta
         return verdict._replace(duplicate=True, run_state=self._run.state_for(session.worker), next_eta=session.eta)
 
@@ -330,10 +329,7 @@ class StagedCommit:
         return (total + word_sum(buffer.rest, payload.layout.parameter_count)) % (1 << 32)
 
     async def _apply(self, checksum: int) -> Applied:
-        """Enqueue; return when applied and durable. Raises RefusedError.
-
-        Cancellation does not stop an enqueued commit.
-        """
+        """Enqueue; return when applied and durable. Raises RefusedError."""
         commit_service = self._commit_service
         commit_service.received(self.hold)
         while not commit_service.journal.reserve():

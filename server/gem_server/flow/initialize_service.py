@@ -116,6 +116,6 @@ class Upload:
         self._assembler.add(offset, data)
 
     async def complete(self, footer: Footer) -> None:
-        """Check the footer and submit. Raises AlreadyInitializedError."""
+        """Check the footer and submit. Raises as `submit`."""
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
         await self._initialize_service.submit(self)

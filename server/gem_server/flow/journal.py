@@ -1,4 +1,4 @@
-"""What `flow` needs to make commits durable: `durability.log_journal` implements it, `NoJournal` keeps nothing."""
+"""Makes commits durable; `durability.log_journal` implements it."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,7 +16,7 @@ class Journal:
     """
 
     def has_room(self) -> bool:
-        """Return whether there is space for a commit. Raises NOT_INITIALIZED, DRAINING."""
+        """Whether there is space for a commit. Raises NOT_INITIALIZED, DRAINING."""
         return True
 
     async def make_room(self) -> None:
@@ -30,7 +30,7 @@ class Journal:
         """Release the reservation of a commit that was not queued."""
 
     async def wait_unread(self, snapshot: Snapshot) -> None:
-        """Wait until nothing reads this snapshot, which is about to change."""
+        """Wait until nothing reads this snapshot."""
 
     async def begin(self, snapshot: Snapshot, worker: str) -> None:
         """Expect `committed`, which changes this snapshot and worker's moments; waits as `wait_unread`."""

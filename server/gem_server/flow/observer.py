@@ -1,4 +1,4 @@
-"""What `flow` reports of the run; the recorder of traces implements it."""
+"""Events of the run; the recorder of traces implements their observer."""
 
 from gem_core import Statistics
 from gem_server.flow.requests import CommitRequest
@@ -8,7 +8,7 @@ from gem_server.state.sessions import Session
 
 
 class CommitObserver:
-    """Sees what the applying task does, in its order, before callers do. The methods of this class do nothing."""
+    """Sees what the applying task does, before callers do. The methods of this class do nothing."""
 
     async def bound(self, central: CentralVariable) -> None:
         """The run has its first parameters."""

@@ -41,7 +41,7 @@ class PullService:
         self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
 
     def format(self, wire_type: WireType, with_constants: bool) -> PayloadFormat:
-        """Return the payload format. Raises NOT_INITIALIZED."""
+        """The payload format. Raises NOT_INITIALIZED."""
         if self._central.layout is None:
             raise RefusedError(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize first")
         known = self._formats.get((wire_type, with_constants))

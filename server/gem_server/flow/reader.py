@@ -14,7 +14,7 @@ from gem_server.version import Handle, Version
 
 
 class Reader:
-    """Permission to read `parameters` (float32[parameter_count]) and `buffers` of one version.
+    """May read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
     `handle`: in shared memory. `progressed_at`: last progress.
     """

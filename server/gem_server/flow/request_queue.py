@@ -102,7 +102,7 @@ class FifoQueue(RequestQueue):
 
 
 class StrictQueue(RequestQueue):
-    """Serves one request per turn, and waits for it.
+    """Serves one request per turn.
 
     Requests outside turns (Initialize, pulls without a session, resumed transfers, sessions that may not commit) go
     first. A session's requests stay in order. After the last turn, order of arrival.
@@ -133,7 +133,7 @@ class StrictQueue(RequestQueue):
         self.wake()
 
     def next(self) -> AnyRequest | None:
-        """Return a request outside turns, or of the current turn."""
+        """A request outside turns, or of the current turn."""
         self._served = None
         if self._at_once:
             return self._at_once.popleft()
@@ -169,10 +169,9 @@ class StrictQueue(RequestQueue):
         return request
 
     def pick(self, waiting: Sequence[BufferLease], holding: Sequence[BufferLease]) -> BufferLease | None:
-        """Grant buffers in the order of turns.
+        """Grant buffers in the order of turns, or commits could fill the pool while waiting for one without a buffer.
 
-        Otherwise commits could fill the pool while waiting for one without a buffer. Earlier commits also have priority
-        for the remaining budget.
+        Earlier commits also have priority for the remaining budget.
         """
         wanting = {hold.session: hold for hold in waiting if hold.purpose is Purpose.COMMIT}
         live = set(self._turns.live())
@@ -195,7 +194,7 @@ class StrictQueue(RequestQueue):
         return None
 
     def last(self, waiting: Sequence[BufferLease]) -> BufferLease:
-        """Choose the farthest turn, so that the current one cannot starve."""
+        """Choose the farthest turn."""
         if self._turns.over:
             return waiting[-1]
         places = self._turns.distances()

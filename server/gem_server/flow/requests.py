@@ -79,7 +79,7 @@ class Unchanged:
 
 @dataclass(slots=True, eq=False)
 class CommitRequest(Request[Applied]):
-    """A valid commit, always applied. The queue owns `hold.buffer`; the session holds `base`; `eta`: in the delta."""
+    """A valid commit, always applied. The queue owns `hold.buffer`, the session `base`; `eta`: in the delta."""
 
     session: Session
     call: Call

@@ -36,11 +36,11 @@ class SharedSnapshots:
 
     @property
     def readers(self) -> int:
-        """How many there are."""
+        """Number of readers."""
         return sum(len(shared.readers) for shared in self._snapshots)
 
     def open(self, call: Call) -> Reader | None:
-        """Return a reader if the current version is copied."""
+        """A reader if the current version is copied."""
         for shared in self._snapshots:
             if shared.version == self._central.version:
                 return self._read(shared, call)

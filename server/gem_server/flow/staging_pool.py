@@ -46,7 +46,7 @@ class StagingBuffer:
         self._sinks: dict[WireType, DecodingAssembler] = {}
 
     def sink(self, payload: PayloadFormat) -> DecodingAssembler:
-        """Return a reset assembler into this buffer."""
+        """A reset assembler into this buffer."""
         sink = self._sinks.get(payload.wire_type)
         if sink is None:
             sink = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
@@ -102,7 +102,7 @@ class BufferLease:
 
 
 class GrantOrder(Protocol):
-    """Who gets the next buffer; `RequestQueue` implements it, so grants follow the order of serving."""
+    """Who gets the next buffer; `RequestQueue` implements it."""
 
     @property
     def is_strict(self) -> bool:
@@ -146,7 +146,7 @@ class StagingPool:
         self.capacity = count_buffers(self._wanted, layout)
 
     def try_acquire(self, session: Session, call: Call, purpose: Purpose) -> BufferLease | None:
-        """Return a buffer if available now."""
+        """A buffer if available now."""
         if self._waiting:
             return None
         if not self._finds_a_buffer(slow=session.uploads_slowly):
@@ -297,12 +297,10 @@ class StagingPool:
         return seconds > SLOW_FACTOR * statistics.median(self._recent_seconds)
 
     def _candidates(self) -> list[BufferLease]:
-        """Those who could get a buffer now."""
         finds = {slow: self._finds_a_buffer(slow=slow) for slow in (False, True)}
         return [hold for hold in self._waiting if finds[hold.session.uploads_slowly] and _is_waiting(hold)]
 
     def _finds_a_buffer(self, *, slow: bool) -> bool:
-        """Whether such a session can get a buffer."""
         if slow:
             return not self._aside_is_full()
         return len(self._holding) < self.capacity or self.free > 0
@@ -311,7 +309,6 @@ class StagingPool:
         return self._aside() >= BUFFERS_FOR_THE_SLOW
 
     def _aside(self) -> int:
-        """Extra buffers in use."""
         return len([hold for hold in self._holding if hold.aside])
 
     def _acquire_buffer(self) -> StagingBuffer:

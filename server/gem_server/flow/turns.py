@@ -32,7 +32,7 @@ class Turns(ABC):
 
     @abstractmethod
     def now(self) -> Session | None:
-        """Return the current turn's session, if any."""
+        """The current turn's session, if any."""
 
     @abstractmethod
     def took(self, request: AnyRequest) -> None:
@@ -44,7 +44,7 @@ class Turns(ABC):
 
     @abstractmethod
     def distances(self) -> Mapping[Session, float]:
-        """Return distances to the next turns."""
+        """Distances to the next turns."""
 
 
 class RankTurns(Turns):
@@ -63,7 +63,7 @@ class RankTurns(Turns):
         return False
 
     def now(self) -> Session | None:
-        """Return the next live rank."""
+        """The next live rank."""
         return next(iter(self._ring()), None)
 
     def took(self, request: AnyRequest) -> None:
@@ -76,7 +76,7 @@ class RankTurns(Turns):
         return iter(self._ring())
 
     def distances(self) -> Mapping[Session, float]:
-        """Return positions in the ring."""
+        """Positions in the ring."""
         return {session: number for number, session in enumerate(self._ring())}
 
     def _ring(self) -> list[Session]:
@@ -120,7 +120,7 @@ class TraceTurns(Turns):
         return self._next >= len(self._order.turns)
 
     def now(self) -> Session | None:
-        """Return the current turn's session, after skips."""
+        """The current turn's session, after skips."""
         by_rank = self._by_rank()
         while not self.over:
             turn = self._order.turns[self._next]
@@ -149,7 +149,7 @@ class TraceTurns(Turns):
                 yield session
 
     def distances(self) -> Mapping[Session, float]:
-        """Return turns until each next commit, or infinity."""
+        """Turns until each next commit, or infinity."""
         return {session: self._until(rank) for rank, session in self._by_rank().items()}
 
     def _until(self, rank: int) -> float:

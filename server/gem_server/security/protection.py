@@ -1,4 +1,4 @@
-"""TLS, client certificates and tokens, from the settings."""
+"""TLS and tokens from the settings."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ def describe(settings: ServerSettings) -> str:
 
 
 def warning(settings: ServerSettings) -> str | None:
-    """Return a warning if remote clients need no credentials."""
+    """A warning if remote clients need no credentials."""
     if _asked_for(settings) or is_loopback(settings.host):
         return None
     return (

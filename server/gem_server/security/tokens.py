@@ -25,13 +25,13 @@ class Role(Enum):
 
 
 class Tokens:
-    """Tokens, stored as digests to keep them out of dumps and logs."""
+    """Tokens, stored as digests."""
 
     def __init__(self, tokens: Iterable[tuple[Role, str]]) -> None:
         self._digests = [(role, sha256(token.encode()).digest()) for role, token in tokens]
 
     def role_of(self, token: str) -> Role | None:
-        """Return the token's role. Constant time: compares all digests."""
+        """The token's role. Constant time: compares all digests."""
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         found: Role | None = None
         for role, known in self._digests:

@@ -40,7 +40,7 @@ class WatchedFiles(Generic[Read]):
         self._wait_until = 0.0  # event loop time
 
     def current(self, at_once: bool = False) -> Read:
-        """Return the newest valid value; `at_once`: check now."""
+        """The newest valid value; `at_once`: check now."""
         with self._lock:
             now = self._clock()
             if at_once or now - self._checked_at >= LOOK_SECONDS:
@@ -85,7 +85,7 @@ class WatchedFiles(Generic[Read]):
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the file's text. Raises UnusableFileError."""
+    """The file's text. Raises UnusableFileError."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -18,7 +18,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for myp
 
 
 def server_credentials(certificates: WatchedFiles[Certificates]) -> grpc.ServerCredentials:
-    """Return TLS credentials; new connections get the newest certificates."""
+    """TLS credentials; new connections get the newest certificates."""
     first = given = certificates.current()
 
     def changed() -> Any:
@@ -51,7 +51,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Return the call's handler, or a refusing one."""
+        """The call's handler, or a refusing one."""
         details = handler_call_details
         if details.method.startswith(f"/{HEALTH}/"):
             return await continuation(details)
@@ -73,7 +73,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
 
 def authorization(metadata: Any) -> str | None:
-    """Return the `authorization` value."""
+    """The `authorization` value."""
     for key, value in metadata or ():
         if key == "authorization":
             return value if isinstance(value, str) else value.decode("latin-1")
@@ -81,5 +81,5 @@ def authorization(metadata: Any) -> str | None:
 
 
 def address_of(context: Any) -> str:
-    """Return the caller's address without gRPC's quoting."""
+    """The caller's address without gRPC's quoting."""
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -94,7 +94,7 @@ class CallSession:
             session.idle_calls -= 1
 
     def answered(self) -> None:
-        """Mark the request as answered. Not called when a call merely ends: abandoned ones do, too."""
+        """Mark the request as answered; abandoned calls end without it."""
         if self.session is not None and self._owes_an_answer:
             self._owes_an_answer = False
             self.session.worker.last_call = self._clock()

@@ -30,7 +30,7 @@ class CommitTransport(PayloadWriter, Protocol):
         """Which of them it is."""
 
     async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
-        """Return a commit's first message, chunk offset and data; None: end."""
+        """A commit's first message, chunk offset and data; None: end."""
 
     async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
         """Send `proceed`, then read chunks until the footer. Raises RefusedError and the sink's errors."""
@@ -154,7 +154,6 @@ class CommitHandler:
 
 
 def _supersede_older_call(session: Session, call: Call) -> None:
-    """End the session's older Commit call."""
     if session.commit_call is not call:
         older, session.commit_call = session.commit_call, call
         if older is not None:

@@ -21,7 +21,7 @@ class FirstMessages:
         self._waiting: dict[asyncio.Timeout, None] = {}
 
     async def wait(self, reading: Awaitable[Message]) -> Message:
-        """Return the first message. Raises STALLED."""
+        """The first message. Raises STALLED."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS) as patience:
                 self._waiting[patience] = None

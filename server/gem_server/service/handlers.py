@@ -37,7 +37,7 @@ def handlers(
     history: HistoryHandler,
     operations: Operations,
 ) -> Service:
-    """Return the service. Requests are streams: gRPC awaits unary ones without timeout."""
+    """The service. Requests are streams: gRPC awaits unary ones without timeout."""
     one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": one(_given_first(first, membership.join)),
@@ -56,7 +56,7 @@ def handlers(
 
 
 def health_handlers(first: FirstMessages, health: Health) -> Service:
-    """Return the grpc.health.v1 service."""
+    """The grpc.health.v1 service."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Check": grpc.stream_unary_rpc_method_handler(_given_first(first, health.check)),
         "Watch": grpc.stream_stream_rpc_method_handler(_given_first(first, health.watch)),

@@ -40,13 +40,13 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, raw: bytes, context: ServicerContext[bytes, bytes]) -> bytes:
-        """Return a service's status."""
+        """A service's status."""
         if messages.parse(health_pb2.HealthCheckRequest, raw).service not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return self._message(self._state)
 
     async def watch(self, raw: bytes, context: ServicerContext[bytes, bytes]) -> None:
-        """Stream a service's status on every change, until others need the place. Raises TOO_MANY, STALLED."""
+        """Stream a service's status until others need the place. Raises TOO_MANY, STALLED."""
         is_known = messages.parse(health_pb2.HealthCheckRequest, raw).service in self._services
         try:
             async with asyncio.timeout(None) as place:

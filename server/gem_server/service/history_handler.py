@@ -40,7 +40,7 @@ class HistoryHandler:
         return self.report(after)
 
     def report(self, after: float = 0.0) -> history_pb2.GetHistoryResponse:
-        """Return what ended later than `after` seconds of training."""
+        """What ended later than `after` seconds of training."""
         self._telemetry.settle()
         history, tensors = self._telemetry.history, self._telemetry.tensor_pi
         return history_pb2.GetHistoryResponse(

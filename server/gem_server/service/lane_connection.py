@@ -1,8 +1,4 @@
-"""A lane connection: transport and call context of one session's commits.
-
-A peer before WELCOME costs one HELLO buffer for HELLO_SECONDS at most. Frames and bytes per event-loop turn are
-bounded. Event-loop thread only.
-"""
+"""A lane connection: transport and context of a session's commits."""
 
 import asyncio
 import logging
@@ -64,9 +60,9 @@ Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
 class LaneConnection:
     """One connection of the lane; `connection` must be non-blocking. Event loop's thread only.
 
-    A peer costs one small buffer before WELCOME; afterwards also the staging buffer that its commit was granted.
-    `check_hello` raises IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection.
-    `on_illegal` gets the reason of a protocol violation.
+    A peer costs one small buffer before WELCOME; frames and bytes per event-loop turn are bounded. `check_hello` raises
+    IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection. `on_illegal` gets the
+    reason of a protocol violation.
     """
 
     kind: Final = TransportKind.LANE
@@ -131,11 +127,11 @@ class LaneConnection:
         self._on_end(self)
 
     def peer(self) -> str:
-        """Return the address in gRPC's notation."""
+        """The address in gRPC's notation."""
         return self._peer
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        """Return the call's metadata."""
+        """The call's metadata."""
         return [("authorization", self._authorization)] if self._authorization else []
 
     async def abort(
@@ -228,7 +224,6 @@ class LaneConnection:
         return True
 
     def _receive(self) -> None:
-        """Process one turn's input."""
         frames = taken = 0
         is_drained = False
         while True:
@@ -339,7 +334,6 @@ class LaneConnection:
                 self._footer.set_result(footer)
 
     def _upload_failed(self, error: Exception) -> None:
-        """Fail the handler."""
         self._to_drop = LINGER_BYTES
         if self._footer is not None and not self._footer.done():
             self._footer.set_exception(error)
@@ -389,12 +383,10 @@ class LaneConnection:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self.close)
 
     def _put(self, kind: Kind, body: bytes) -> None:
-        """Send a small frame."""
         self._unsent.append(memoryview(self._lane.header(kind, len(body)) + body))
         self._send()
 
     def _send(self) -> None:
-        """Send what the kernel takes."""
         unsent = self._unsent
         moved = False
         try:

@@ -22,7 +22,7 @@ RETRY_SECONDS = 1.0
 
 
 class Layouts:
-    """Interns layouts; `thread` decodes large ones. Event-loop thread only."""
+    """`thread` decodes large ones. Event-loop thread only."""
 
     def __init__(self, thread: Executor) -> None:
         self._thread = thread
@@ -30,7 +30,7 @@ class Layouts:
         self._waiting: dict[bytes, asyncio.Future[Layout]] = {}
 
     def know(self, layout: Layout, source: bytes = b"") -> Layout:
-        """Return the known equal layout, or else this one. `source`: its serialisation's SHA-256."""
+        """The known equal layout, or else this one. `source`: its serialisation's SHA-256."""
         known = next((one for one in self._sources if one == layout), layout)
         self._sources[known] = source
         return known

@@ -177,7 +177,6 @@ def _check_directions(request: session_pb2.JoinRequest, run: run_pb2.RunSettings
 
 
 def _choose(offered: Iterable[int]) -> WireType:
-    """Return the first supported wire type."""
     wanted = list(offered) or [WireType.FLOAT32]
     for number in wanted:
         if number in _OFFERED:

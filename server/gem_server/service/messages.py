@@ -71,7 +71,7 @@ def parse(kind: type[AnyMessage], raw: bytes, limit: int = FIELDS_BYTES) -> AnyM
 
 
 def delta_bytes(session: Session) -> int:
-    """Return a delta's bytes."""
+    """A delta's bytes."""
     layout = session.join_info.layout
     return encoded_bytes(session.join_info.delta_wire_type, layout.parameter_count) + layout.buffer_bytes
 

@@ -85,11 +85,11 @@ class Status:
         self._made_at = -math.inf
 
     async def get_status(self, raw: bytes, context: Context) -> bytes:
-        """Return the status."""
+        """The status."""
         return await self._contexts.unary(context, lambda _: self._get(raw))
 
     async def watch(self, raw: bytes, context: Context) -> None:
-        """Stream the status until the run is over, or without end if `stay` is set."""
+        """Stream the status until the run is over, or with `stay` endlessly."""
         async with self._contexts.stream(context):
             request = messages.parse(status_pb2.WatchStatusRequest, raw)
             interval = request.interval_seconds or DEFAULT_INTERVAL_SECONDS
@@ -127,7 +127,7 @@ class Status:
         return status_pb2.GetStatusResponse(status=self.report())
 
     async def report_when_durable(self, *, with_histograms: bool = False) -> status_pb2.RunStatus:
-        """Return the status once it is durable."""
+        """The status once it is durable."""
         report = self.report(with_histograms=with_histograms)
         await self._contexts.wait_durable()
         return report

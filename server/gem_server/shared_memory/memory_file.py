@@ -42,6 +42,6 @@ class MemoryFile:
         return self._descriptor
 
     def __del__(self) -> None:
-        # In __del__, since another thread may still be copying.
+        # A thread may still be copying.
         if hasattr(self, "map"):
             os.close(self._descriptor)

@@ -70,7 +70,7 @@ class SnapshotRegion(Region):
 
 
 class SessionRegions:
-    """A session's regions; `delta` is None after disconnection."""
+    """`delta` is None after disconnection."""
 
     def __init__(self, layout: Layout, snapshots: int) -> None:
         self._layout = layout

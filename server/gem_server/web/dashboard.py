@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 class Dashboard:
     """Serves the page; event-loop thread only.
 
-    `history` takes seconds of training; `has_factors`: the rule has a pi per element.
+    `history` takes seconds of training.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Dashboard:
         self._seen = 0.0
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """The routes."""
         parts = [web.get(path, self._serve_file) for path in self._files]
         return [*parts, web.get("/events", self._serve_events)]
 
@@ -123,7 +123,6 @@ class Dashboard:
             self._task = asyncio.create_task(self._show())
 
     async def _show(self) -> None:
-        """Send rounds while there are viewers."""
         try:
             while self._viewers:
                 self._wanted.clear()
@@ -169,7 +168,7 @@ class Dashboard:
         news: history_pb2.GetHistoryResponse | None,
         whole: history_pb2.GetHistoryResponse | None,
     ) -> tuple[bytes, bytes, bytes, float]:
-        """Return events (empty: none) and processor seconds. Any thread."""
+        """Events (empty: none) and processor seconds. Any thread."""
         began = thread_time()
         told = _event("status", _finite(_plain_status(status)))
         new = b""

@@ -42,7 +42,7 @@ class Metrics:
         self._one_at_a_time = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """The routes."""
         return [web.get("/metrics", self._serve)]
 
     async def _serve(self, request: web.Request) -> web.Response:
@@ -61,7 +61,7 @@ class _OfStatus(Collector):
         self._status = status
 
     def describe(self) -> list[Metric]:
-        """Return no names, which skips the registry's duplicate check."""
+        """No names, which skips the registry's duplicate check."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -72,7 +72,6 @@ class _OfStatus(Collector):
 
 
 def _encoded(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry) -> bytes:
-    """Encode, with process metrics."""
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     return encode(registry)
