@@ -1,4 +1,4 @@
-"""Creates certificates. Imports `cryptography`: import this module only when needed."""
+"""Creates certificates. Imports `cryptography`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def names_of(certificate: bytes) -> list[str]:
 
 
 def is_address(name: str) -> bool:
-    """Return whether `name` is an address."""
+    """Whether `name` is an address."""
     try:
         ip_address(name)
     except ValueError:

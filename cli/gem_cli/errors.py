@@ -29,7 +29,7 @@ def refused(error: Exception) -> CommandError:
 
 
 def last_lines(log: Path, count: int = 12) -> list[str]:
-    """Return the log's last lines."""
+    """The log's last lines."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

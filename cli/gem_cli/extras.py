@@ -1,4 +1,4 @@
-"""What a command says when the extra that it needs is not installed."""
+"""Checks for extras before imports."""
 
 from importlib.util import find_spec
 
@@ -7,10 +7,10 @@ from gem_core.extras import PACKAGES, explain_missing
 
 
 def require(extra: str, command: str, *packages: str) -> None:
-    """Raise CommandError, with the line that installs `extra`, if one of its packages is not installed.
+    """Raise CommandError, with the line that installs `extra`, if one of its packages is missing.
 
-    `packages`: those that the command always imports; without them all of the extra. Nothing is imported here, so that
-    the errors of an installed but broken package show when it is.
+    `packages`: those that the command always imports; without them all of the extra. Nothing is imported here: a broken
+    package shows its own error.
     """
     for name in packages or PACKAGES[extra]:
         if find_spec(name) is None:

@@ -47,7 +47,6 @@ class _Bound(logging.Filter):
 
 
 def _json_lines() -> logging.Formatter:
-    """Format JSON lines."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_when, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, _message, _FIELDS],
         processors=[
@@ -59,7 +58,6 @@ def _json_lines() -> logging.Formatter:
 
 
 def _lines_for_people(*, in_colour: bool) -> logging.Formatter:
-    """Format plain lines."""
     standard = logging.Formatter()
 
     def when(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -1,7 +1,4 @@
-"""Generates options from settings classes.
-
-Precedence: flag (`--eta`), environment (`GEMPS_ETA`), `--config` file (`eta`), default.
-"""
+"""Generates options from settings classes."""
 
 import difflib
 import functools
@@ -36,11 +33,11 @@ class OptionGroup:
     without: frozenset[str] = frozenset()
 
     def fields(self) -> Iterator[tuple[str, FieldInfo]]:
-        """Return (name, field) pairs."""
+        """(name, field) pairs."""
         return ((name, field) for name, field in self.settings.model_fields.items() if name not in self.without)
 
     def heading(self, field: FieldInfo) -> str:
-        """Return the help panel."""
+        """The help panel."""
         extra = field.json_schema_extra
         return str(extra.get("panel", self.panel)) if isinstance(extra, dict) else self.panel
 
@@ -86,11 +83,11 @@ class Given:
             raise CommandError("; ".join(_explain(one, origins) for one in error.errors()), USAGE) from None
 
     def has_flag(self, settings: type[BaseSettings], name: str) -> bool:
-        """Return whether the flag was given."""
+        """Whether the flag was given."""
         return name in self._values.get(settings, {})
 
     def arguments(self, settings: type[BaseSettings]) -> list[str]:
-        """Return the flags for child processes."""
+        """The flags for child processes."""
         file = [] if self._config is None else ["--config", str(self._config.resolve())]
         return file + to_arguments(self._values.get(settings, {}))
 
@@ -107,7 +104,7 @@ def to_arguments(values: Mapping[str, object]) -> list[str]:
 
 
 def help_text(command: Callable[..., None]) -> str:
-    """Return the docstring, one line per paragraph."""
+    """The docstring, one line per paragraph."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     return "\n\n".join(one if one.startswith(" ") else " ".join(one.splitlines()) for one in paragraphs)
 
@@ -207,7 +204,7 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def choices_of(field: FieldInfo) -> list[str]:
-    """Return literal values or `choices`."""
+    """Literal values or `choices`."""
     kind = _plain_type(field.annotation)
     if get_origin(kind) is Literal:
         return [str(one) for one in get_args(kind)]
@@ -239,7 +236,6 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
 
 
 def _explain(error: ErrorDetails, origins: Mapping[str, str]) -> str:
-    """Format a pydantic error."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not error["loc"]:
         named = set(re.findall(r"--[a-z0-9-]+", message))

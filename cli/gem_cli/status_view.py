@@ -19,12 +19,12 @@ TROUBLE = {"SILENT": "bold yellow", "GONE": "bold red", "MUTED": "bold magenta",
 
 
 def state(status: Status, field: str = "run_state") -> str:
-    """Return "TRAINING" for RUN_STATE_TRAINING or WORKER_STATE_TRAINING."""
+    """`TRAINING` for RUN_STATE_TRAINING or WORKER_STATE_TRAINING."""
     return str(status.get(field, "")).rpartition("STATE_")[2] or "UNKNOWN"
 
 
 def clock(status: Status) -> int:
-    """Return the clock, or 0."""
+    """The clock, or 0."""
     return int(status.get("version", {}).get("clock", 0))
 
 
@@ -34,7 +34,7 @@ def live_workers(status: Status) -> int:
 
 
 def condition(worker: Status) -> str:
-    """Return "WELL" or one of TROUBLE."""
+    """`WELL` or one of TROUBLE."""
     return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
 
 
@@ -49,7 +49,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """Return the main figures, after the run averaged over workers."""
+    """The main figures, after the run averaged over workers."""
     if state(status) != "FINISHED":
         names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
         names |= {"clamped": "clamped_fraction"}
@@ -66,7 +66,7 @@ def figures(status: Status) -> dict[str, float | None]:
 
 
 def plain_line(status: Status) -> str:
-    """Return the run in one line."""
+    """The run in one line."""
     if state(status) == "WAITING":
         wanted = status.get("settings", {}).get("min_workers", 1)
         return f"waiting: {live_workers(status)} of {wanted} workers have joined, version {clock(status)}"
@@ -89,7 +89,7 @@ def plain_line(status: Status) -> str:
 
 
 def plain_report(status: Status) -> str:
-    """Return the run in plain lines."""
+    """The run in plain lines."""
     lines = [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
     for worker in status.get("workers", ()):
         name, *cells = _cells(worker).items()
@@ -98,19 +98,19 @@ def plain_report(status: Status) -> str:
 
 
 def held_out_loss(status: Status) -> list[str]:
-    """Return the newest evaluation's loss, with bits a character for a text; empty without one."""
+    """The newest evaluation's loss, with bits a character for a text; empty without one."""
     seen = status.get("last_evaluation")
     return [number(seen["loss"]) + bits(seen)] if seen else []
 
 
 def bits(evaluation: Mapping[str, Any]) -> str:
-    """Return ", 3.03 bits a character", or "" if it was no text."""
+    """As `, 3.03 bits a character`; empty without a text."""
     found = evaluation.get("bits_per_character")
     return "" if found is None else f", {number(found)} bits a character"
 
 
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """Describe an evaluation, with bits a character for a text."""
+    """Describe an evaluation."""
     in_bits = evaluation.get("bits_per_character")
     of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
     return (
@@ -120,7 +120,7 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
 
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
-    """Return panel and table within `height` lines."""
+    """Panel and table within `height` lines."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
@@ -129,7 +129,7 @@ def report(status: Status, *, width: int, height: int | None = None) -> Renderab
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
-    """Return `body` in a panel."""
+    """`body` in a panel."""
     run_state = state(status)
     rule = status.get("settings", {}).get("rule") or "gemps"
     title = (
@@ -140,7 +140,7 @@ def summary_panel(status: Status, body: RenderableType) -> Panel:
 
 
 def run_figures(status: Status) -> Table:
-    """Return the training figures."""
+    """The training figures."""
     grid = Table.grid(padding=(0, 3))
     held_out = held_out_loss(status)
     of_evaluation = ("held out",) if held_out else ()
@@ -168,7 +168,7 @@ _WIDE = 120
 
 
 def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
-    """Return at most `rows` rows, by rank."""
+    """At most `rows` rows, by rank."""
     workers = sorted(status.get("workers", ()), key=lambda worker: worker.get("rank", 0))
     shown = workers if rows is None or len(workers) <= rows else workers[: rows - 1]
     headings = [name for name in _cells({}) if width >= _WIDE or name not in _ONLY_WHERE_WIDE]
@@ -185,7 +185,6 @@ def worker_table(status: Status, *, width: int, rows: int | None = None) -> Tabl
 
 
 def _cells(worker: Status) -> dict[str, str]:
-    """Return cells by heading."""
     statistics = worker.get("statistics", {})
     return {
         "worker": printable(worker.get("name", "")),
@@ -205,7 +204,6 @@ def _cells(worker: Status) -> dict[str, str]:
 
 
 def _worker_state(worker: Status) -> str:
-    """Return condition or state."""
     found = condition(worker)
     if found == "SILENT":
         return f"silent {worker['seconds_since_last_call']:.0f} s"
@@ -213,7 +211,7 @@ def _worker_state(worker: Status) -> str:
 
 
 def exchange(worker: Status) -> str:
-    """Return the transport of the last commit, or "network" before the first."""
+    """The transport of the last commit, or "network" before the first."""
     transport = str(worker.get("transport", "")).rpartition("KIND_")[2]
     if transport in _TRANSPORTS:
         return _TRANSPORTS[transport]
@@ -229,14 +227,14 @@ def printable(text: str, limit: int = 24) -> str:
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """Return the run's rule with preconditioner and direction; empty if unknown."""
+    """The run's rule with preconditioner and direction; empty if unknown."""
     rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
     rule += f" with {precondition}" if precondition else ""
     return f"{rule} of {settings['direction']} directions" if settings.get("direction") else rule
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
-    """Return further (name, value) facts."""
+    """Further (name, value) facts."""
     settings, queue, memory = (status.get(name, {}) for name in ("settings", "queue", "memory"))
     rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
     budget = ", ".join(
@@ -288,10 +286,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def percent(fraction: Any) -> str:
-    """Return `12.5 %` or `-`."""
+    """`12.5 %` or `-`."""
     return "-" if fraction is None else f"{100 * float(fraction):.1f} %"
 
 
 def mib(memory: Status, field: str) -> str:
-    """Return a field in MiB."""
+    """A field in MiB."""
     return f"{number(memory.get(field, 0) / 2**20)} MiB"

@@ -47,7 +47,7 @@ def certs(
         ),
     ] = False,
 ) -> None:
-    """Make what a server and its clients need to know each other: an authority, certificates, and tokens by role.
+    """Create an authority, certificates, and tokens by role, for a server and its clients.
 
     --credentials takes FOLDER/server for the server, FOLDER/worker for workers, FOLDER/observer to watch and evaluate,
     and FOLDER/operator to end a run as well. FOLDER/ca.key signs certificates: do not copy it.
@@ -108,7 +108,7 @@ class _Files:
             path.chmod(mode)
 
     def make(self, name: str, content: Callable[[], bytes], mode: int | None = None) -> bytes:
-        """Return the file's content."""
+        """The file's content."""
         path = self._folder / name
         try:
             return path.read_bytes()
@@ -123,7 +123,7 @@ class _Files:
         return data
 
     def pair(self, name: str, make: Callable[[], "Pair"], key_mode: int | None = None) -> tuple[bytes, bytes]:
-        """Return (certificate, key)."""
+        """(certificate, key)."""
         paths = [self._folder / f"{name}.{ending}" for ending in ("crt", "key")]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == 1:

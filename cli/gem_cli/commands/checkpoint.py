@@ -7,13 +7,11 @@ from gem_cli.options import Given, with_options
 
 @with_options(CONNECTION, known=KNOWN)
 def checkpoint(given: Given, address: Address = DEFAULT_ADDRESS) -> None:
-    """Write a checkpoint now, while training goes on; returns when it is on the server's disk, and prints where.
+    """Write a checkpoint now; prints its folder when it is on the server's disk.
 
-    The server needs --data-dir. Where it asks for tokens it takes an operator's.
+    The server needs --data-dir. A server with tokens requires an operator's.
 
     [bold]Examples[/bold]
-
-      gemps checkpoint
 
       gemps checkpoint 192.168.1.5:50051 --credentials certs/operator
     """

@@ -59,15 +59,12 @@ def serve(
     ] = 90.0,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a scenario, for programs.")] = False,
 ) -> None:
-    """Play scenarios against a worker as a strict server does, and say of each: passed, failed, or not spoken.
+    """Play scenarios against a worker as a strict server: each is passed, failed, or not spoken.
 
-    A candidate gets GEMPS_SERVER, GEMPS_WORKER_NAME and GEMPS_CONFORMANCE, the path of a file that says what to
-    train (docs/protocol.md#conformance). python as its command is the Python that runs gemps.
-    Failures name the place in docs/protocol.md; the exit code is then not 0.
+    docs/protocol.md#conformance describes the environment of a worker. Failures name the place in that page; the exit
+    code is then not 0.
 
     [bold]Examples[/bold]
-
-      gemps conformance serve -- python examples/workers/python/conformance.py
 
       gemps conformance serve --basic -- ./my_worker
 

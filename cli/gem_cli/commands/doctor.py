@@ -32,11 +32,9 @@ def doctor(
 ) -> None:
     """Check a set-up: Python, PyTorch, GPU, threads, memory, the server and the path to it.
 
-    One line a check: ok, warning or problem, with the fix. It changes nothing. Exit code 1: a problem.
+    It changes nothing. Exit code 1: a problem.
 
     [bold]Examples[/bold]
-
-      gemps doctor
 
       gemps doctor 192.168.1.5:50051 --credentials certs/observer
     """

@@ -50,18 +50,16 @@ def evaluate(
         bool, typer.Option("--json", help="Print a JSON object, for programs; with --follow one a line.")
     ] = False,
 ) -> None:
-    """Measure loss and accuracy on held-out data: of a file, or of what a running server holds now.
+    """Measure loss and accuracy on held-out data, of a file or of a running server's parameters.
 
     A file in a run folder has the run's task and model, unless given here.
 
-    With --follow it waits for the server, continues until the run is finished, and evaluates the last version. It can
-    keep the best parameters, and end the run when they are good enough.
+    With --follow it evaluates new versions until the run is finished. It can keep the best parameters, and end the run
+    when they are good enough.
 
     [bold]Examples[/bold]
 
       gemps evaluate runs/20260101-120000-digits-gem/model.safetensors
-
-      gemps evaluate --server 127.0.0.1:50051 --task digits
 
       gemps evaluate --server 127.0.0.1:50051 --follow --keep-best best --stop-at-accuracy 0.98
     """
@@ -170,7 +168,6 @@ def _warn_of_another_text(of_run: dict[str, Any] | None, settings: WorkerSetting
 
 
 def _run_settings(model_file: Path) -> dict[str, Any]:
-    """Return the settings in summary.json; {} without one."""
     folder = model_file if model_file.is_dir() else model_file.parent
     summary = folder / "summary.json"
     if not summary.exists():

@@ -22,12 +22,9 @@ def export_task(
 ) -> None:
     """Write a task's samples to a JSON file, for workers in other languages.
 
-    They are the samples of gemps work --task TASK, in the same order, with the same ones held out. docs/command-line.md
-    says what is in the file.
+    docs/command-line.md describes the file.
 
     [bold]Examples[/bold]
-
-      gemps export-task digits
 
       gemps export-task digits --output data/digits.json
     """

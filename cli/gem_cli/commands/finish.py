@@ -17,14 +17,12 @@ def finish(
 ) -> None:
     """End a run before its budget is spent: its workers leave with their next step, and exit 0.
 
-    The server writes a checkpoint, and runs until it is stopped; with --exit-when-finished it ends when all have left.
-    A server with tokens requires an operator's.
+    The server writes a checkpoint, and runs until it is stopped, or with --exit-when-finished until all have left. A
+    server with tokens requires an operator's.
 
     [bold]Examples[/bold]
 
-      gemps finish --reason "good enough"
-
-      gemps finish 192.168.1.5:50051 --credentials certs/operator
+      gemps finish 192.168.1.5:50051 --credentials certs/operator --reason "good enough"
     """
     with connected(address, given) as server:
         done = server.control("finish", reason)

@@ -33,15 +33,12 @@ def replay(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, for programs.")] = False,
 ) -> None:
-    """Do a recorded run again, and say whether the same parameters come of it, bit for bit.
+    """Apply a recorded run's commits again, and check that the parameters are the same, bit for bit.
 
-    Every commit is applied again by its rule. Compared are its statistics; the parameters with which a server came back
-    after a crash, with those of the trace at that clock; and the last ones, with those that the server ended with. Exit
-    code 1: something differs, the trace is damaged, or there was nothing to compare the last ones with.
+    It compares the statistics of each commit, the parameters after each restart of the server, and the final ones. Exit
+    code 1: something differs, the trace is damaged, or it has no final parameters.
 
     [bold]Examples[/bold]
-
-      gemps replay run.trace
 
       gemps replay run.trace --against state --output replayed
     """

@@ -12,10 +12,9 @@ from gem_cli.training.run_folder import RunFolder
 def report(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="The folder that gemps train made.")],
 ) -> None:
-    """Write report.html into a run folder again, from the files that are there: also for a run that was killed.
+    """Write report.html into a run folder again, also for a run that was killed.
 
-    The page needs nothing beside itself: send it to anybody, open it anywhere. gemps train writes it by itself when a
-    run ends.
+    The page is one self-contained file. gemps train writes it when a run ends.
 
     [bold]Examples[/bold]
 

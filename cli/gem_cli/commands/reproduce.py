@@ -68,14 +68,11 @@ def reproduce(
         ),
     ] = "",
 ) -> None:
-    """Do the paper's figures again: runs, pictures, and a verdict on each claim.
+    """Repeat the paper's figures: runs, pictures, and a verdict on each claim.
 
-    Runs are simulated (many workers in one process, virtual time) with the server's update rules and the workers'
-    models. The same command continues what was interrupted. Exit code 1: a claim that must hold is not met.
+    Runs are simulated. The same command continues what was interrupted. Exit code 1: a claim that must hold is not met.
 
     [bold]Examples[/bold]
-
-      gemps reproduce all --quick
 
       gemps reproduce 1 3 --task mnist --data data
     """
@@ -136,7 +133,6 @@ def _check_files(data: Path) -> None:
 
 
 def _cores() -> int:
-    """Return the usable cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

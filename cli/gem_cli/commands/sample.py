@@ -28,13 +28,9 @@ def sample(
 ) -> None:
     """Write text with a transformer that was trained on the task text.
 
-    The file has all that it needs: bytes are the vocabulary, and its tensors show the sizes.
-
     [bold]Examples[/bold]
 
       gemps sample runs/20260101-120000-text-gem --prompt "The import statement"
-
-      gemps sample state/latest/model.safetensors --length 2000 --temperature 0.7 --seed 1
     """
     for name, value in (("length", length), ("temperature", temperature), ("seed", seed)):
         if not 0 <= value < 2**63:

@@ -10,15 +10,13 @@ from gem_cli.options import Given, OptionGroup, with_options
 
 @with_options(OptionGroup(ServerSettings, "Server"), known=KNOWN)
 def serve(given: Given) -> None:
-    """Run the parameter server, until it is stopped (Ctrl-C, SIGTERM) or, with --exit-when-finished, done.
+    """Run the parameter server until it is stopped or, with --exit-when-finished, done.
 
-    It needs no PyTorch. On SIGTERM it applies the commits it has, writes a checkpoint and exits 0.
+    On SIGTERM it applies complete commits, writes a checkpoint and exits 0.
 
     [bold]Examples[/bold]
 
-      gemps serve --eta 0.1 --commits 20000 --data-dir state
-
-      gemps serve --bind 0.0.0.0:50051 --insecure --data-dir state --resume
+      gemps serve --bind 0.0.0.0:50051 --insecure --eta 0.1 --commits 20000 --data-dir state --resume
     """
     with misspelt_logged():
         settings = given.load(ServerSettings)

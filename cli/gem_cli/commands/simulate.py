@@ -54,16 +54,13 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, for programs.")] = False,
 ) -> None:
-    """Simulate many workers and their server in this process: real gradients and updates, on a virtual clock.
+    """Simulate many workers and their server in this process, on a virtual clock.
 
-    The same settings give the same parameters, bit for bit. Workers differ in speed, join late, die and straggle as you
-    say; hundreds fit on a laptop.
+    The same settings give the same parameters, bit for bit.
 
     [bold]Examples[/bold]
 
       gemps simulate --workers 200 --steps 150
-
-      gemps simulate --workers 32 --steps 200 --model cnn --rule downpour --compute-time lognormal:1,0.5
 
       gemps simulate --workers 16 --seconds 300 --slow 0-7x4 --die 15@100 --evaluate-every 500
 

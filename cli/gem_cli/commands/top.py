@@ -23,17 +23,12 @@ def top(
     server: Server = None,
     interval: Annotated[float, typer.Option(help="Seconds between two reports.", min=0.1)] = 1.0,
 ) -> None:
-    """Watch a run in this terminal: curves of loss, speed, staleness and pi, fairness, and every worker.
+    """Watch a run in this terminal: curves of loss, speed, staleness and pi, and every worker.
 
-    Workers that are silent, gone, muted or slow are listed first. Keys: q quits, s changes the order of the workers,
-    arrows, j, k and page keys scroll, ? explains every quantity. It needs 80x24 characters.
-
-    While the server does not answer it shows the last figures, and continues when the server is back. After the run it
-    stays until q, and leaves the last figures on the terminal.
+    Workers that are silent, gone, muted or slow are listed first. The last line shows the keys; ? explains every
+    quantity. It needs 80x24 characters. While the server does not answer it shows the last figures.
 
     [bold]Examples[/bold]
-
-      gemps top 192.168.1.5:50051
 
       ssh -t server gemps top
     """

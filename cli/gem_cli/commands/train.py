@@ -50,14 +50,13 @@ def train(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Tell what happens as JSON lines, for programs.")] = False,
 ) -> None:
-    """Train on this machine: a server and N workers as processes, live progress, and a run folder with the results.
+    """Train on this machine, with a server and N workers as processes, and a run folder with the results.
 
-    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. By default
-    the server listens on a free port, and training starts when all workers have joined. Ctrl-C ends it cleanly; a
-    second one kills.
+    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. Training starts
+    when all workers have joined. Ctrl-C ends it cleanly; a second one kills.
 
     After -- comes the command of your own worker, started --workers times with GEMPS_SERVER, GEMPS_WORKER_NAME,
-    GEMPS_WORKER_INDEX and GEMPS_WORKERS set; python is the Python that runs gemps.
+    GEMPS_WORKER_INDEX and GEMPS_WORKERS set.
 
     [bold]Examples[/bold]
 
@@ -116,7 +115,6 @@ def train(
 def _prepare(
     given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None, socket: Path
 ) -> tuple[RunFolder, ServerSettings, list[str]]:
-    """Return folder, settings and arguments."""
     asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)
     own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
     if "bind" not in asked.model_fields_set:
@@ -140,7 +138,6 @@ def _prepare(
 
 
 def _text_facts(worker: WorkerSettings) -> dict[str, Any]:
-    """Return what identifies the text."""
     from gem_worker.errors import TaskError
     from gem_worker.text_corpus import read_corpus
 
@@ -151,12 +148,10 @@ def _text_facts(worker: WorkerSettings) -> dict[str, Any]:
 
 
 def _evaluation_arguments(worker: WorkerSettings) -> list[str]:
-    """Return arguments for an evaluation."""
     return to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
 
 
 def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None) -> list[str] | None:
-    """Return the evaluator's command, or None."""
     wanted = given.load(EvaluatorSettings).model_dump(exclude={"keep_best"}, exclude_none=True)
     if not wanted:
         return None
@@ -171,7 +166,6 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 
 def _may_be_a_socket(path: Path) -> bool:
-    """Whether the path fits a socket."""
     return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
 
 
@@ -183,7 +177,6 @@ def _finish(
     evaluation_arguments: list[str] | None,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Complete the run folder; return the summary."""
     from gem_cli.training import results
 
     folder.ready_file.unlink(missing_ok=True)

@@ -22,15 +22,15 @@ class CheckResult:
 
 
 def ok(check: str, text: str) -> CheckResult:
-    """Return an OK finding."""
+    """An OK finding."""
     return CheckResult(check, Level.OK, text)
 
 
 def warning(check: str, text: str) -> CheckResult:
-    """Return a warning."""
+    """A warning."""
     return CheckResult(check, Level.WARNING, text)
 
 
 def problem(check: str, text: str) -> CheckResult:
-    """Return a problem."""
+    """A problem."""
     return CheckResult(check, Level.PROBLEM, text)

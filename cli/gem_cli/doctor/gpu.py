@@ -56,7 +56,7 @@ def inspect_hardware(root: Path = Path("/")) -> Hardware:
 
 
 def probe_torch(seconds: float = _PROBE_SECONDS) -> Mapping[str, Any] | str | None:
-    """Return what torch sees, its import error; None: timeout."""
+    """What torch sees, its import error; None: timeout."""
     try:
         done = subprocess.run(  # noqa: S603 - this Python
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=seconds
@@ -100,7 +100,6 @@ def check_device(probe: Mapping[str, Any] | str | None, hardware: Hardware, devi
 
 
 def _why_none(probe: Mapping[str, Any], hardware: Hardware) -> str | None:
-    """Return why torch sees no GPU."""
     if not (hardware.cards or hardware.driver or hardware.devices):
         return None
     if hardware.hidden:

@@ -41,7 +41,7 @@ def check_threads() -> CheckResult:
 
 
 def available_bytes() -> int:
-    """Return free memory within cgroup limits."""
+    """Free memory within cgroup limits."""
     from gem_server.process_memory import group_limits
 
     memory = psutil.virtual_memory()

@@ -21,7 +21,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*
 
 
 def installed(name: str) -> str | None:
-    """Return a distribution's version, or None."""
+    """A distribution's version, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -81,7 +81,6 @@ def _check_requirement(requirement: str, version_of: Callable[[str], str | None]
 
 
 def _parts(requirement: str) -> tuple[str, str, str]:
-    """Split a requirement."""
     match = _REQUIREMENT.fullmatch(requirement)
     name, wanted, marker = match.groups() if match else (requirement, "", "")
     return name, wanted.replace(" ", ""), (marker or "").strip()

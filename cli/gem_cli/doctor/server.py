@@ -144,13 +144,13 @@ def check_shared_memory(path: Path | None) -> CheckResult:
 
 
 def is_this_machine(address: str) -> bool:
-    """Return whether the server is local."""
+    """Whether the server is local."""
     host = address.rpartition(":")[0].strip("[]")
     return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
 
 
 def speaks_tls(address: str) -> bool:
-    """Return whether a TLS handshake succeeds; verifies no certificate."""
+    """Whether a TLS handshake succeeds; verifies no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

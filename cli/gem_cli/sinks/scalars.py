@@ -6,7 +6,7 @@ from gem_cli.status_view import Status
 
 
 def scalars(status: Status) -> Scalars:
-    """Return known figures by name."""
+    """Known figures by name."""
     found = status_view.figures(status)
     queue, memory = status.get("queue", {}), status.get("memory", {})
     values = {
@@ -30,7 +30,7 @@ def scalars(status: Status) -> Scalars:
 
 
 def evaluation(status: Status) -> tuple[int, Scalars] | None:
-    """Return the newest evaluation's (version, figures)."""
+    """The newest evaluation's (version, figures)."""
     seen = status.get("last_evaluation")
     if not seen:
         return None

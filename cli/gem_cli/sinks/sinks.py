@@ -15,7 +15,7 @@ NONE = "none"
 
 
 def known_sinks() -> dict[str, metadata.EntryPoint]:
-    """Return installed sinks; the first duplicate wins."""
+    """Installed sinks; the first duplicate wins."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         found.setdefault(entry_point.name, entry_point)

@@ -6,7 +6,7 @@ from gem_cli.top.glyphs import Glyphs
 
 
 def bars(values: Sequence[float | None], rows: int, glyphs: Glyphs, *, from_zero: bool = True) -> list[str]:
-    """Return `rows` lines, top first, gaps for None.
+    """`rows` lines, top first, gaps for None.
 
     Without `from_zero` the smallest value is the baseline.
     """
@@ -19,7 +19,7 @@ def bars(values: Sequence[float | None], rows: int, glyphs: Glyphs, *, from_zero
 
 
 def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> str:
-    """Return a bar; `fraction`: 0 to 1."""
+    """A bar; `fraction`: 0 to 1."""
     done = int(max(0.0, min(1.0, fraction)) * width)
     return glyphs.done * done + glyphs.left * (width - done)
 
@@ -34,5 +34,4 @@ def _height(value: float | None, low: float, high: float, most: int) -> int:
 
 
 def _part(height: int, levels: str) -> str:
-    """Return one row of a bar."""
     return " " if height <= 0 else levels[min(height, len(levels)) - 1]

@@ -54,7 +54,7 @@ class Curves:
             self._join()
 
     def columns(self, name: str, count: int) -> list[float | None]:
-        """Return `count` means; None: unknown."""
+        """`count` means; None: unknown."""
         if not self.points:
             return [None] * count
         width = self.points[-1].ends / count
@@ -70,7 +70,6 @@ class Curves:
         return [total / weight if weight > 0 else None for total, weight in zip(sums, weights, strict=True)]
 
     def _join(self) -> None:
-        """Merge short neighbours."""
         longest = 4 * self.points[-1].ends / MAX_POINTS
         joined = self.points[:1]
         for point in self.points[1:]:

@@ -67,7 +67,7 @@ class Feed:
         self._thread.join(timeout=5)
 
     def get_all(self) -> list[News]:
-        """Return new items."""
+        """New items."""
         found = []
         while True:
             try:

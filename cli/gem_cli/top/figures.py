@@ -22,18 +22,18 @@ def compact(value: Any) -> str:
 
 
 def two_decimals(value: Any) -> str:
-    """Return `0.75` or `-`."""
+    """`0.75` or `-`."""
     return "-" if value is None else f"{float(value):.2f}" if float(value) < 100 else compact(value)
 
 
 def count(number: Any, width: int) -> str:
-    """Return `12,345` or `12.3k`."""
+    """`12,345` or `12.3k`."""
     whole = f"{int(number):,}"
     return whole if len(whole) <= width else compact(number)
 
 
 def duration(seconds: Any) -> str:
-    """Return `45 s`, `12:05`, `1:02:03` or `3 d 04:05`."""
+    """`45 s`, `12:05`, `1:02:03` or `3 d 04:05`."""
     whole = int(seconds)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
     if days:
@@ -44,7 +44,7 @@ def duration(seconds: Any) -> str:
 
 
 def ago(seconds: Any) -> str:
-    """Return `now`, `45 s`, `12 m`, `3 h` or `4 d`."""
+    """`now`, `45 s`, `12 m`, `3 h` or `4 d`."""
     whole = float(seconds)
     if whole < 1:
         return "now"

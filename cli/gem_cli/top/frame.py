@@ -39,7 +39,7 @@ _KEYS_OF_HELP = "any other key: back   arrows, j k, page keys: scroll"
 
 
 def frame(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """Return `height` lines of `width` columns; `now` as view.seen_at."""
+    """`height` lines of `width` columns; `now` as view.seen_at."""
     lines = _help(view, width, height, glyphs) if view.helps else _dashboard(view, width, height, now, glyphs)
     for line in lines:
         line.truncate(width, overflow="crop", pad=True)
@@ -71,7 +71,6 @@ def _title(view: View, width: int, now: float, glyphs: Glyphs) -> Text:
 
 
 def _state(view: View, now: float) -> tuple[str, str]:
-    """Return state (19 characters) and style."""
     age = now - view.seen_at
     if view.lost:
         return f"NO ANSWER {duration(age)}", "reverse red"
@@ -132,7 +131,6 @@ def _charts(view: View, shown: int, rows: int, width: int, glyphs: Glyphs) -> li
 
 
 def _extreme(row: int, values: Sequence[float | None], field: str) -> tuple[str, str]:
-    """Return a tall chart's extremes."""
     if row > 2:
         return "", ""
     known = [value for value in values if value is not None]
@@ -162,7 +160,6 @@ def _mib(number: float) -> str:
 
 
 def _workers(view: View, width: int, lines: int, glyphs: Glyphs) -> list[Text]:
-    """Header and rows."""
     columns = worker_table.columns_for(width)
     workers = worker_table.ordered(view.status, view.order)
     shown = view.scroll(len(workers), lines)

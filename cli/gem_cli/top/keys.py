@@ -26,7 +26,7 @@ class Keys:
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
-        """Return key names, or "other"."""
+        """Key names, or "other"."""
         data, self._rest = self._rest + data, b""
         found = []
         while data:
@@ -49,7 +49,7 @@ class Keys:
 
 
 def _length(data: bytes) -> int | None:
-    """Return the sequence's length; None: incomplete."""
+    """The sequence's length; None: incomplete."""
     if len(data) < 2:
         return None
     if data[1:2] == b"O":

@@ -16,7 +16,7 @@ class Progress:
 
 
 def progress(status: Status) -> Progress:
-    """Return the most advanced budget.
+    """The most advanced budget.
 
     A steps budget is per worker.
     """

@@ -87,7 +87,7 @@ class Terminal:
             self._shown = frame
 
     def wait(self, seconds: float) -> list[str] | None:
-        """Return keys on input, `wake` or timeout; None: end."""
+        """Keys on input, `wake` or timeout; None: end."""
         if self._keys.waits:
             seconds = min(seconds, _ESCAPE_SECONDS)
         ready, _, _ = select.select([self._source, self._woken], [], [], seconds)
