@@ -1,4 +1,4 @@
-"""Conformance kit for workers; see DESIGN.md and docs/protocol.md."""
+"""Conformance kit for workers; see DESIGN.md."""
 
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.limits import Limits

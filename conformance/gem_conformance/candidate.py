@@ -51,7 +51,7 @@ class Candidate:
         self._process.wait()
 
     def last_lines(self) -> list[str]:
-        """Return the end of the output."""
+        """The end of the output."""
         with self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - _SHOWN_BYTES))
             text = file.read().decode("utf-8", "replace")

@@ -56,7 +56,7 @@ class Snapshot:
         self.lacks = "the footer of its parameters did not match" if whole else "its parameters broke off in the midst"
 
     def seen(self, wire_type: WireType) -> NDArray[np.float32]:
-        """Return theta as decoded from `wire_type`."""
+        """Theta as decoded from `wire_type`."""
         out = np.empty_like(self.theta)
         if out.size:
             decode(wire_type, memoryview(bytes(encode(wire_type, self.theta))), out)

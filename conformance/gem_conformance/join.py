@@ -90,7 +90,6 @@ def _judge(request: session_pb2.JoinRequest, task: Task, worker_name: str) -> No
 
 
 def _choose(offered: Iterable[int], wanted: tuple[WireType, ...], field: str) -> WireType:
-    """Return the first acceptable type. Raises FaultError."""
     numbers = [int(one) for one in offered] or [int(WireType.FLOAT32)]
     for one in wanted:
         if int(one) in numbers:

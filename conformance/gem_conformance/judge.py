@@ -97,7 +97,7 @@ class Upload:
         self.is_complete = True
 
     def no_footer(self, came: str) -> FaultError:
-        """Return the fault for a missing footer."""
+        """The fault for a missing footer."""
         return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self._payload.byte_count} bytes", came)
 
     def _fault(self, name: FaultName, expected: str, came: str) -> FaultError:
@@ -190,7 +190,6 @@ def _truncated(values: NDArray[np.float32]) -> bytes:
 
 
 def _first_difference(payload: PayloadFormat, came: bytes, right: bytes) -> tuple[str, str]:
-    """Return expected and actual element."""
     wire_type = payload.wire_type
     offset = next(index for index, pair in enumerate(zip(came, right, strict=True)) if pair[0] != pair[1])
     if wire_type is not WireType.INT8_BLOCK:

@@ -1,7 +1,4 @@
-"""A strict, correct server as a sequence of steps.
-
-Other calls are answered and judged meanwhile. Runs in the scenario's thread.
-"""
+"""A strict, correct server as a sequence of steps; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -101,7 +98,7 @@ class Play:
             raise
 
     def initialised_by_others(self, *, narrow: bool = False) -> None:
-        """Set parameters; `narrow`: exact in all floating-point types."""
+        """Set parameters; `narrow`: exact in all float types."""
         self.central.be_trained(-first_parameters(self._layout.parameter_count) if narrow else self._others_theta())
 
     def join(self, refusal: Refusal | None = None) -> None:
@@ -179,7 +176,7 @@ class Play:
         self.reply(commit)
 
     def new_header(self) -> Commit:
-        """Await a new commit's header; answer repeats."""
+        """Await a new header; answer repeats."""
         while True:
             event = self._await("Commit", Place.COMMIT, "a commit's header")
             commit = self._judge_header(event)
@@ -379,7 +376,7 @@ class Play:
             raise FaultError(FaultName.WRONG_EXIT, f"a non-zero exit status other than 3: {why}", f"{status}", place)
 
     def _see_it_end(self, *, leaving: bool, was_refused: bool = False) -> int | None:
-        """Serve until the process ends; return its status, or None without a process.
+        """Serve until the process ends; return its status, if any.
 
         `leaving`: one commit may be refused, unless `was_refused`.
         """
@@ -440,7 +437,6 @@ class Play:
             self._serve(event)
 
     def _awaited(self, what: str, place: Place) -> tuple[str, Place]:
-        """Return the expected action."""
         if self._trouble is not None:
             return self._trouble.expected, self._trouble.place
         return (what, place) if self._session is not None else ("Join", Place.SESSIONS)
@@ -452,13 +448,11 @@ class Play:
         return event
 
     def _refuse(self, call: Call, refusal: Refusal) -> None:
-        """Refuse an unexpected call."""
         if self._trouble is not None:
             self._trouble.record_refusal(call.method, refusal.reason)
         self._talk.refuse(call, refusal)
 
     def _serve(self, event: Event) -> None:
-        """Answer like a correct server."""
         if event.kind is Kind.EXITED:
             came = f"the end of the process, exit status {event.status}"
             raise FaultError(FaultName.STOPPED, "a worker that continues", came, Place.CONFORMANCE)
@@ -505,7 +499,6 @@ class Play:
             raise FaultError(FaultName.NO_PROGRESS, "a worker that continues training", came, Place.RETRIES)
 
     def _part(self, call: Call, upload: Upload, kind: type[_Message], place: Place) -> _Message:
-        """Return an upload's next message."""
         limit = self.limits.footer if upload.has_all_bytes else self.limits.answer
         until = time.monotonic() + limit
         while True:
@@ -521,7 +514,7 @@ class Play:
             self._serve(event)
 
     def _await_protest(self, call: Call) -> None:
-        """Raise a FaultError if the candidate rejects its own digest."""
+        """Raise a FaultError for a rejected digest."""
         until = time.monotonic() + min(_MOST_PAUSE, max(_PAUSE, _REACTIONS * self._talk.reaction))
         while (left := until - time.monotonic()) > 0:
             event = self._talk.next(left)
@@ -581,7 +574,6 @@ class Play:
         return self.session.is_known
 
     def _forget_session(self, reason: str) -> None:
-        """Forget the session until Join."""
         self._lost_reason = reason
         self.session.is_known = False
         self._lose_snapshot()
@@ -615,7 +607,7 @@ class Play:
         return (((np.arange(count) * 7 + 510) % 1021 - 510) / 512).astype(np.float32)
 
     def _judge_pull(self, event: Event) -> Pull | None:
-        """Return the pull, or None if answered."""
+        """The pull, or None if answered."""
         call, request = call_of(event), parse(event, parameters_pb2.PullRequest)
         if not self._is_known(call, request.session_id):
             return None
@@ -630,7 +622,7 @@ class Play:
         return None
 
     def _judge_header(self, event: Event) -> Commit | None:
-        """Return the commit, or None if refused."""
+        """The commit, or None if refused."""
         call, message = call_of(event), parse(event, commit_pb2.CommitRequest)
         if not message.HasField("header"):
             raise FaultError(FaultName.OUT_OF_ORDER, "a commit's header first", "a message without it", Place.COMMIT)
@@ -648,7 +640,6 @@ class Play:
         return judge_header(call, message, self.session, self._delta_format(), self._chunk_bytes)
 
     def _require_alone(self, commit: Commit) -> None:
-        """Require a large payload's header alone."""
         if not commit.is_alone:
             receive_whole(commit)
 
@@ -673,7 +664,6 @@ class Play:
         self._trouble = Trouble(f"said in {where} that the run is finished", expected, Place.END)
 
     def _say_what_was_sent(self, what: str, *, is_sent: bool, damaged: bool) -> None:
-        """Record defects of sent parameters."""
         if not is_sent:
             done, place = f"torn the {what} behind {self._transfers.sent} bytes of its parameters", Place.PULL
             self._trouble = Trouble(done, "Pull, of the rest or from the start", place)

@@ -61,7 +61,7 @@ class Talk:
         self._commit_streams: set[Call] = set()
 
     def next(self, seconds: float) -> Event | None:
-        """Return the next event, None on timeout. Raises FaultError, NotSpokenError."""
+        """The next event, None on timeout. Raises FaultError, NotSpokenError."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -139,7 +139,7 @@ class Talk:
 
 
 def refusal(reason: str, retry_after: float | None = None) -> Refusal:
-    """Return the refusal for `reason`."""
+    """The refusal for `reason`."""
     return Refusal(_CODES[reason], reason, retry_after, f"{reason}: the conformance kit plays this refusal")
 
 
@@ -149,7 +149,7 @@ def is_call(event: Event, method: str) -> bool:
 
 
 def call_of(event: Event) -> Call:
-    """Return the event's call, which must exist."""
+    """The event's call, which must exist."""
     if event.call is None:
         raise AssertionError("an event without a call")
     return event.call

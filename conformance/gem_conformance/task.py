@@ -31,7 +31,7 @@ _DTYPES = {
 
 
 def wire_name(wire_type: WireType) -> str:
-    """Return the name in the task file."""
+    """The name in the task file."""
     return wire_type.name.lower()
 
 
@@ -62,17 +62,17 @@ def tensor(
 
 
 def first_parameters(count: int) -> NDArray[np.float32]:
-    """Return initial PARAMETERs, exact in all floating-point types."""
+    """Initial PARAMETERs, exact in all floating-point types."""
     return ((np.arange(count) % 509 - 254) / 256).astype(np.float32)
 
 
 def delta(theta: NDArray[np.float32], eta: float) -> NDArray[np.float32]:
-    """Return the expected commit (float32, one-dimensional)."""
+    """The expected commit (float32, one-dimensional)."""
     return np.float32(-eta) * theta
 
 
 def buffer_bytes(tensors: Sequence[TensorSpec], generation: int) -> bytes:
-    """Return synthetic BUFFERs or CONSTANTs."""
+    """Synthetic BUFFERs or CONSTANTs."""
     parts = []
     for one in tensors:
         values = (np.arange(one.elements) * generation + generation) % (

@@ -25,7 +25,7 @@ class Transfers:
     def begin(
         self, payload: PayloadFormat, snapshot: Snapshot, offset: int, digest: bytes, *, damaged: bool
     ) -> list[commit_pb2.CommitResponse]:
-        """Return header, chunks and footer. `damaged`: flip a payload bit."""
+        """Header, chunks and footer. `damaged`: flip a payload bit."""
         self.count += 1
         header = transfer_pb2.ParametersHeader(
             version=snapshot.version.to_wire(),

@@ -53,7 +53,7 @@ class Trouble:
 
 
 def refused(what: str, refusal: Refusal) -> Trouble:
-    """Return the trouble of a refused call."""
+    """The trouble of a refused call."""
     done = f"refused {what} with {refusal.reason}"
     if refusal.retry_after is not None:
         done += f" and a RetryInfo of {refusal.retry_after:g} s"

@@ -1,6 +1,6 @@
-"""gRPC server that turns every message into an event of one queue.
+"""gRPC server that turns every message into an event of one queue (DESIGN.md).
 
-gRPC's threads only carry bytes; play.py decides in one thread. Streams of raw bytes equal unary calls on the wire.
+Streams of raw bytes equal unary calls on the wire.
 """
 
 from __future__ import annotations
@@ -196,7 +196,6 @@ def _stream(behaviour: Any) -> grpc.RpcMethodHandler[bytes, bytes]:
 
 
 def _healthy(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Answer HealthCheckResponse{status: SERVING}."""
     next(messages, None)
     yield b"\x08\x01"
 

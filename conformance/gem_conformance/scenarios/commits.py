@@ -18,7 +18,7 @@ def commit_small(play: Play) -> None:
 
 
 def commit_large(play: Play) -> None:
-    """Take payloads that wait for proceed."""
+    """Take large payloads."""
     play.initialised_by_others()
     for _ in range(3):
         commit = play.new_header()
@@ -28,7 +28,7 @@ def commit_large(play: Play) -> None:
 
 
 def proceed_withheld(play: Play) -> None:
-    """Withhold proceed for a while."""
+    """Withhold proceed."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -56,7 +56,7 @@ def slow_reader(play: Play) -> None:
 
 
 def changed_eta(play: Play) -> None:
-    """Change the learning rate with each verdict."""
+    """Change the learning rate."""
     play.initialised_by_others()
     for eta in (0.02, 0.3, 0.01):
         play.commit(next_eta=eta)
@@ -64,7 +64,7 @@ def changed_eta(play: Play) -> None:
 
 
 def local_steps(play: Play) -> None:
-    """Require four local steps per commit."""
+    """Require local steps."""
     play.central.local_steps = 4
     play.initialised_by_others()
     commit = play.header_unless_it_stops("the run asks for local steps", Place.COMMIT)
@@ -74,7 +74,7 @@ def local_steps(play: Play) -> None:
 
 
 def normalised_local_steps(play: Play) -> None:
-    """Require the mean of the local steps."""
+    """Require the mean of local steps."""
     play.central.normalise_local_steps = True
     local_steps(play)
 

@@ -28,7 +28,7 @@ def commits_beyond_float16(play: Play) -> None:
 
 
 def exact_commits(play: Play) -> None:
-    """Keep values exact in all four floating-point types."""
+    """Keep values exact."""
     play.central.eta = 0.5
     play.initialised_by_others(narrow=True)
     play.commit()
@@ -36,7 +36,7 @@ def exact_commits(play: Play) -> None:
 
 
 def initialise(play: Play) -> None:
-    """The candidate uploads all kinds of tensors."""
+    """Await all kinds of tensors."""
     play.central.eta = 0.5
     play.initialise()
     play.commit()

@@ -9,7 +9,7 @@ __all__ = ["SCENARIOS"]
 
 
 def torn_commit(play: Play) -> None:
-    """Break a stream within a payload."""
+    """Break a payload."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -22,7 +22,7 @@ def torn_commit(play: Play) -> None:
 
 
 def dropped_reply(play: Play) -> None:
-    """Break the stream before the verdict."""
+    """Lose a verdict."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -34,7 +34,7 @@ def dropped_reply(play: Play) -> None:
 
 
 def duplicate(play: Play) -> None:
-    """Apply a commit only when its header comes again."""
+    """Apply a commit late."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -45,7 +45,7 @@ def duplicate(play: Play) -> None:
 
 
 def torn_reply(play: Play) -> None:
-    """Break the stream within the parameters."""
+    """Break a reply."""
     play.initialised_by_others()
     commit = play.new_header()
     play.receive_payload(commit)
@@ -56,7 +56,7 @@ def torn_reply(play: Play) -> None:
 
 
 def restart(play: Play) -> None:
-    """Kill the server and lose the last commit."""
+    """Restart the server."""
     play.initialised_by_others()
     play.commit()
     play.commit()

@@ -9,7 +9,7 @@ __all__ = ["SCENARIOS"]
 
 
 def retry_info(play: Play) -> None:
-    """Refuse Join, a header and a payload with RetryInfo."""
+    """Refuse with RetryInfo."""
     play.initialised_by_others()
     play.join(refusal("TOO_MANY", 1.0))
     play.commit()
@@ -24,7 +24,7 @@ def retry_info(play: Play) -> None:
 
 
 def no_retry(play: Play) -> None:
-    """Refuse a commit without RetryInfo."""
+    """Refuse without RetryInfo."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "SIZE_MISMATCH")
@@ -32,7 +32,7 @@ def no_retry(play: Play) -> None:
 
 
 def stale_base(play: Play) -> None:
-    """Refuse a commit as stale."""
+    """Refuse as stale."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "STALE_BASE")
@@ -41,7 +41,7 @@ def stale_base(play: Play) -> None:
 
 
 def sequence_gap(play: Play) -> None:
-    """Expect another sequence, reported by Join."""
+    """Expect another sequence."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -62,7 +62,7 @@ def expired_session(play: Play) -> None:
 
 
 def draining(play: Play) -> None:
-    """Drain the server, then start another."""
+    """Drain and restart."""
     play.initialised_by_others()
     play.commit()
     play.refuse(play.new_header(), "DRAINING", retry_after=1.0)

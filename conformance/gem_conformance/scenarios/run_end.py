@@ -16,7 +16,7 @@ def finished(play: Play) -> None:
 
 
 def finished_refused(play: Play) -> None:
-    """Refuse a commit of a finished run."""
+    """Refuse the last commit."""
     play.initialised_by_others()
     play.commit()
     commit = play.new_header()
@@ -26,7 +26,7 @@ def finished_refused(play: Play) -> None:
 
 
 def finished_before(play: Play) -> None:
-    """The run finished before Join."""
+    """Finish before Join."""
     play.initialised_by_others()
     play.central.run_state = run_pb2.RUN_STATE_FINISHED
     play.join()

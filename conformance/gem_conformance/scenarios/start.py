@@ -10,7 +10,7 @@ __all__ = ["SCENARIOS"]
 
 
 def initialise(play: Play) -> None:
-    """The candidate uploads and pulls the first parameters."""
+    """Await an upload."""
     play.initialise()
     play.commit()
     play.last_commit()
@@ -24,14 +24,14 @@ def already_initialised(play: Play) -> None:
 
 
 def pull(play: Play) -> None:
-    """Parameters exist; the candidate only pulls."""
+    """Await a pull."""
     play.initialised_by_others()
     play.send(play.pull())
     play.last_commit()
 
 
 def pull_resumed(play: Play) -> None:
-    """Tear a pull twice while others commit."""
+    """Break a pull twice."""
     play.initialised_by_others()
     play.send(play.pull(), tear_after=3)
     play.central.others_commit()
@@ -43,7 +43,7 @@ def pull_resumed(play: Play) -> None:
 
 
 def bad_parameters(play: Play) -> None:
-    """Damage a pull, then a reply."""
+    """Damage parameters."""
     play.initialised_by_others()
     play.send(play.pull(), damaged=True)
     why = "the parameters never came undamaged"
@@ -59,7 +59,7 @@ def bad_parameters(play: Play) -> None:
 
 
 def wrong_digest(play: Play) -> None:
-    """Send another layout's digest."""
+    """Send a wrong digest."""
     play.initialised_by_others()
     play.digest = Layout([tensor("another", (64, 13)), tensor("bias", (5,))]).digest
     play.must_stop("the parameters are of another layout", Place.LAYOUTS)
