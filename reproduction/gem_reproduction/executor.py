@@ -1,4 +1,4 @@
-"""Executes missing runs in parallel, one thread per process."""
+"""Executes missing runs in parallel."""
 
 import json
 import multiprocessing
@@ -28,7 +28,7 @@ LARGE_BYTES = 10_000_000_000
 def execute(
     runs: Sequence[Run], folder: Path, jobs: int, on_done: Callable[[Run, Outcome, bool], None]
 ) -> dict[str, Outcome]:
-    """Execute runs missing in `folder`; return outcomes by key.
+    """Execute missing runs; return outcomes by key.
 
     `on_done`: called per run with its outcome and whether it is new. Raises ReproductionError; finished runs are kept.
     """
@@ -113,7 +113,7 @@ def _perform(description: str, folder: str) -> str | None:
 
 
 def _exit_with_parent() -> None:
-    """The parent handles Ctrl-C, which reaches all processes; exit if it dies."""
+    """Ignore Ctrl-C, which the parent handles; exit if it dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
@@ -127,7 +127,6 @@ def _end_with_the_parent() -> None:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for children."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

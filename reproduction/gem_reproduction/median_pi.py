@@ -15,7 +15,7 @@ SAMPLES = 100
 class MedianOfPi:
     """Samples commits of a run.
 
-    `commits`: expected number; 0: unknown. The stride is coprime to `workers`, so that round-robin samples cover each.
+    `commits`: expected number; 0: unknown. The stride is coprime to `workers`, to sample each in round-robin.
     """
 
     def __init__(self, rule: UpdateRule, layout: Layout, commits: int, workers: int) -> None:

@@ -107,7 +107,7 @@ class Outcome:
         return self.has_diverged or not self.loss < self.chance_loss
 
     def describe(self) -> dict[str, Any]:
-        """Return JSON values; non-finite becomes None."""
+        """JSON values; non-finite becomes None."""
         described: dict[str, Any] = _plain(asdict(self))
         return described
 
@@ -124,7 +124,7 @@ class Outcome:
 
 
 def tenths(losses: NDArray[np.float64]) -> tuple[list[float], float]:
-    """Return means of the tenths, and from 0.45 to 0.55."""
+    """Means of the tenths, and from 0.45 to 0.55."""
     count = len(losses)
     edges = [round(count * part / 20) for part in range(21)]
     return [_mean(losses[edges[at] : edges[at + 2]]) for at in range(0, 20, 2)], _mean(losses[edges[9] : edges[11]])
@@ -166,7 +166,7 @@ def write(folder: Path, run: Run, outcome: Outcome) -> None:
 
 
 def path(folder: Path, run: Run) -> Path:
-    """Return a run's file."""
+    """A run's file."""
     return folder / "runs" / f"{run.key()}.json"
 
 
@@ -175,7 +175,6 @@ def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Replace non-finite numbers."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Synthetic images for figure 7: a faint pattern per class, under noise."""
+"""Synthetic images for figure 7: faint patterns under noise."""
 
 import numpy as np
 import torch

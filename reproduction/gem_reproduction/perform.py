@@ -1,4 +1,4 @@
-"""Executes one run and extracts its outcome."""
+"""Executes one run."""
 
 import math
 import time

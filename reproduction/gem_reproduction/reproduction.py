@@ -30,13 +30,13 @@ class FigureResult:
 
 
 def runs_of(figures: Sequence[Figure], scope: Scope) -> list[Run]:
-    """Return the figures' first runs without duplicates."""
+    """The figures' first runs without duplicates."""
     runs = {run.key(): run for figure in figures for seeds in figure.runs(scope).values() for run in seeds}
     return list(runs.values())
 
 
 def groups_of(declared: Mapping[str, Sequence[Run]], outcomes: Mapping[str, Outcome]) -> dict[str, Group]:
-    """Return finished groups by name."""
+    """Finished groups by name."""
     found = {name: [outcomes.get(run.key()) for run in seeds] for name, seeds in declared.items()}
     return {name: Group([one for one in some if one]) for name, some in found.items() if all(some)}
 
@@ -75,7 +75,6 @@ def _declare_more(
     declared: dict[str, dict[str, tuple[Run, ...]]],
     outcomes: Mapping[str, Outcome],
 ) -> list[Run]:
-    """Extend `declared`; return new runs."""
     for figure in figures:
         found = groups_of(declared[figure.name], outcomes)
         declared[figure.name] = figure.runs_after(scope, found)
@@ -97,7 +96,7 @@ def _find(
 
 
 def results(findings: Sequence[FigureResult], scope: Scope) -> dict[str, Any]:
-    """Return JSON values; inf becomes null, NaN is omitted."""
+    """JSON values; inf becomes null, NaN is omitted."""
     return {
         "gemps": version("gemps"),
         "torch": version("torch"),

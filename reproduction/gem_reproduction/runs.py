@@ -49,7 +49,7 @@ class Run:
     large: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """Return JSON values for `from_description`."""
+        """JSON values for `from_description`."""
         settings = self.settings.model_dump(mode="json")
         described = {"settings": settings, "method": self.method, "data": self.data, "large": self.large}
         return described | ({"candidate": self.candidate} if self.candidate else {})
@@ -61,7 +61,7 @@ class Run:
         return cls(SimulationSettings(**value["settings"]), value["method"], value["data"], candidate, value["large"])
 
     def key(self) -> str:
-        """Return 16 hexadecimal digits of SHA-256 over description and versions."""
+        """16 hexadecimal digits of SHA-256 over description and versions."""
         decisive = self.describe() | {"format": FORMAT, "gemps": _version("gemps"), "torch": _version("torch")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -72,7 +72,7 @@ class Run:
         return min((one for one in budgets if one), default=0)
 
     def title(self) -> str:
-        """Return a short description."""
+        """A short description."""
         settings = self.settings
         if self.method == "momentum-sgd":
             return f"momentum SGD, eta {settings.eta:g}, {settings.steps} steps, seed {settings.seed}"
@@ -108,7 +108,7 @@ class Scope:
     rule_settings: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self) -> "Scope":
-        """Return a scope for non-binding claims: one seed if quick."""
+        """A scope for non-binding claims: one seed if quick."""
         return replace(self, seeds=1) if self.quick else self
 
     def simulations(
@@ -159,7 +159,7 @@ class Scope:
             raise ReproductionError(f"{where}: {error.errors()[0]['msg']}") from None
 
     def describe(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """JSON values."""
         return {
             "quick": self.quick,
             "task": self.task,
@@ -171,7 +171,7 @@ class Scope:
         }
 
     def subtitle(self) -> str:
-        """Return the pictures' subtitle."""
+        """The pictures' subtitle."""
         changed = "".join(f", {name} = {value:g}" for name, value in self.rule_settings.items())
         seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
         return f"{self.model} on {self.task}, round-robin, {self.steps} steps, {seeds}{changed}"

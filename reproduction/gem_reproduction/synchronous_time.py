@@ -5,7 +5,7 @@ from gem_simulator.settings import SimulationSettings
 
 
 def step_ends(settings: SimulationSettings, steps: int) -> list[float]:
-    """Return when steps of all workers end."""
+    """When steps of all workers end."""
     durations, slower = Durations(settings.compute_time), settings.spans("slow")
     workers = [(durations.of(settings.seed, rank), slower.get(rank, 1.0)) for rank in range(settings.workers)]
     ends, now = [], 0.0

@@ -1,10 +1,5 @@
 """Many workers and their server in one process, on a virtual clock; see DESIGN.md.
 
-    from gemps import SimulationSettings, simulate
-
-    result = simulate(SimulationSettings(workers=100, steps=150, compute_time="lognormal:1,0.5"))
-    print(result.final.training_loss, result.history.column("staleness").mean())
-
 Imports without torch; names load lazily.
 """
 

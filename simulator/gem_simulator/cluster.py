@@ -21,15 +21,9 @@ def ignore_delta(parameters: NDArray[np.float32], state: RuleState, delta: NDArr
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An applied commit.
+    """An applied commit, with the columns of docs/simulation.md.
 
-    Attributes:
-        at: virtual seconds.
-        waited: seconds queued.
-        sequence: of the worker, from 1.
-        clock: after it. base: clock of the gradient's parameters.
-        loss: of the batch; None: not finite.
-        skipped: non-finite steps before.
+    `clock`: after it. `base`: clock of the gradient's parameters. `loss` None: not finite.
     """
 
     at: float

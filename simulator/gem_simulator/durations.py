@@ -1,13 +1,4 @@
-"""Distributions of gradient compute times, as text.
-
-    constant:1            1 second
-    lognormal:1,0.5       median 1 second, the logarithm's standard deviation 0.5
-    exponential:1         mean 1 second
-    speeds:1,1,4          seconds by rank, repeating
-    trace:FILE            recorded, of the same rank or all workers
-
-Draws follow from seed and rank.
-"""
+"""Distributions of gradient compute times, as text (docs/simulation.md). Draws follow from seed and rank."""
 
 import math
 from collections.abc import Callable, Iterator

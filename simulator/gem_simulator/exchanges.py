@@ -1,12 +1,7 @@
-"""Arithmetic of the exchanges between worker and server; timing is in timeline.py.
+"""Arithmetic of the exchanges of docs/simulation.md; timing is in timeline.py.
 
-    service    the server rescales and applies the delta and returns the parameters, in one round trip (DESIGN.md)
-    paper      algorithm 1 of Hermans and Louppe (2018): the worker fetches theta, rescales its delta by the drift
-               theta - s, commits it and continues at the fetched theta; pi ignores commits in between
-    original   the authors' implementation: as paper, but exclusive from fetch to commit; the worker continues at theta
-               with its update, so the arithmetic is that of service
-
-Under `paper` a worker runs its rule on a copy of theta and sends the difference.
+Under `paper`, algorithm 1 of Hermans and Louppe (2018), a worker runs its rule on a copy of theta and sends the
+difference: pi ignores commits in between. `original` is the authors' implementation.
 """
 
 from abc import ABC, abstractmethod

@@ -77,7 +77,7 @@ def read_recorded(path: Path) -> Recorded:
 
 
 def compute_times(path: Path) -> dict[int, list[float]]:
-    """Return seconds from reply to next commit, by rank.
+    """Seconds from reply to next commit, by rank.
 
     Raises SimulationError, also without repeated commits.
     """

@@ -38,7 +38,7 @@ class History:
         self._count += 1
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return a view of one of `COLUMNS`. Raises KeyError."""
+        """A view of one of `COLUMNS`. Raises KeyError."""
         if name not in COLUMNS:
             raise KeyError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
         values: NDArray[np.float64] = self._rows[: self._count, COLUMNS.index(name)]
@@ -84,12 +84,12 @@ class SimulationResult:
         return self.evaluations[-1]
 
     def jain_index(self) -> float:
-        """Return Jain's index over the workers' commits."""
+        """Jain's index over the workers' commits."""
         counts = np.bincount(self.history.column("rank").astype(np.int64)) if self.commits else np.ones(1)
         return float(counts.sum() ** 2 / (counts.size * (counts**2).sum()))
 
     def summary(self) -> dict[str, Any]:
-        """Return key figures as JSON values."""
+        """Key figures as JSON values."""
         last = slice(-max(1, self.commits // 10), None)
         return {
             "commits": self.commits,
@@ -109,13 +109,12 @@ class SimulationResult:
         }
 
     def _means(self, commits: slice) -> dict[str, float | None]:
-        """Column means."""
         names = ("staleness", "loss", "mean_pi", "blocked_fraction", "clamped_fraction")
         return {name: float(self.history.column(name)[commits].mean()) if self.commits else None for name in names}
 
 
 def peak_memory() -> int:
-    """Return peak memory in bytes."""
+    """Peak memory in bytes."""
     if sys.platform == "win32":
         import psutil
 

@@ -244,12 +244,12 @@ class SimulationSettings(BaseSettings):
         return bool(self.steps or self.commits or self.seconds)
 
     def settings_of_rule(self) -> dict[str, float]:
-        """Return arguments for `create_rule`, unvalidated."""
+        """Arguments for `create_rule`, unvalidated."""
         shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
         return shared | parse_settings(self.rule_settings)
 
     def task_options(self) -> "TaskOptions":
-        """Return options for `create_task`."""
+        """Options for `create_task`."""
         from gem_worker.tasks.options import TaskOptions  # imports torch
 
         return TaskOptions(
@@ -262,7 +262,7 @@ class SimulationSettings(BaseSettings):
         )
 
     def spans(self, name: str) -> dict[int, float]:
-        """Return `slow`, `join` or `die` by rank."""
+        """`slow`, `join` or `die` by rank."""
         return _spans(getattr(self, name))
 
 

@@ -1,7 +1,4 @@
-"""Simulates a run, or follows a recorded one.
-
-Deterministic: equal settings or traces give bit-identical parameters.
-"""
+"""Simulates a run, or follows a recorded one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -203,7 +200,7 @@ class _Run:
                     self._evaluations.append(self._evaluate(commit.at))
 
     def result(self, settings: dict[str, Any]) -> SimulationResult:
-        """Return the result."""
+        """The result."""
         at = float(self._history.column("at")[-1]) if len(self._history) else 0.0
         if not self._evaluations or self._evaluations[-1].commits != len(self._history):
             self._evaluations.append(self._evaluate(at))
@@ -256,7 +253,6 @@ def _timing(settings: SimulationSettings, gradients: int) -> TimelineSettings:
 
 
 def _as_a_server_has_them(settings: SimulationSettings) -> dict[str, Any]:
-    """A server trace's settings."""
     return {
         "eta": settings.eta,
         "eta_schedule": "constant",

@@ -1,6 +1,6 @@
 """Virtual clock in seconds from 0, independent of the parameters.
 
-Workers compute, queue, are served and receive a reply. The server serves one request at a time.
+The server serves one request at a time.
 """
 
 import heapq
@@ -134,7 +134,6 @@ class _People:
 
 
 def _go_on(worker: _Worker, timing: TimelineSettings, served_at: float) -> None:
-    """Schedule the worker's next request."""
     answered = served_at + timing.network
     if worker.next is Kind.FETCHED:  # rescaling takes no time
         worker.next, worker.arrives = Kind.COMMITTED, answered + timing.network

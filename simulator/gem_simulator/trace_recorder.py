@@ -1,4 +1,4 @@
-"""Records a simulation as a server's trace, for `gemps replay` and `gemps serve --order trace`."""
+"""Records a simulation as a server's trace."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Workers' gradients, bit-identical to those of `gemps work`.
+"""Gradients, bit-identical to those of `gemps work`.
 
 One model serves all workers: parameters, buffers, batch and random state are set before each step.
 """
@@ -94,7 +94,7 @@ class Workload:
         return self._flat.layout
 
     def first(self) -> tuple[NDArray[np.float32], bytes, bytes]:
-        """Return initial parameters, BUFFERs and CONSTANTs."""
+        """Initial parameters, BUFFERs and CONSTANTs."""
         payload = self._transfer.first_payload()
         count = self.layout.parameter_count
         split = 4 * count + self.layout.buffer_bytes
@@ -102,7 +102,7 @@ class Workload:
         return parameters, bytes(payload[4 * count : split]), bytes(payload[split:])
 
     def hand(self, rank: int) -> Hand:
-        """Return a new worker's state."""
+        """A new worker's state."""
         batches = batch_numbers(self._task.train, self._batch_size, self._seed, rank)
         random = torch.Generator().manual_seed(dropout_seed(self._seed, rank)).get_state()
         return Hand(batches, random, self._transform.new_state())
@@ -130,7 +130,6 @@ class Workload:
         raise DivergedError(f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
 
     def _backward(self, hand: Hand) -> tuple[int, torch.Tensor]:
-        """Compute a gradient; return batch size and loss."""
         _, numbers = next(hand.batches)
         inputs, labels = self._task.train.batch(numbers)
         torch.set_rng_state(hand.random)
@@ -142,7 +141,7 @@ class Workload:
         return len(labels), loss
 
     def score(self, samples: Samples, parameters: NDArray[np.float32], buffers: bytes) -> tuple[float, float]:
-        """Return (mean loss, accuracy) over all samples."""
+        """(mean loss, accuracy) over all samples."""
         torch.set_num_threads(1)
         self._flat.write_parameters(torch.from_numpy(parameters))
         if buffers:

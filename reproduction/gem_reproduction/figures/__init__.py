@@ -42,12 +42,12 @@ _FIGURES: dict[str, Figure] = {
 
 
 def figure_names() -> tuple[str, ...]:
-    """Return all figure names."""
+    """All figure names."""
     return tuple(_FIGURES)
 
 
 def choose(names: Sequence[str]) -> list[Figure]:
-    """Return figures in registry order. Raises ReproductionError."""
+    """Figures in registry order. Raises ReproductionError."""
     groups = {
         ALL: tuple(name for name in _FIGURES if name not in (*_BEYOND, Transformer.name)),
         BEYOND: tuple(_BEYOND),

@@ -74,7 +74,7 @@ class BetterDefault(Figure):
     size = (10.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         models = " and ".join(_models(scope))
         return words(shorter(scope), "two orders of arrival").replace(f"{shorter(scope).model} on", f"{models} on", 1)
 

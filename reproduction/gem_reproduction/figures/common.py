@@ -16,7 +16,7 @@ WORKERS = (5, 10, 20, 30)
 
 
 def named(what: str, workers: int) -> str:
-    """Return a run's name in `Figure.runs`."""
+    """A run's name in `Figure.runs`."""
     return f"{pictures.NAMES.get(what, what)}, {workers} worker{'' if workers == 1 else 's'}"
 
 
@@ -38,12 +38,12 @@ def never_diverges(found: Mapping[str, Group], names: Sequence[str], what: str) 
 
 
 def losses(found: Mapping[str, Group], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return L and late minibatch loss by name."""
+    """L and late minibatch loss by name."""
     return {name: {"L": found[name].loss, "minibatches": found[name].minibatch_loss} for name in names}
 
 
 def medians_of_pi(group: Group, workers: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Return (worker steps, median of pi) per seed.
+    """(worker steps, median of pi) per seed.
 
     Omits first commits, where pi is near kappa.
     """

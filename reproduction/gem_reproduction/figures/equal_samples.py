@@ -37,7 +37,7 @@ class EqualSamples(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         short = shorter(scope)
         return f"{short.subtitle().replace(f'{short.steps} steps', f'{_MOST * short.steps} commits')}"
 
@@ -62,7 +62,7 @@ class EqualSamples(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot the minibatches' loss over both."""
+        """Plot minibatch loss."""
         left, right = canvas.subplots(1, 2, sharey=True)
         for n, colour in zip(_WORKERS, pictures.SHADES[1:], strict=True):
             curves = [one.curves for one in found[named("gem", n)].outcomes]

@@ -36,7 +36,7 @@ class Exchanges(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         return scope.beside().subtitle().replace("round-robin", "FIFO, lognormal compute times")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
@@ -64,7 +64,7 @@ class Exchanges(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot loss by steps and by workers."""
+        """Plot loss."""
         left, right = canvas.subplots(1, 2)
         workers = sorted({int(name.split()[1]) for name in found})
         for exchange, colour in _EXCHANGES.items():

@@ -84,7 +84,7 @@ class Figure1b(_LossOfOneRule):
     )
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Add another order."""
+        """Add an order."""
         by_chance = {
             name: scope.beside().simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()
         }
@@ -148,11 +148,11 @@ class Figure1d(Figure):
     _rules = ("gem", "downpour", "adaptive-staleness")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare the runs of 1a to 1c."""
+        """Those of 1a to 1c."""
         return {name: runs for rule in self._rules for name, runs in over_workers(scope, rule).items()}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Expect GEM's loss to be lowest."""
+        """Compare final losses."""
         lowest = all(
             found[named("gem", n)].loss < found[named(rule, n)].loss for n in WORKERS for rule in self._rules[1:]
         )

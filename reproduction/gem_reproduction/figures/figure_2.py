@@ -30,7 +30,7 @@ class Figure2(Figure):
         return {named("gem", _WORKERS): scope.simulations(workers=_WORKERS, evaluate_every=every)}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge stability and late learning."""
+        """Judge stability and learning."""
         group = found[named("gem", _WORKERS)]
         last, middle = group.mean("minibatch_loss"), group.mean("middle")
         return [

@@ -71,7 +71,7 @@ class Figure4(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot loss, and time to a loss."""
+        """Plot loss and time."""
         left, right = canvas.subplots(1, 2)
         for n, colour in zip(_WORKERS, pictures.SHADES, strict=True):
             outcomes = found[named("gem", n)].outcomes
@@ -91,11 +91,11 @@ class Figure4(Figure):
 
 
 def time_to(group: Group, loss: float) -> float:
-    """Return the geometric mean over seeds, maybe inf."""
+    """The geometric mean over seeds, maybe inf."""
     times = [one_time_to(one, loss) for one in group.outcomes]
     return math.exp(sum(map(math.log, times)) / len(times)) if all(map(math.isfinite, times)) else math.inf
 
 
 def one_time_to(outcome: Outcome, loss: float) -> float:
-    """Return when the loss is first reached, else inf."""
+    """When the loss is first reached, else inf."""
     return next((one.at for one in outcome.evaluations if one.training_loss <= loss), math.inf)

@@ -44,7 +44,7 @@ class Figure5(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         return scope.beside().subtitle()
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
@@ -59,7 +59,7 @@ class Figure5(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare final and minimum validation loss."""
+        """Judge overfitting."""
         rises = {name: _rise(group) for name, group in found.items()}
         gem, sgd = rises[named("gem", _WORKERS)], rises[_SGD]
         numbers = {
@@ -91,14 +91,13 @@ class Figure5(Figure):
 
 @cache
 def _epoch(task: str, dataset_dir: Path) -> int:
-    """Return steps per epoch. Raises TaskError."""
+    """Steps per epoch. Raises TaskError."""
     from gem_worker.tasks import TaskOptions, create_task, steps_per_epoch  # imports torch
 
     return steps_per_epoch(len(create_task(task, TaskOptions(dataset_dir=dataset_dir)).train), _BATCH)
 
 
 def _course(group: Group) -> list[float]:
-    """Loss by epoch."""
     length = min(len(one.evaluations) for one in group.outcomes)
     losses = [[at.test_loss for at in one.evaluations[:length]] for one in group.outcomes]
     return [float(loss) for loss in np.mean(losses, axis=0)]

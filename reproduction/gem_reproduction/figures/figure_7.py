@@ -40,7 +40,7 @@ class Figure7(Figure):
     )
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         images = "images of a folder" if scope.images else "images that are made (no photographs)"
         return f"alexnet on {images}, round-robin, 1 seed"
 

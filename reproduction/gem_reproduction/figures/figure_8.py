@@ -37,7 +37,7 @@ class Figure8(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Omit the default kappa, to share figure 1a's runs."""
+        """Omit the default kappa: those runs are figure 1a's."""
         return {
             _kappa_name(kappa, n): part.simulations(
                 workers=n, rule_settings={} if kappa == 1 else {"kappa": float(kappa)}

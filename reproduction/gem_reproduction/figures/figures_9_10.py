@@ -32,7 +32,7 @@ class _HeatMap(Figure):
     size = (8.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         return scope.beside().subtitle()
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:

@@ -71,7 +71,7 @@ class Group:
         return sum(one.has_failed for one in self.outcomes)
 
     def mean(self, name: str) -> float:
-        """Return an attribute's mean over seeds."""
+        """An attribute's mean over seeds."""
         return float(np.mean([getattr(one, name) for one in self.outcomes]))
 
     @property
@@ -95,7 +95,7 @@ class Figure(ABC):
     size: ClassVar[tuple[float, float]] = (7.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the picture's subtitle."""
+        """The picture's subtitle."""
         return scope.subtitle()
 
     @abstractmethod

@@ -91,7 +91,7 @@ class Rules(Figure):
     size = (10.0, 4.2)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         etas = " and ".join(f"{eta:g}" for eta in _etas(scope))
         return words(shorter(scope, parts=_QUICK_PARTS), f"eta {etas}, three orders of arrival")
 
@@ -178,7 +178,6 @@ def _method_name(eta: float, arrival: str, method: str, workers: int) -> str:
 
 
 def _of(found: Mapping[str, Group]) -> tuple[list[float], list[int]]:
-    """Parse run names."""
     parts = [name.split(" | ") for name in found]
     return sorted({float(eta.split()[1]) for eta, *_ in parts}), sorted({int(n) for *_, n in parts})
 

@@ -79,7 +79,7 @@ class Transformer(Figure):
     size = (10.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """Return the subtitle."""
+        """The subtitle."""
         seeds = 1 if scope.quick else scope.seeds
         return f"transformer on text, {_SLOW}, {gradients(scope)} gradients, {seeds} seed{'' if seeds == 1 else 's'}"
 
