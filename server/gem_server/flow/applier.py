@@ -7,12 +7,11 @@ from one thread.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TypeVar
 
 from gem_core import UpdateRule
-from gem_core.aligned import aligned_copy
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
@@ -88,6 +87,7 @@ class Applier:
         self._observer = observer
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
+        self._cut_moments: Mapping[str, Vectors] = {}
 
     def submit(self, request: AnyRequest) -> None:
         """Enqueue a complete request."""
@@ -133,6 +133,8 @@ class Applier:
         staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
         held.next.will_change()
+        if worker.name in self._cut_moments and self._cut_moments[worker.name] is held.moments:
+            await self._maybe_elsewhere(held.copy_moments)
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
             statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
@@ -295,14 +297,23 @@ class Applier:
             reader.close()
 
     async def cut(self, request: CutRequest) -> None:
-        """Describe the state, copy what the rule keeps, and open a reader of the parameters."""
+        """Describe the state, copy what the rule keeps, and open a reader of the parameters.
+
+        Moments are copied at their worker's next commit, until `end_cut`.
+        """
         rule = await self._copy_rule()
-        if moments := self.moments():
-            rule = rule._replace(moments=await self._maybe_elsewhere(lambda: _copied(moments)))
+        if request.with_moments:
+            rule = rule._replace(moments=self.moments())
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
-        if not request.resolve((request.describe(), reader, rule)):
+        if request.resolve((request.describe(), reader, rule)):
+            self._cut_moments = rule.moments
+        else:
             reader.close()
+
+    def end_cut(self) -> None:
+        """The last cut is written, or given up."""
+        self._cut_moments = {}
 
     def moments(self) -> dict[str, Vectors]:
         """Return workers' kept vectors."""
@@ -354,7 +365,3 @@ class Applier:
 
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)
-
-
-def _copied(moments: dict[str, Vectors]) -> dict[str, Vectors]:
-    return {worker: tuple(map(aligned_copy, vectors)) for worker, vectors in moments.items()}
