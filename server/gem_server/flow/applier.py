@@ -39,7 +39,7 @@ from gem_server.state.moments import Vectors
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshots import WorkerSnapshots
-from gem_server.state.workers import Worker, WorkerState
+from gem_server.state.workers import WorkerState
 from gem_server.telemetry.pace import Pace
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
@@ -166,7 +166,7 @@ class Applier:
             statistics,
             self._run.state_for(worker),
             self._run.next_eta,
-            relative_speed=self._relative_speed(worker, request.local_steps),
+            relative_speed=self._relative_speed(request),
         )
         session.eta = verdict.next_eta
         record(entry, request.content, verdict)
@@ -185,14 +185,15 @@ class Applier:
         if session.ended is not None:
             await self.forget(session)
 
-    def _relative_speed(self, worker: Worker, local_steps: int) -> float:
-        if not local_steps:
+    def _relative_speed(self, request: CommitRequest) -> float:
+        seen, steps = request.session.worker.telemetry, request.local_steps
+        if not steps:
             return 0.0
 
         def training() -> list[WorkerTelemetry]:
             return [one.telemetry for one in self._sessions.live_workers() if one.state is WorkerState.TRAINING]
 
-        return self._pace.relative_speed(worker.telemetry, local_steps, training)
+        return self._pace.relative_speed(seen, steps, request.hold.asked_at, training)
 
     async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
         """Copies that stay unchanged while they are logged."""
