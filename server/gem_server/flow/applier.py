@@ -196,7 +196,7 @@ class Applier:
         return self._pace.relative_speed(seen, steps, request.hold.asked_at, training)
 
     async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
-        """Copies that stay unchanged while they are logged."""
+        """Return what the log may read until the worker's next commit."""
         central, kept = self._central, await self._copy_rule()
         if self._sessions.moments.count:
             kept = kept._replace(moments={worker: held.moments})
