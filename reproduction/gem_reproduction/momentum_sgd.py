@@ -52,9 +52,9 @@ def train_steps(
     ends: Sequence[float],
     workers: int = 1,
 ) -> Trained:
-    """Train on batches of `workers`, a step for each of `ends`, its virtual time.
+    """Train on batches of all workers until `ends`, the steps' virtual times.
 
-    `prepare` returns what applies and clears the model's gradients.
+    `prepare` returns what applies and clears gradients.
     """
     with torch_as_it_was():
         torch.set_num_threads(1)

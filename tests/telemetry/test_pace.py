@@ -27,7 +27,6 @@ class Workers:
         self._due = [100.0 + seconds * steps for seconds, steps in speeds]
 
     def commit(self, number: int, after: float = 0.0) -> float:
-        """The commit asks for a buffer when it is due, and is applied then or when the clock is further."""
         asked_at = self._due[number] + after
         self._clock.now = max(self._clock.now, asked_at)
         seconds, steps = self._speeds[number]
@@ -39,7 +38,6 @@ class Workers:
         return self._seen
 
     def train_in_turn(self, rounds: int) -> list[float]:
-        """Commits in rank order; the workers' last speeds."""
         return [[self.commit(number) for number in range(len(self._seen))] for _ in range(rounds)][-1]
 
     def train(self, commits: int) -> list[float]:

@@ -168,8 +168,6 @@ async def test_a_cut_copies_moments_when_their_worker_commits_and_only_until_it_
 
 
 class TightDisk(Files):
-    """Has `free` bytes, or what is really free."""
-
     free: int | None = None
 
     def free_bytes(self, directory: Path) -> int:

@@ -112,7 +112,7 @@ class Checkpointer:
             return await self._with_reserve(self._write_still)
 
     async def _with_reserve(self, write: Callable[[bool], Awaitable[Path]]) -> Path:
-        """Ensures space, for moments if possible."""
+        """Ensures space."""
         if self._log is None or self._central.layout is None:
             return await write(True)
         latest = self._data_dir / checkpoint.LATEST
@@ -126,7 +126,7 @@ class Checkpointer:
                 await self._log.keep_reserve(_size_without_moments(latest))
 
     async def _make_room(self, log: Log, layout: Layout, size: int) -> bool:
-        """Return whether there is room for moments as well. Raises OSError."""
+        """Whether moments fit. Raises OSError."""
         moments = sum(vector.nbytes for vectors in self._applier.moments().values() for vector in vectors)
         if moments:
             try:

@@ -196,7 +196,7 @@ class Applier:
         return self._pace.relative_speed(seen, steps, request.hold.asked_at, training)
 
     async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
-        """Return what the log may read until the worker's next commit."""
+        """Unchanged until the worker's next commit."""
         central, kept = self._central, await self._copy_rule()
         if self._sessions.moments.count:
             kept = kept._replace(moments={worker: held.moments})
@@ -313,7 +313,7 @@ class Applier:
             reader.close()
 
     def end_cut(self) -> None:
-        """The last cut is written, or given up."""
+        """End the copying."""
         self._cut_moments = {}
 
     def moments(self) -> dict[str, Vectors]:

@@ -215,7 +215,7 @@ class StagingPool:
         if hold.purpose is Purpose.COMMIT:
             hold.buffer = self._acquire_buffer()
         hold.granted_at = hold.progressed_at = self._clock()
-        if hold.granted is None:  # at once
+        if hold.granted is None:
             hold.asked_at = hold.granted_at if hold.session.asked_at is None else hold.session.asked_at
         hold.session.asked_at = None
 

@@ -20,7 +20,7 @@ SMALL_BYTES = 16 * 1024
 # Queue limit; layouts have up to 2 MiB.
 MAX_WAITING = 16
 RETRY_SECONDS = 1.0
-# Remembered serialisations of a layout: their roles may differ.
+# Remembered serialisations of equal layouts; roles may differ.
 MAX_SOURCES = 4
 
 

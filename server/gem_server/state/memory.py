@@ -114,7 +114,7 @@ class MemoryBudget:
         self._layouts.pop(session_id, None)
 
     def _waiting(self, *joining: str) -> int:
-        """Bytes of restored moments, unless among a joined worker's vectors."""
+        """Restored moments of workers not joined."""
         return self.moments.waiting_bytes({*joining, *self._names.values()})
 
 

@@ -27,7 +27,7 @@ class Moments:
         self._waiting = dict(kept)
 
     def waiting_bytes(self, but: Container[str]) -> int:
-        """Return the bytes that wait for other workers than these."""
+        """Bytes of other workers."""
         waiting = (vectors for worker, vectors in self._waiting.items() if worker not in but)
         return sum(vector.nbytes for vectors in waiting for vector in vectors)
 

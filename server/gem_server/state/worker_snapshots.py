@@ -43,7 +43,7 @@ class WorkerSnapshots:
         return self._state.vectors
 
     def copy_moments(self) -> None:
-        """Continue with a copy; the old vectors stay unchanged. May run on any thread."""
+        """Continue with copies. May run on any thread."""
         self._state.vectors = tuple(map(aligned_copy, self._state.vectors))
 
     @property

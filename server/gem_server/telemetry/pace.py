@@ -23,7 +23,7 @@ class Pace:
     ) -> float:
         """Record a commit; return the worker's steps per second over the median; 0: unknown.
 
-        Steps take until the commit asks for a buffer: waits for buffer, turn and queue are not the worker's.
+        Excludes waits for buffer, turn and queue.
         """
         if seen.committed_at is not None:
             seconds = max(0.0, asked_at - seen.committed_at) / steps
