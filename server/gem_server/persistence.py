@@ -100,7 +100,8 @@ class Persistence:
             if self.log is not None:
                 self.log.start(0, NO_LOG)
             return
-        recovered = await asyncio.to_thread(recovery.recover, data_dir)
+        keeps = self._settings.keep_moments
+        recovered = await asyncio.to_thread(recovery.recover, data_dir, with_moments=keeps)
         if self.log is not None:
             self.log.start(*((recovered.last_number, recovered.last_id) if recovered else (0, NO_LOG)))
         if recovered is None:

@@ -99,6 +99,7 @@ class Server:
             self.rule.vectors_per_worker + moments.count,
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
+            moments,
         )
         self.sessions = Sessions(
             self.run,

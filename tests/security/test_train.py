@@ -88,9 +88,14 @@ def test_a_training_whose_workers_the_server_would_turn_away_does_not_start(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_training_with_a_workers_token_does_not_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_file", [False, True], ids=["environment", "file"])
+def test_a_training_with_a_workers_token_does_not_start(from_file: bool, tmp_path: Path) -> None:
     tokens = replace(tmp_path / "tokens", f"operator {TOKEN}\nworker {TOKEN[::-1]}\n")
-    done = gemps("train", f"--tokens={tokens}", env={"GEMPS_CLIENT_TOKEN": TOKEN[::-1]}, cwd=tmp_path)
+    env = {"GEMPS_CLIENT_TOKEN": TOKEN[::-1]}
+    if from_file:
+        (folder := tmp_path.parent / f"{tmp_path.name}-client").mkdir()
+        env = {"GEMPS_CLIENT_TOKEN_FILE": str(replace(folder / "token", f"{TOKEN[::-1]}\n"))}
+    done = gemps("train", f"--tokens={tokens}", env=env, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "gemps train needs a token of the role operator" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["tokens"]

@@ -56,6 +56,17 @@ async def test_equal_layouts_are_one_object_and_a_large_one_is_decoded_once(thre
     assert thread.jobs == 2
 
 
+async def test_equal_layouts_in_several_forms_are_each_decoded_once(thread: Counted) -> None:
+    thread.go.set()
+    known = Layouts(thread)
+    forms = [memoryview(bytes(raw(2000)) + bytes([0xF8, 0x3F, number])) for number in range(4)]
+    first = await known.decode(forms[0])
+    for _ in range(3):
+        for form in forms:
+            assert await known.decode(form) is first
+    assert thread.jobs == 4
+
+
 async def test_layout_of_a_recovered_run_is_that_of_the_sessions_that_join(thread: Counted) -> None:
     thread.go.set()
     recovered = await Layouts(thread).decode(raw(2000))

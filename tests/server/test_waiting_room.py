@@ -50,6 +50,21 @@ def sent_away(task: "asyncio.Task[BufferLease]") -> bool:
     return True
 
 
+async def test_a_buffer_knows_when_its_commit_asked_first() -> None:
+    a, b, c, d = (Registry().join(number) for number in range(1, 5))
+    room = Room(FifoQueue())
+    held = (await room.asks(a)).result()
+    assert held.asked_at == room.now
+    waiting, *_ = await room.asks(b), await room.asks(c)
+    assert sent_away(await room.asks(d))
+    room.now += 10
+    room.pool.release(held)
+    assert (await waiting).asked_at == 2.0
+    lease = Room(FifoQueue()).pool.try_acquire(d, Call(), Purpose.COMMIT)
+    assert lease is not None
+    assert lease.asked_at == 4.0
+
+
 async def test_who_was_sent_away_has_its_place_of_then_when_it_comes_back() -> None:
     a, b, c, d, e = (Registry().join(number) for number in range(1, 6))
     room = Room(FifoQueue())

@@ -7,13 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gem_server.durability import checkpoint, recovery
+from gem_server.durability.files import Files
 from gem_server.errors import StartupError
+from gem_server.flow.calls import Call
+from gem_server.flow.requests import CutRequest
 from gem_server.settings import ServerSettings
 
 from gem_trace import replay
+from tests.faults.test_disks import serving_on
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL, Model, Values
 from tests.wire.oracle import Oracle
+from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 from tests.wire.test_resume import CHECKPOINT, moved
 from tests.wire.worker import RawWorker
@@ -135,6 +140,60 @@ async def test_a_checkpoint_holds_those_of_joined_workers_only(serve: Serve, tmp
     assert 0 <= bytes_of_moments - 2 * 4 * SMALL.parameter_count < 1024
 
 
+async def test_a_cut_copies_moments_when_their_worker_commits_and_only_until_it_is_written(
+    serve: Serve, tmp_path: Path
+) -> None:
+    serving = await serve(data_dir=tmp_path, keep_moments=True)
+    workers, oracle = await training(serving, 2)
+    await train(workers, oracle, [0, 1])
+    applier = serving.server.applier
+    request = CutRequest(None, Call(), dict, with_moments=True)
+    applier.submit(request)
+    _, reader, rule = await request.done
+    before = {name: moment.copy() for name, (moment,) in rule.moments.items()}
+    assert {name: id(moment) for name, (moment,) in applier.moments().items()} == {
+        name: id(moment) for name, (moment,) in rule.moments.items()
+    }
+    await train(workers, oracle, [0, 0], first_seed=2)
+    for name, (moment,) in rule.moments.items():
+        np.testing.assert_array_equal(moment, before[name])
+    (changed,), (same,) = (applier.moments()[worker.name] for worker in workers)
+    assert same is rule.moments[workers[1].name][0]
+    assert not np.array_equal(changed, before[workers[0].name])
+    applier.end_cut()
+    reader.close()
+    await train(workers, oracle, [1, 0], first_seed=4)
+    assert applier.moments()[workers[1].name][0] is same
+    assert applier.moments()[workers[0].name][0] is changed
+
+
+class TightDisk(Files):
+    free: int | None = None
+
+    def free_bytes(self, directory: Path) -> int:
+        return super().free_bytes(directory) if self.free is None else self.free
+
+
+async def test_a_checkpoint_goes_without_moments_if_there_is_room_for_no_more_and_the_log_has_them_again(
+    serve: Serve, tmp_path: Path
+) -> None:
+    settings = {"durability": "commit", "keep_moments": True, "checkpoint_interval": 0}
+    data_dir, disk = tmp_path / "data", TightDisk()
+    async with serving_on(data_dir, disk, **settings) as serving:
+        workers, oracle = await training(serving, 5)
+        await train(workers, oracle, [0, 1, 2, 3, 4])
+        disk.free = (data_dir / "log" / "reserve").stat().st_size
+        await serving.stub.Control(CHECKPOINT)
+        saved = checkpoint.read_latest(data_dir)
+        assert saved is not None
+        assert (saved.clock, saved.moments) == (6, {})
+        await train(workers, oracle, [0, 1, 2, 3, 4, 0], first_seed=5)
+        killed = shutil.copytree(data_dir, tmp_path / "killed", symlinks=True)
+    serving = await serve(data_dir=killed, resume=True, **settings)
+    workers = await back(workers, serving, oracle)
+    await train(workers, oracle, [4, 3, 2, 1, 0], first_seed=11)
+
+
 async def test_moments_that_nobody_claims_end_with_the_session_timeout(serve: Serve, tmp_path: Path) -> None:
     settings = {"data_dir": tmp_path, "keep_moments": True}
     serving = await serve(**settings)
@@ -155,6 +214,46 @@ async def test_moments_that_nobody_claims_end_with_the_session_timeout(serve: Se
     await train([workers[0], late], oracle, [1, 0, 1], first_seed=9)
 
 
+async def test_restored_moments_count_as_memory_until_their_worker_has_them(serve: Serve, tmp_path: Path) -> None:
+    settings = {"data_dir": tmp_path, "keep_moments": True}
+    serving = await serve(**settings)
+    workers, oracle = await training(serving, 3)
+    await train(workers, oracle, [0, 1, 2])
+    await serving.close()
+    await serving.stop()
+    serving = await serve(resume=True, **settings)
+    memory, vector = serving.server.memory, 4 * SMALL.parameter_count
+    layout = serving.server.central.layout
+    assert layout is not None
+    worker = memory.worker_bytes(layout) + layout.object_bytes
+    empty = memory.reserved - 3 * vector
+    assert empty == memory.model_bytes(layout)
+    workers[0] = moved(workers[0], serving)
+    await workers[0].join()
+    assert memory.reserved == empty + 2 * vector + worker
+    await workers[0].pull()
+    assert memory.reserved == empty + 2 * vector + worker
+    sessions = serving.server.sessions
+    sessions.expire(0.0)
+    sessions.expire(sessions.timeout)
+    assert memory.reserved == empty + worker
+
+
+async def test_restored_moments_keep_out_strangers_and_not_their_workers(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path, keep_moments=True)
+    workers, oracle = await training(serving, 2)
+    await train(workers, oracle, [0, 1])
+    limit = serving.server.memory.reserved
+    await serving.close()
+    await serving.stop()
+    serving = await serve(data_dir=tmp_path, resume=True, keep_moments=True, memory_limit=limit)
+    stranger = serving.worker(name="stranger")
+    await serving.joined(name=workers[0].name)
+    assert (await refused(stranger.join(), "MEMORY")).retry_after is not None
+    workers = await back(workers, serving, oracle)
+    await train(workers, oracle, [0, 1], first_seed=2)
+
+
 async def test_a_worker_that_joins_again_without_a_restart_begins_at_0(serve: Serve, tmp_path: Path) -> None:
     serving = await serve(data_dir=tmp_path, keep_moments=True)
     (worker,), oracle = await training(serving, 1)
@@ -172,6 +271,9 @@ async def test_without_the_setting_what_was_kept_is_left_alone(serve: Serve, tmp
     await train([worker], oracle, [0, 0])
     await serving.close()
     await serving.stop()
+    recovered = recovery.recover(tmp_path, with_moments=False)
+    assert recovered is not None
+    assert not recovered.whole.moments
     serving = await serve(data_dir=tmp_path, resume=True)
     oracle.leave(worker.name)
     (worker,) = await back([worker], serving, oracle)

@@ -116,6 +116,16 @@ def test_parameters_written_flat_are_what_the_model_computes_with(kind: str) -> 
     assert_flat(flat)
 
 
+@pytest.mark.parametrize("kind", ZOO)
+def test_movement_is_the_parameters_in_float32_minus_where_they_were(kind: str) -> None:
+    flat = FlatModel(make(kind, seed=1))
+    values, movement = (torch.empty(flat.layout.parameter_count) for _ in range(2))
+    flat.read_parameters(values)
+    since = torch.randn(len(values))
+    flat.read_movement(since, movement)
+    assert torch.equal(movement, values - since)
+
+
 def test_gradients_that_were_set_to_none_and_not_made_again_count_as_zero() -> None:
     model = make("perceptron")
     flat = FlatModel(model)

@@ -54,6 +54,20 @@ def assert_same_bytes_both_ways(wire_type: WireType, values: NDArray[np.float32]
 
 @pytest.mark.parametrize("wire_type", WIRE_TYPES)
 @pytest.mark.parametrize("length", [300, 40_000])
+def test_what_rounding_took_is_the_values_minus_the_decoded_ones(
+    wire_type: WireType, length: int, small_pieces: None
+) -> None:
+    values = torch.randn(length) * torch.logspace(-42, 3, length)
+    payload = torch.from_numpy(torch_encode(wire_type, values.numpy()))
+    sent = torch.empty(length)
+    wire_casts.decode(wire_type, payload, sent)
+    expected = values - sent
+    wire_casts.subtract(wire_type, payload, values)
+    assert torch.equal(values, expected)
+
+
+@pytest.mark.parametrize("wire_type", WIRE_TYPES)
+@pytest.mark.parametrize("length", [300, 40_000])
 def test_a_decoder_is_for_whatever_comes_to_its_place(wire_type: WireType, length: int) -> None:
     payload, out = torch.empty(encoded_bytes(wire_type, length), dtype=torch.uint8), torch.empty(length)
     decoder = HostDecoder(wire_type, payload, out)

@@ -145,6 +145,14 @@ class FlatModel:
             _row_major(one, out).copy_(one.values)
 
     @torch.no_grad()
+    def read_movement(self, since: Tensor, out: Tensor) -> None:
+        """Write parameters minus `since` to `out`, as `read_parameters`."""
+        for group in self.groups:
+            _subtract(group.parameters, since[group.start : group.stop], out[group.start : group.stop])
+        for one in self._permuted:
+            _subtract(one.values, _row_major(one, since), _row_major(one, out))
+
+    @torch.no_grad()
     def write_parameters(self, values: Tensor) -> None:
         """Copy float32 `values`, in layout order, to the parameters; pinned memory only if plain."""
         for group in self.groups:
@@ -285,6 +293,13 @@ def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
                 return torch.empty(tensor.shape, device="meta").stride()
             expected *= size
     return tensor.stride()
+
+
+def _subtract(values: Tensor, since: Tensor, out: Tensor) -> None:
+    if values.dtype is torch.float32:
+        torch.sub(values, since, out=out)
+    else:  # torch.sub would cast
+        out.copy_(values).sub_(since)
 
 
 def _row_major(one: TrainedTensor, flat: Tensor) -> Tensor:

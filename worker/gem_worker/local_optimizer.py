@@ -34,6 +34,7 @@ class LocalOptimizer:
         self.every = USUAL_STEPS if every == "auto" else every
         self.calls = self.steps = 0
         self._is_unscaled = False
+        self._rate = 0.0
         self._suitable: RunSettings | None = None
         self._optimizer = optimizer
         self._model = model
@@ -43,8 +44,9 @@ class LocalOptimizer:
 
     @property
     def rate(self) -> float:
-        """Learning rate of the first group."""
-        return float(self._optimizer.param_groups[0]["lr"])
+        """Of the first group; read from a device at exchanges."""
+        rate = self._optimizer.param_groups[0]["lr"]
+        return self._rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
 
     def refuse_unsuitable(self, run: RunSettings) -> None:
         """Raise UnsupportedOptimizerError for settings that need gradients; a restarted server may have others."""
@@ -58,6 +60,7 @@ class LocalOptimizer:
         self._snapshot = torch.empty(flat.layout.parameter_count, dtype=torch.float32, device=flat.device)
         self._model.zero_grad()
         flat.read_parameters(self._snapshot)
+        self._read_rate()
 
     def step(self, scaler: object) -> bool:
         """Return whether to exchange."""
@@ -81,14 +84,17 @@ class LocalOptimizer:
     def stage(self, transfer: Transfer, loss: Tensor | float | None, shared: memoryview | None) -> Staged:
         """Stage w - s."""
         self._flat.collect_parameters()
-        return transfer.stage(-1.0, loss, shared, since=self._snapshot)
+        staged = transfer.stage(-1.0, loss, shared, since=self._snapshot)
+        self._read_rate()
+        return staged
 
     def installed(self, remainder: Tensor | None) -> None:
         """Take the snapshot, less `remainder`."""
         self.restart()
-        self._flat.read_parameters(self._snapshot)
-        if remainder is not None:
-            self._snapshot.sub_(remainder)
+        if remainder is None:
+            self._flat.read_parameters(self._snapshot)
+        else:
+            self._flat.read_movement(remainder, self._snapshot)
 
     def restart(self) -> None:
         """Count from here, at the old snapshot."""
@@ -110,6 +116,9 @@ class LocalOptimizer:
     def close(self) -> None:
         """Remove the hook."""
         self._counting.remove()
+
+    def _read_rate(self) -> None:
+        self._rate = float(self._optimizer.param_groups[0]["lr"])
 
     def _count(self, *_: object) -> None:
         self.steps += 1

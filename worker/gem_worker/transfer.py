@@ -75,6 +75,7 @@ class Transfer:
         self._encoder: HostEncoder | None = None
         self._gathered = self._memory_of_gathered()
         self._decoded: Tensor | None = None
+        self._encoded: Tensor | None = None
         self.delta = host_view(self._delta_host)
         self._delta_place: memoryview | None = None
         self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and scales_later
@@ -132,8 +133,7 @@ class Transfer:
         scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
         gradients = self._source()
         if since is not None:
-            self._flat.read_parameters(gradients)
-            gradients.sub_(since)
+            self._flat.read_movement(since, gradients)
         elif self._gathered is not None:
             self._flat.read_gradients(self._gathered)
         if not self._on_host:
@@ -167,10 +167,10 @@ class Transfer:
         """Return the rounding error of a delta staged with `since`; None: none."""
         if self._delta_format.wire_type is WireType.FLOAT32:
             return None
-        source, sent = self._source(), self._memory_on_device()
-        payload = self._delta_host[: self._delta_format.parameter_bytes].to(self._flat.device)
-        wire_casts.decode(self._delta_format.wire_type, payload, sent)
-        return source.sub_(sent)
+        source = self._source()
+        sent = self._delta_host[: self._delta_format.parameter_bytes] if self._encoded is None else self._encoded
+        wire_casts.subtract(self._delta_format.wire_type, sent, source)
+        return source
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:
@@ -272,7 +272,9 @@ class Transfer:
         if wire_type is WireType.FLOAT32:
             encoded = scaled.view(torch.uint8)
         else:
-            encoded = torch.empty(split, dtype=torch.uint8, device=self._flat.device)
+            if self._encoded is None:
+                self._encoded = torch.empty(split, dtype=torch.uint8, device=self._flat.device)
+            encoded = self._encoded
             wire_casts.encode(wire_type, scaled, encoded)
         self._delta_host[:split].copy_(encoded, non_blocking=True)
 

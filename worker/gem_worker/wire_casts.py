@@ -17,6 +17,8 @@ from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_FLOAT16, LA
 LARGEST_SENT = LARGEST_VALUE / 2
 # Elements per core, sized for its cache.
 PIECE = 256 * 1024
+# Elements per piece on other devices.
+_DEVICE_PIECE = 1 << 24
 # Largest copy that PyTorch does in one thread.
 _SMALL = 32 * 1024
 _TYPES = {WireType.FLOAT32: torch.float32, WireType.FLOAT16: torch.float16, WireType.BFLOAT16: torch.bfloat16}
@@ -52,6 +54,17 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
             _decode_blocks(_blocks(out, payload, _piece() if out.device.type == "cpu" else len(out)))
         case _:
             raise ValueError(f"{wire_type.name} has no encoding")
+
+
+def subtract(wire_type: WireType, payload: Tensor, values: Tensor) -> None:
+    """Subtract the decoded `payload` from `values`; shapes as in `encode`."""
+    piece = _piece() if values.device.type == "cpu" else _DEVICE_PIECE
+    if wire_type is WireType.INT8_BLOCK:
+        for rows, scales, elements in _blocks(values, payload, piece):
+            rows.sub_(elements.to(torch.float32).mul_(scales))
+    else:
+        for target, encoded in zip(_cut(values, piece), _cut(payload.view(_TYPES[wire_type]), piece), strict=True):
+            target.sub_(encoded)
 
 
 def is_harmless(values: Tensor, factor: float) -> bool:

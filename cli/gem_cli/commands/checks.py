@@ -51,13 +51,13 @@ def check_has_credentials(server: ServerSettings, client: ClientSettings) -> Non
 def _is_operator(tokens: Path, client: ClientSettings) -> bool:
     from gem_server.security.tokens import Role, read_tokens
     from gem_server.security.watched_files import UnusableFileError
+    from gem_worker.client import CredentialsError
+    from gem_worker.client.credentials import Token
 
-    if client.token is not None:
-        token = client.token.get_secret_value()
-    else:
-        token = client.token_file.read_text(encoding="latin-1").strip() if client.token_file is not None else ""
     try:
-        return read_tokens(tokens).role_of(token) is Role.OPERATOR
+        return read_tokens(tokens).role_of(Token(client).value) is Role.OPERATOR
+    except CredentialsError as error:
+        raise refused(error) from None
     except UnusableFileError as error:
         raise CommandError(str(error), USAGE) from None
 

@@ -106,7 +106,7 @@ def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None
     return place
 
 
-def read_latest(data_dir: Path) -> Checkpoint | None:
+def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | None:
     """Return the latest checkpoint, if any. Raises StartupError."""
     place = data_dir / LATEST
     if not place.is_symlink() and not place.exists():
@@ -120,7 +120,8 @@ def read_latest(data_dir: Path) -> Checkpoint | None:
         clock = int(document.pop("clock"))
         parameters, rest = _read_tensors(place, layout)
         rule_vectors = _read_vectors(place / RULE_FILE, layout.parameter_count)
-        moments = _read_moments(place / WORKERS_FILE, layout.parameter_count, document.pop("moments", []))
+        workers = document.pop("moments", [])
+        moments = _read_moments(place / WORKERS_FILE, layout.parameter_count, workers if with_moments else [])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
     buffers, constants = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gem_core import UpdateRule
+from gem_core import Layout, UpdateRule
 from gem_server.durability import checkpoint
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files, StorageError, is_full, storage_full
@@ -111,42 +111,55 @@ class Checkpointer:
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_still)
 
-    async def _with_reserve(self, write: Callable[[], Awaitable[Path]]) -> Path:
+    async def _with_reserve(self, write: Callable[[bool], Awaitable[Path]]) -> Path:
         """Ensures space."""
         if self._log is None or self._central.layout is None:
-            return await write()
+            return await write(True)
         latest = self._data_dir / checkpoint.LATEST
         try:
+            with_moments = True
             if latest.exists():
-                await self._log.room_for_checkpoint(self._central.layout, self._next_size(latest))
-            return await write()
+                with_moments = await self._make_room(self._log, self._central.layout, _size_without_moments(latest))
+            return await write(with_moments)
         finally:
             if latest.exists():
-                await self._log.keep_reserve(self._next_size(latest))
+                await self._log.keep_reserve(_size_without_moments(latest))
 
-    def _next_size(self, latest: Path) -> int:
-        """With current moments."""
+    async def _make_room(self, log: Log, layout: Layout, size: int) -> bool:
+        """Whether moments fit. Raises OSError."""
         moments = sum(vector.nbytes for vectors in self._applier.moments().values() for vector in vectors)
-        return sum(file.stat().st_size for file in latest.iterdir() if file.name != checkpoint.WORKERS_FILE) + moments
+        if moments:
+            try:
+                await log.room_for_checkpoint(layout, size + moments)
+            except OSError:
+                logger.warning(
+                    "the disk has no room for the workers' moments: this checkpoint goes without, and the log has each "
+                    "worker's from its next commit on"
+                )
+            else:
+                return True
+        await log.room_for_checkpoint(layout, size)
+        return not moments
 
-    async def _write_cut(self) -> Path:
+    async def _write_cut(self, with_moments: bool) -> Path:
         call = Call()
         async with call.ending(), self._next_log() as file:
-            request = CutRequest(None, call, lambda: self._describe_and_switch(file))
+            request = CutRequest(None, call, lambda: self._describe_and_switch(file), with_moments)
             self._applier.submit(request)
             state, reader, rule = await request.done
             try:
                 await self._log_has_begun(file)
                 return await self._store(reader.version, reader.parameters, reader.buffers, state, rule, file)
             finally:
+                self._applier.end_cut()
                 reader.close()
 
-    async def _write_still(self) -> Path:
+    async def _write_still(self, with_moments: bool) -> Path:
         async with self._next_log() as file:
             central = self._central
             state = self._describe_and_switch(file)
             await self._log_has_begun(file)
-            rule = self._kept_rule()
+            rule = self._kept_rule() if with_moments else self._kept_rule()._replace(moments={})
             return await self._store(central.version, central.parameters, central.buffers, state, rule, file)
 
     async def write_last(self) -> Path:
@@ -235,3 +248,7 @@ class Checkpointer:
                 future.set_exception(error)
             else:
                 future.set_result(None)
+
+
+def _size_without_moments(place: Path) -> int:
+    return sum(file.stat().st_size for file in place.iterdir() if file.name != checkpoint.WORKERS_FILE)

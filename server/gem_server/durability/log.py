@@ -239,7 +239,7 @@ class Log:
     def _end_after_another(self, file: LogFile) -> int:
         return file.position + (file.pending + self._promised + 1) * self._record_bytes
 
-    async def still(self, snapshot: Snapshot, worker: str = "") -> None:
+    async def still(self, snapshot: Snapshot, worker: str | None = None) -> None:
         """Wait until the log does not read this snapshot, or the worker's moments."""
         while reading := [one for one in self._closed if one.snapshot is snapshot or worker in one.moments]:
             await asyncio.wait([reading[-1].done])
@@ -249,7 +249,7 @@ class Log:
         self._held = True
 
     def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot, rule: KeptRule) -> None:
-        """Add an applied commit, which uses a reservation; `snapshot` and `rule`, a copy, are its result."""
+        """Add an applied commit, which uses a reservation; `snapshot` and `rule`: its result, see `still`."""
         self._held = False
         if self._failed or self._current is None:
             return

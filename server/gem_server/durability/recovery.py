@@ -33,10 +33,10 @@ class Recovered:
     last_id: bytes
 
 
-def recover(data_dir: Path) -> Recovered | None:
+def recover(data_dir: Path, *, with_moments: bool = True) -> Recovered | None:
     """Recover what exists, if anything. Raises StartupError for damage."""
     directory = data_dir / LOG
-    saved = checkpoint.read_latest(data_dir)
+    saved = checkpoint.read_latest(data_dir, with_moments=with_moments)
     if saved is None:
         _check_no_records(directory)
         return None
@@ -56,7 +56,7 @@ def recover(data_dir: Path) -> Recovered | None:
                 saved.clock,
             )
         return Recovered(saved, 0, _highest(directory), NO_LOG)
-    chain = _Chain(directory, saved)
+    chain = _Chain(directory, saved, with_moments)
     try:
         chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
     except OSError as error:
@@ -67,9 +67,10 @@ def recover(data_dir: Path) -> Recovered | None:
 class _Chain:
     """The log's files after a checkpoint."""
 
-    def __init__(self, directory: Path, saved: Checkpoint) -> None:
+    def __init__(self, directory: Path, saved: Checkpoint, with_moments: bool) -> None:
         self._directory = directory
         self._saved = saved
+        self._with_moments = with_moments
         self._documents: list[dict[str, Any]] = []
         self._parameters = saved.parameters
         self._rule_vectors = saved.rule_vectors
@@ -152,7 +153,8 @@ class _Chain:
         last: Record | None = None
         for record in log_format.read_records(data, header):
             self._documents.append(record.document)
-            self._moments |= record.moments
+            if self._with_moments:
+                self._moments |= record.moments
             last, end = record, record.end
         if last is not None:
             values, count = np.frombuffer(last.parameters, np.float32), self._saved.layout.parameter_count

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TypeVar
 
 from gem_core import UpdateRule
-from gem_core.aligned import aligned_copy
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
@@ -36,7 +35,7 @@ from gem_server.state.moments import Vectors
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshots import WorkerSnapshots
-from gem_server.state.workers import Worker, WorkerState
+from gem_server.state.workers import WorkerState
 from gem_server.telemetry.pace import Pace
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
@@ -85,6 +84,7 @@ class Applier:
         self._observer = observer
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
+        self._cut_moments: Mapping[str, Vectors] = {}
 
     def submit(self, request: AnyRequest) -> None:
         """Enqueue a complete request."""
@@ -130,6 +130,8 @@ class Applier:
         staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
         held.next.will_change()
+        if worker.name in self._cut_moments and self._cut_moments[worker.name] is held.moments:
+            await self._maybe_elsewhere(held.copy_moments)
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
             statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
@@ -161,7 +163,7 @@ class Applier:
             statistics,
             self._run.state_for(worker),
             self._run.next_eta,
-            relative_speed=self._relative_speed(worker, request.local_steps),
+            relative_speed=self._relative_speed(request),
         )
         session.eta = verdict.next_eta
         record(entry, request.content, verdict)
@@ -180,17 +182,18 @@ class Applier:
         if session.ended is not None:
             await self.forget(session)
 
-    def _relative_speed(self, worker: Worker, local_steps: int) -> float:
-        if not local_steps:
+    def _relative_speed(self, request: CommitRequest) -> float:
+        seen, steps = request.session.worker.telemetry, request.local_steps
+        if not steps:
             return 0.0
 
         def training() -> list[WorkerTelemetry]:
             return [one.telemetry for one in self._sessions.live_workers() if one.state is WorkerState.TRAINING]
 
-        return self._pace.relative_speed(worker.telemetry, local_steps, training)
+        return self._pace.relative_speed(seen, steps, request.hold.asked_at, training)
 
     async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
-        """Copies that stay unchanged while they are logged."""
+        """Unchanged until the worker's next commit."""
         central, kept = self._central, await self._copy_rule()
         if self._sessions.moments.count:
             kept = kept._replace(moments={worker: held.moments})
@@ -290,14 +293,23 @@ class Applier:
             reader.close()
 
     async def cut(self, request: CutRequest) -> None:
-        """Describe the state, copy what the rule keeps, and open a reader of the parameters."""
+        """Describe the state, copy what the rule keeps, and open a reader of the parameters.
+
+        Moments are copied at their worker's next commit, until `end_cut`.
+        """
         rule = await self._copy_rule()
-        if moments := self.moments():
-            rule = rule._replace(moments=await self._maybe_elsewhere(lambda: _copied(moments)))
+        if request.with_moments:
+            rule = rule._replace(moments=self.moments())
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
-        if not request.resolve((request.describe(), reader, rule)):
+        if request.resolve((request.describe(), reader, rule)):
+            self._cut_moments = rule.moments
+        else:
             reader.close()
+
+    def end_cut(self) -> None:
+        """End the copying."""
+        self._cut_moments = {}
 
     def moments(self) -> dict[str, Vectors]:
         """Workers' kept vectors."""
@@ -349,7 +361,3 @@ class Applier:
 
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)
-
-
-def _copied(moments: dict[str, Vectors]) -> dict[str, Vectors]:
-    return {worker: tuple(map(aligned_copy, vectors)) for worker, vectors in moments.items()}

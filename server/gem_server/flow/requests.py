@@ -190,6 +190,7 @@ class CutRequest(Request[tuple[dict[str, Any], Reader, KeptRule]]):
     session: None
     call: Call
     describe: Callable[[], dict[str, Any]]
+    with_moments: bool
 
     async def _execute(self, applier: "Applier") -> None:
         await applier.cut(self)

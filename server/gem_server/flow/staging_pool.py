@@ -214,8 +214,10 @@ class StagingPool:
         self._holding.append(hold)
         if hold.purpose is Purpose.COMMIT:
             hold.buffer = self._acquire_buffer()
-        hold.session.asked_at = None
         hold.granted_at = hold.progressed_at = self._clock()
+        if hold.granted is None:
+            hold.asked_at = hold.granted_at if hold.session.asked_at is None else hold.session.asked_at
+        hold.session.asked_at = None
 
     def refuse_waiting(self, refusal: RefusedError, purposes: tuple[Purpose, ...]) -> None:
         """End calls waiting for these purposes."""

@@ -1,6 +1,7 @@
 """Decodes Join's layouts; equal ones share an object."""
 
 import asyncio
+from collections import deque
 from concurrent.futures import Executor
 from hashlib import sha256
 from weakref import WeakKeyDictionary
@@ -19,6 +20,8 @@ SMALL_BYTES = 16 * 1024
 # Queue limit; layouts have up to 2 MiB.
 MAX_WAITING = 16
 RETRY_SECONDS = 1.0
+# Remembered serialisations of equal layouts; roles may differ.
+MAX_SOURCES = 4
 
 
 class Layouts:
@@ -26,13 +29,15 @@ class Layouts:
 
     def __init__(self, thread: Executor) -> None:
         self._thread = thread
-        self._sources: WeakKeyDictionary[Layout, bytes] = WeakKeyDictionary()
+        self._sources: WeakKeyDictionary[Layout, deque[bytes]] = WeakKeyDictionary()
         self._waiting: dict[bytes, asyncio.Future[Layout]] = {}
 
     def know(self, layout: Layout, source: bytes = b"") -> Layout:
         """The known equal layout, or else this one. `source`: its serialisation's SHA-256."""
         known = next((one for one in self._sources if one == layout), layout)
-        self._sources[known] = source
+        sources = self._sources.setdefault(known, deque(maxlen=MAX_SOURCES))
+        if source not in sources:
+            sources.append(source)
         return known
 
     async def decode(self, raw: memoryview) -> Layout:
@@ -40,7 +45,7 @@ class Layouts:
         messages.check_size(layout_pb2.Layout, len(raw), MAX_CHUNK_BYTES)
         source = sha256(raw).digest()
         for layout, known in self._sources.items():
-            if known == source:
+            if source in known:
                 return layout
         if len(raw) <= SMALL_BYTES:
             return self.know(_decode(raw), source)

@@ -1,7 +1,7 @@
 """Memory budget of the model's vectors. Allocates nothing.
 
 total = central variable + staging buffers + 2 shared snapshots + the rule's run vectors + worker vectors
-        + distinct layouts
+        + distinct layouts + restored moments
 """
 
 from collections.abc import Iterable
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gem_core import Layout
 from gem_server.errors import Reason, RefusedError
+from gem_server.state.moments import Moments
 
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
@@ -36,7 +37,9 @@ class MemoryBudget:
     vectors_per_worker: int
     vectors_per_run: int = 0
     more_buffers: int = 0
+    moments: Moments = field(default_factory=lambda: Moments(0))
     _workers: dict[bytes, int] = field(default_factory=dict)
+    _names: dict[bytes, str] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
     _layouts: dict[bytes, Layout] = field(default_factory=dict)
     _bound: int | None = None
@@ -57,7 +60,7 @@ class MemoryBudget:
     def reserved(self) -> int:
         """Bytes promised."""
         model = self._bound if self._bound is not None else max(self._models.values(), default=0)
-        return model + sum(self._workers.values()) + _bytes_of(self._layouts.values())
+        return model + sum(self._workers.values()) + _bytes_of(self._layouts.values()) + self._waiting()
 
     def bind(self, layout: Layout) -> None:
         """Set the run's layout."""
@@ -65,7 +68,13 @@ class MemoryBudget:
         self._models.clear()
 
     def promise(
-        self, session_id: bytes, layout: Layout, *, overlap: bool = False, instead_of: bytes | None = None
+        self,
+        session_id: bytes,
+        layout: Layout,
+        *,
+        worker_name: str,
+        overlap: bool = False,
+        instead_of: bytes | None = None,
     ) -> None:
         """Reserve a worker's vectors, instead of another's. Raises MEMORY, retryable if that fits alone."""
         model = self._bound
@@ -75,7 +84,7 @@ class MemoryBudget:
         going = (session_id, instead_of)
         others = sum(cost for other, cost in self._workers.items() if other not in going)
         layouts = _bytes_of([layout, *(one for other, one in self._layouts.items() if other not in going)])
-        shared = max(model, max(self._models.values(), default=0)) + layouts
+        shared = max(model, max(self._models.values(), default=0)) + layouts + self._waiting(worker_name)
         needed = shared + worker + others
         if needed > self.limit:
             fits_alone = model + worker + layout.object_bytes <= self.limit
@@ -92,6 +101,7 @@ class MemoryBudget:
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
             )
         self._workers[session_id] = worker
+        self._names[session_id] = worker_name
         self._layouts[session_id] = layout
         if self._bound is None:
             self._models[session_id] = model
@@ -99,8 +109,13 @@ class MemoryBudget:
     def release(self, session_id: bytes) -> None:
         """Release a session's reservation."""
         self._workers.pop(session_id, None)
+        self._names.pop(session_id, None)
         self._models.pop(session_id, None)
         self._layouts.pop(session_id, None)
+
+    def _waiting(self, *joining: str) -> int:
+        """Restored moments of workers not joined."""
+        return self.moments.waiting_bytes({*joining, *self._names.values()})
 
 
 def _bytes_of(layouts: Iterable[Layout]) -> int:

@@ -26,6 +26,11 @@ class Moments:
             raise ValueError(f"there are not {self.count} vectors of each worker")
         self._waiting = dict(kept)
 
+    def waiting_bytes(self, but: Container[str]) -> int:
+        """Bytes of other workers."""
+        waiting = (vectors for worker, vectors in self._waiting.items() if worker not in but)
+        return sum(vector.nbytes for vectors in waiting for vector in vectors)
+
     def claim(self, worker: str) -> Vectors | None:
         """Remove and return a worker's."""
         return self._waiting.pop(worker, None)

@@ -203,6 +203,7 @@ class Sessions:
         self.memory.promise(
             join_info.session_id,
             join_info.layout,
+            worker_name=join_info.worker_name,
             overlap=join_info.overlap,
             instead_of=older.session_id if older else None,
         )

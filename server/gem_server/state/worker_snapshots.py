@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import RuleState, Statistics, UpdateRule
-from gem_core.aligned import aligned_empty
+from gem_core.aligned import aligned_copy, aligned_empty
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.state.moments import Vectors
 from gem_server.version import Version
@@ -41,6 +41,10 @@ class WorkerSnapshots:
     def moments(self) -> Vectors:
         """The rule's vectors."""
         return self._state.vectors
+
+    def copy_moments(self) -> None:
+        """Continue with copies. May run on any thread."""
+        self._state.vectors = tuple(map(aligned_copy, self._state.vectors))
 
     @property
     def next(self) -> Snapshot:

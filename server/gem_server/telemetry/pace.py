@@ -19,18 +19,21 @@ class Pace:
         self._commits_left = 0
 
     def relative_speed(
-        self, seen: WorkerTelemetry, steps: int, training: Callable[[], Iterable[WorkerTelemetry]]
+        self, seen: WorkerTelemetry, steps: int, asked_at: float, training: Callable[[], Iterable[WorkerTelemetry]]
     ) -> float:
-        """Record a commit; return the worker's steps per second over the median; 0: unknown."""
-        now = self._clock()
+        """Record a commit; return the worker's steps per second over the median; 0: unknown.
+
+        Excludes waits for buffer, turn and queue.
+        """
         if seen.committed_at is not None:
-            seconds = (now - seen.committed_at) / steps
+            seconds = max(0.0, asked_at - seen.committed_at) / steps
             mean = seen.step_seconds
             seen.step_seconds = mean + NEWEST * (min(seconds, LONGEST * mean) - mean) if mean else seconds
-        seen.committed_at = now
+        seen.committed_at = self._clock()
         self._commits_left -= 1
         if self._commits_left <= 0:
-            known = [one.step_seconds for one in training() if one.step_seconds]
-            self._commits_left = len(known)
+            live = list(training())
+            self._commits_left = len(live)
+            known = [one.step_seconds for one in live if one.step_seconds]
             self._median = statistics.median(known) if known else 0.0
         return self._median / seen.step_seconds if seen.step_seconds else 0.0

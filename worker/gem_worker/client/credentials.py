@@ -103,6 +103,11 @@ class Token:
     def __bool__(self) -> bool:
         return bool(self._value)
 
+    @property
+    def value(self) -> str:
+        """The token, or ""."""
+        return self._value
+
     def metadata(self) -> Metadata:
         """Return the current metadata."""
         with self._lock:
