@@ -1,6 +1,6 @@
-"""What Windows or macOS lack, with fallbacks: no other module of the worker and the command uses such names.
+"""What Windows or macOS lack.
 
-tests/structure/test_operating_systems.py has the names.
+No other worker or command module names it (tests/structure/test_operating_systems.py).
 """
 
 import ctypes
@@ -11,11 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# memfd, SOCK_SEQPACKET, SCM_RIGHTS; elsewhere deltas and parameters go over TCP.
+# Elsewhere TCP.
 HAS_SHARED_MEMORY = sys.platform == "linux"
 # Elsewhere children outlive a killed parent.
 HAS_PARENT_SIGNAL = sys.platform == "linux"
-# No server, no Unix sockets, no terminal modes.
 IS_WINDOWS = sys.platform == "win32"
 KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
@@ -25,17 +24,17 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def usable_processors() -> int:
-    """Return those that this process may use."""
+    """Count them."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def packet_socket() -> socket.socket:
-    """Make a Unix socket that keeps message borders."""
+    """Make a SOCK_SEQPACKET."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def receive_descriptors(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Receive a message with at most `most` file descriptors."""
+    """Return (message, descriptors)."""
     data, descriptors, _, _ = socket.recv_fds(connection, size, most)
     return data, list(descriptors)
 
@@ -51,13 +50,13 @@ def keeps_its_size(descriptor: int) -> bool:
 
 
 def limit_unacknowledged(connection: socket.socket, seconds: float) -> None:
-    """Break a TCP connection whose peer acknowledges nothing; elsewhere the system's limit holds."""
+    """Break a connection whose peer acknowledges nothing; only on Linux."""
     if sys.platform == "linux":
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 def send_buffers(connection: socket.socket, head: bytes, data: "memoryview | bytes | bytearray") -> None:
-    """Send both, in one system call if possible."""
+    """Send both, if possible in one system call."""
     if sys.platform == "win32":
         connection.sendall(head)
         connection.sendall(data)
@@ -67,7 +66,7 @@ def send_buffers(connection: socket.socket, head: bytes, data: "memoryview | byt
 
 
 def replace_durably(part: Path, target: Path) -> None:
-    """Rename; on POSIX systems the new name survives a crash of the machine."""
+    """Rename durably."""
     _sync(part, os.O_RDWR)
     part.replace(target)
     if sys.platform != "win32":
@@ -83,33 +82,33 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Set an open file's permissions; Windows inherits its folder's."""
+    """See os.fchmod; Windows inherits permissions."""
     if sys.platform != "win32":
         os.fchmod(descriptor, mode)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal a process group. Raises ProcessLookupError."""
+    """See os.killpg."""
     os.killpg(pid, number)
 
 
 def end_with_parent(number: int) -> None:
-    """Let this process get the signal when its parent dies."""
+    """Receive the signal when the parent dies."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def terminal_signals() -> tuple[signal.Signals, signal.Signals]:
-    """Return those of a changed size and of Ctrl-Z."""
+    """Return those of resizing and Ctrl-Z."""
     return signal.SIGWINCH, signal.SIGTSTP
 
 
 def stop_this_process() -> None:
-    """Stop until SIGCONT."""
+    """See SIGSTOP."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def wake_pipe() -> tuple[int, int]:
-    """Make a pipe that blocks neither end."""
+    """Make a non-blocking pipe."""
     ends = os.pipe()
     for end in ends:
         os.set_blocking(end, False)
@@ -117,7 +116,7 @@ def wake_pipe() -> tuple[int, int]:
 
 
 def enter_cbreak(terminal: int) -> list[Any]:
-    """Deliver keys at once, without echo; return the modes before."""
+    """Set cbreak mode; return the old modes."""
     import termios
     import tty
 
@@ -127,7 +126,7 @@ def enter_cbreak(terminal: int) -> list[Any]:
 
 
 def restore_modes(terminal: int, modes: list[Any]) -> None:
-    """Restore what `enter_cbreak` returned, if the terminal is still there."""
+    """Restore modes."""
     import termios
 
     try:
