@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from gem_worker.client.operating_system import IS_WINDOWS
+
 from gem_cli.errors import CommandError
 from gem_core.extras import PACKAGES, explain_missing
 
@@ -15,3 +17,12 @@ def require(extra: str, command: str, *packages: str) -> None:
     for name in packages or PACKAGES[extra]:
         if find_spec(name) is None:
             raise CommandError(explain_missing(name, extra, command))
+
+
+def require_server_system(command: str) -> None:
+    """Raise CommandError on Windows."""
+    if IS_WINDOWS:
+        raise CommandError(
+            f"gemps {command} starts a server, which does not run on Windows: run gemps serve on Linux or in WSL, and "
+            "gemps work here"
+        )

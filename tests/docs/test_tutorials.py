@@ -9,18 +9,51 @@ import pytest
 
 from tests.docs.blocks import blocks_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "own-script.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 
 pytest.importorskip("torch", exc_type=ImportError)
 
 
-def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> None:
-    (script,) = (block.text for block in blocks_of(PAGE) if block.text.startswith("# worker.py\n"))
-    (tmp_path / "worker.py").write_text(script, encoding="utf-8")
-    train = ("train", "--workers", "2", "--steps", "300", "--eta", "0.1", "--run-dir", "run", "--sinks", "none")
-    command = [str(Path(sys.executable).with_name("gemps")), *train, "--", "python", "worker.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+def written(page: str, name: str, folder: Path) -> None:
+    """Write the page's script of this name."""
+    (script,) = (block.text for block in blocks_of(PAGES / page) if block.text.startswith(f"# {name}\n"))
+    (folder / name).write_text(script, encoding="utf-8")
+
+
+def run(program: str, *arguments: str, folder: Path) -> str:
+    command = [str(Path(sys.executable).with_name(program)), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
-    logs = [(tmp_path / "run" / "logs" / f"worker-{rank}.log").read_text(encoding="utf-8") for rank in range(2)]
-    ends = [re.search(r"rank \d: 300 steps, accuracy (\d\.\d+)", log) for log in logs]
-    assert all(end is not None and float(end[1]) > 0.9 for end in ends), logs
+    return done.stdout
+
+
+def accuracies(text: str) -> list[float]:
+    return [float(one) for one in re.findall(r"rank \d: (?:\d+ steps, )?accuracy (\d\.\d+)", text)]
+
+
+def trained(folder: Path, *arguments: str) -> str:
+    """The output of two workers."""
+    run(
+        "gemps", "train", "--workers", "2", *arguments, "--run-dir", "run", "--sinks", "none", "--", "python",
+        "worker.py", folder=folder,
+    )  # fmt: skip
+    return "".join((folder / "run" / "logs" / f"worker-{rank}.log").read_text(encoding="utf-8") for rank in range(2))
+
+
+def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> None:
+    written("own-script.md", "worker.py", tmp_path)
+    logs = trained(tmp_path, "--steps", "300", "--eta", "0.1")
+    assert logs.count("300 steps") == 2
+    first, second = accuracies(logs)
+    assert min(first, second) > 0.9
+
+
+def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
+    for name in ("ddp.py", "worker.py"):
+        written("from-ddp.md", name, tmp_path)
+    alike = accuracies(run("torchrun", "--standalone", "--nproc-per-node", "2", "ddp.py", folder=tmp_path))
+    assert len(alike) == 2
+    assert len(set(alike)) == 1  # one large batch
+    ported = accuracies(trained(tmp_path, "--steps", "145", "--momentum", "0"))
+    assert len(ported) == 2
+    assert min(alike + ported) > 0.94

@@ -1,7 +1,6 @@
 """The best parameters of a run, kept in a folder."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gem_worker.client.operating_system import replace_durably
 from gem_worker.errors import TaskError
 
 MODEL_FILE, FACTS_FILE = "model.safetensors", "best.json"
@@ -46,7 +46,7 @@ class BestCheckpoint:
         part = self._folder / f".{MODEL_FILE}.part"
         try:
             save_file(_unshared(tensors), part, {"format": "pt", _METADATA: json.dumps(facts)})
-            self._put(part, self._model)
+            replace_durably(part, self._model)
         except (OSError, SafetensorError) as error:
             raise self._unusable(error) from error
         self._write_facts(facts)
@@ -76,28 +76,13 @@ class BestCheckpoint:
         part = self._folder / f".{FACTS_FILE}.part"
         try:
             part.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-            self._put(part, self._folder / FACTS_FILE)
+            replace_durably(part, self._folder / FACTS_FILE)
         except OSError as error:
             raise self._unusable(error) from error
-
-    def _put(self, part: Path, target: Path) -> None:
-        """Rename durably."""
-        _sync(part)
-        part.replace(target)
-        if os.name == "posix":
-            _sync(self._folder)
 
     def _unusable(self, error: Exception) -> TaskError:
         why = getattr(error, "strerror", None) or error
         return TaskError(f"the best parameters cannot be kept in {self._folder}: {why}; free some room or name another")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from gem_worker.client.operating_system import set_mode
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
@@ -118,7 +119,7 @@ class _Files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            os.fchmod(file.fileno(), self._mode if mode is None else mode)
+            set_mode(file.fileno(), self._mode if mode is None else mode)
         self.made.append(name)
         return data
 

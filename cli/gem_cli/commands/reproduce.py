@@ -1,11 +1,11 @@
 """`gemps reproduce`."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from gem_worker.client.operating_system import usable_processors
 from rich.console import Console
 
 from gem_cli.errors import FAILED, USAGE, CommandError
@@ -108,7 +108,7 @@ def reproduce(
             quick, task, model, data, images, steps or (QUICK_STEPS if quick else PAPER_STEPS), seeds, settings
         )
         with choose_view(runs_of(chosen, scope)) as view:
-            findings = reproduce(chosen, scope, output, jobs or _cores(), view.done, view.add_runs)
+            findings = reproduce(chosen, scope, output, jobs or usable_processors(), view.done, view.add_runs)
     except RuleError as error:
         raise CommandError(f"--rule-settings: {error}", USAGE) from None
     except (ReproductionError, TaskError) as error:
@@ -130,10 +130,6 @@ def _check_files(data: Path) -> None:
         missing = str(error).partition(";")[0]
         hint = "put the files there, or name another folder (gemps train --task mnist --download fetches them)"
         raise CommandError(f"--data {data}: {missing}; {hint}") from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _print_results(findings: Sequence["FigureResult"], scope: "Scope") -> None:

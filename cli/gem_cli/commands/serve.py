@@ -4,7 +4,7 @@ from gem_server.settings import ServerSettings
 
 from gem_cli.commands.known import KNOWN
 from gem_cli.environment import misspelt_logged
-from gem_cli.extras import require
+from gem_cli.extras import require, require_server_system
 from gem_cli.options import Given, OptionGroup, with_options
 
 
@@ -18,6 +18,7 @@ def serve(given: Given) -> None:
 
       gemps serve --bind 0.0.0.0:50051 --insecure --eta 0.1 --commits 20000 --data-dir state --resume
     """
+    require_server_system("serve")
     with misspelt_logged():
         settings = given.load(ServerSettings)
         require("server", "serve")

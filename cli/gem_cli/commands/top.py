@@ -5,6 +5,7 @@ import sys
 from typing import Annotated
 
 import typer
+from gem_worker.client.operating_system import IS_WINDOWS
 
 from gem_cli.commands.connection import CONNECTION, DEFAULT_ADDRESS, Address, Server, connected, one_address
 from gem_cli.commands.known import KNOWN
@@ -32,6 +33,8 @@ def top(
 
       ssh -t server gemps top
     """
+    if IS_WINDOWS:
+        raise CommandError("gemps top needs a terminal of Unix; use gemps status --watch", USAGE)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("gemps top needs a terminal; elsewhere use gemps status --watch", USAGE)
     if os.environ.get("TERM", "") in _DUMB:
@@ -41,10 +44,8 @@ def top(
         )
     with connected(one_address(address, server), given, quiet=True) as observer:
         first = observer.get_status()
-        try:
-            from gem_cli.top.watch import watch
-        except ModuleNotFoundError:  # termios
-            raise CommandError("gemps top needs a terminal of Unix; use gemps status --watch", USAGE) from None
+        from gem_cli.top.watch import watch
+
         view = watch(observer, first, interval)
     if view.is_over:
         print(plain_line(view.status))

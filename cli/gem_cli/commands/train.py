@@ -1,7 +1,6 @@
 """`gemps train`."""
 
 import os
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
+from gem_worker.client.operating_system import HAS_SHARED_MEMORY
 from gem_worker.client.settings import ClientSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
@@ -18,7 +18,7 @@ from gem_cli.commands.checks import check_credentials, check_has_credentials, ch
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
-from gem_cli.extras import require
+from gem_cli.extras import require, require_server_system
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
@@ -64,6 +64,7 @@ def train(
 
       gemps train --workers 2 --steps 500 -- python my_script.py --hidden 128
     """
+    require_server_system("train")
     settings = given.load(TrainSettings)
     names = chosen_sinks(settings.sinks)
     worker = given.load(WorkerSettings, fallback=_IN_THE_FOLDER)
@@ -166,7 +167,7 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 
 def _may_be_a_socket(path: Path) -> bool:
-    return sys.platform == "linux" and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
+    return HAS_SHARED_MEMORY and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
 
 
 def _finish(

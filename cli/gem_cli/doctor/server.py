@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gem_worker.client.operating_system import HAS_SHARED_MEMORY, packet_socket
 from gem_worker.client.settings import ClientSettings
 
 from gem_cli import status_view
@@ -126,13 +127,15 @@ def check_shared_memory(path: Path | None) -> CheckResult:
     """Connect to the shared memory socket."""
     if path is None:
         return ok("shared memory", "no GEMPS_SHARED_MEMORY_SOCKET here; a worker's first line says how it exchanges")
+    if not HAS_SHARED_MEMORY:
+        return ok("shared memory", "Linux only: workers here use the network")
     if not path.is_socket():
         return problem(
             "shared memory",
             f"there is no socket at {path}: is the server there, with the same --shared-memory-socket? Between "
             "containers its folder must be a volume, at the same path",
         )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+    with packet_socket() as connection:
         connection.settimeout(_PATIENCE_SECONDS)
         try:
             connection.connect(str(path))

@@ -4,12 +4,11 @@ import contextlib
 import os
 import select
 import signal
-import termios
 import threading
-import tty
 from types import FrameType
 from typing import Any, Self
 
+from gem_worker.client import operating_system
 from rich.console import Console
 from rich.text import Text
 
@@ -35,11 +34,9 @@ class Terminal:
         self._source, self._sink, self._encoding = source, sink, encoding
         self._console = Console(highlight=False, emoji=False)
         self._keys = Keys()
-        self._woken, self._wake = os.pipe()
+        self._woken, self._wake = operating_system.wake_pipe()
         self._closing = threading.Lock()  # closed descriptors are reused
         self._is_closed = False
-        os.set_blocking(self._wake, False)
-        os.set_blocking(self._woken, False)
         self._modes: list[Any] = []
         self._handlers: dict[int, Any] = {}
         self._shown = b""
@@ -47,10 +44,11 @@ class Terminal:
     def __enter__(self) -> Self:
         try:
             self._enter()
+            resized, stopped = operating_system.terminal_signals()
             for number, handler in (
-                (signal.SIGWINCH, self._resized),
+                (resized, self._resized),
                 (signal.SIGTERM, self._terminated),
-                (signal.SIGTSTP, self._stopped),
+                (stopped, self._stopped),
             ):
                 self._handlers[number] = signal.signal(number, handler)
         except BaseException:
@@ -111,8 +109,7 @@ class Terminal:
             os.write(self._wake, b"\0")
 
     def _enter(self) -> None:
-        self._modes = termios.tcgetattr(self._source)
-        tty.setcbreak(self._source)
+        self._modes = operating_system.enter_cbreak(self._source)
         self._write(_ENTER)
         self._shown = b""
 
@@ -120,8 +117,7 @@ class Terminal:
         with contextlib.suppress(OSError):
             self._write(_LEAVE)
         if self._modes:
-            with contextlib.suppress(termios.error):
-                termios.tcsetattr(self._source, termios.TCSADRAIN, self._modes)
+            operating_system.restore_modes(self._source, self._modes)
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -136,6 +132,6 @@ class Terminal:
 
     def _stopped(self, _: int, __: FrameType | None) -> None:
         self._leave()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        operating_system.stop_this_process()
         self._enter()
         self._poke()

@@ -1,5 +1,6 @@
 """Child processes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,6 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from gem_worker.client.operating_system import HAS_PARENT_SIGNAL, signal_group
 
 from gem_cli.errors import last_lines
 
@@ -30,7 +33,7 @@ class Child:
         """Start it; it gets `orphan_signal` if this process dies. Raises OSError."""
         self.name = name
         self.log = log
-        if sys.platform == "linux":
+        if HAS_PARENT_SIGNAL:
             tether = [sys.executable, "-P", "-m", "gem_cli.training.tether", str(os.getpid()), str(orphan_signal.value)]
             command = [*tether, *command]
         with log.open("ab") as output:
@@ -40,7 +43,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-                process_group=0 if os.name == "posix" else None,
+                process_group=0,
             )
 
     @property
@@ -60,15 +63,9 @@ class Child:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Signal the process group, if running."""
-        if not self.running:
-            return
-        try:
-            if os.name == "posix":
-                os.killpg(self.pid, number)
-            else:
-                self._process.terminate()
-        except ProcessLookupError:
-            pass
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                signal_group(self.pid, number)
 
     def describe_end(self, *, quote: bool = True) -> str:
         """Describe the end, optionally with log lines."""

@@ -1,6 +1,5 @@
 """Run environment, read without imports."""
 
-import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from gem_worker.client.operating_system import usable_processors
 
 PACKAGES = ("gemps", "torch", "torchvision", "numpy", "numba", "grpcio", "protobuf", "scikit-learn")
 
@@ -34,7 +34,7 @@ def hardware() -> dict[str, Any]:
     return {
         "platform": platform.platform(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_processors(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus.splitlines() if gpus else [],
     }

@@ -3,21 +3,19 @@
 Execs COMMAND, which gets SIGNAL when the parent dies (Linux only). `preexec_fn` is unsafe with threads.
 """
 
-import ctypes
 import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+from gem_worker.client.operating_system import end_with_parent
 
 
 def main() -> None:
     """Set the signal and exec."""
     parent, number, *command = sys.argv[1:]
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-        if os.getppid() != int(parent):  # died before prctl
-            sys.exit(1)
+    end_with_parent(int(number))
+    if os.getppid() != int(parent):  # died before
+        sys.exit(1)
     # Background jobs inherit an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execvp(command[0], command)  # noqa: S606 - the command is the caller's own

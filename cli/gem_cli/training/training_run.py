@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+from gem_worker.client.operating_system import KILL
+
 from gem_cli import status_view
 from gem_cli.errors import CommandError, last_lines
 from gem_cli.sinks.sinks import Sinks
@@ -121,7 +123,7 @@ class TrainingRun:
                     self._supervise(server, address, interrupts)
             finally:
                 children = [*([self._server] if self._server else []), *self._workers, *self._evaluators()]
-                terminate(children, (signal.SIGKILL, 10.0))
+                terminate(children, (KILL, 10.0))
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
         return self._outcome
@@ -167,12 +169,12 @@ class TrainingRun:
                 "GEMPS_WORKER_INDEX": str(index),
                 "GEMPS_WORKERS": str(self._plan.workers),
             }
-            self._workers.append(self._start(name, self._plan.worker, environment, signal.SIGKILL))
+            self._workers.append(self._start(name, self._plan.worker, environment, KILL))
 
     def _start_evaluator(self, address: str) -> None:
         if self._plan.evaluator is not None:
             environment = {**self._plan.worker_environment, "GEMPS_SERVER": address}
-            self._evaluator = self._start(EVALUATOR, self._plan.evaluator, environment, signal.SIGKILL)
+            self._evaluator = self._start(EVALUATOR, self._plan.evaluator, environment, KILL)
 
     def _evaluators(self) -> list[Child]:
         return [self._evaluator] if self._evaluator is not None else []
@@ -200,7 +202,7 @@ class TrainingRun:
                         terminate([server], (signal.SIGTERM, SERVER_GRACE))
                 elif self._cannot_begin(follower):
                     self._noticed.update(worker.name for worker in self._workers)
-                    terminate(self._workers, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 5.0))
+                    terminate(self._workers, (signal.SIGINT, WORKER_GRACE), (KILL, 5.0))
         finally:
             follower.close()
         while (status := follower.get(0)) is not None:
@@ -243,7 +245,7 @@ class TrainingRun:
         overdue = wait([*busy, *late], deadline - time.monotonic(), unless=interrupted)
         if interrupted():
             return
-        terminate(overdue, (signal.SIGINT, WORKER_GRACE), (signal.SIGKILL, 10.0))
+        terminate(overdue, (signal.SIGINT, WORKER_GRACE), (KILL, 10.0))
         for worker in overdue:
             self._noticed.add(worker.name)
             self._outcome.overdue.append(worker.name)
@@ -315,8 +317,8 @@ class TrainingRun:
             self._noticed.add(child.name)
             child.send_signal(signal.SIGINT)
         wait(children, WORKER_GRACE, unless=lambda: interrupts.count > 1)
-        terminate(children, (signal.SIGKILL, 5.0))
+        terminate(children, (KILL, 5.0))
         self._record(follower.now(), follower.newest_history())
         server.send_signal(signal.SIGTERM)
         wait([server], SERVER_GRACE, unless=lambda: interrupts.count > 1)
-        terminate([server], (signal.SIGKILL, 10.0))
+        terminate([server], (KILL, 10.0))

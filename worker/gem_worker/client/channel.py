@@ -12,6 +12,7 @@ from gemps import lane
 from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import history_pb2, lane_pb2, operations_pb2, parameters_pb2, session_pb2, status_pb2
 
+from gem_worker.client import operating_system
 from gem_worker.client.commit_call import CommitCall, GrpcCall
 from gem_worker.client.credentials import ChannelWithToken, Credentials, tls_context
 from gem_worker.client.errors import AddressError, CredentialsError
@@ -52,6 +53,10 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 def check_address(address: str) -> str:
     """Return the address, or raise AddressError naming the fix."""
     if address.startswith("unix:") and len(address) > len("unix:"):
+        if operating_system.IS_WINDOWS:
+            raise AddressError(
+                f"{address!r} is a socket of this machine, and no server runs on Windows: write HOST:PORT"
+            )
         return address
     scheme = re.match(r"[a-z+]+://", address)
     if scheme is not None:

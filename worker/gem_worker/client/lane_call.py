@@ -6,7 +6,6 @@ Signal handlers may raise inside, leaving the connection undefined: the caller t
 import contextlib
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
+from gem_worker.client import operating_system
 from gem_worker.client.commit_call import ReplySink
 from gem_worker.client.rpc_status import DETAILS_KEY
 from gem_worker.client.send import ChunkMessage
@@ -107,8 +107,7 @@ class LaneCall:
             raise ConnectionAbortedError
         plain.settimeout(WELCOME_SECONDS)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if sys.platform == "linux":
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _PING_TIMEOUT))
+        operating_system.limit_unacknowledged(plain, _PING_TIMEOUT)
         if self._tls is not None:
             scratch = memoryview(bytearray(STEP_BYTES))
             self._stream = TlsStream(plain, self._tls, scratch, server_name=self._server_name)
@@ -249,12 +248,8 @@ class LaneCall:
                 whole = head + data
                 if (sent := connection.send(whole)) < len(whole):
                     connection.sendall(whole[sent:])
-            elif not hasattr(connection, "sendmsg"):
-                connection.sendall(head)
-                connection.sendall(data)
-            elif (sent := connection.sendmsg((head, data)) - len(head)) < len(data):
-                connection.sendall(head[sent:] if sent < 0 else b"")
-                connection.sendall(memoryview(data)[max(sent, 0) :])
+            else:
+                operating_system.send_buffers(connection, head, data)
         except OSError as error:
             self._hung_up(error)
         self._is_torn = False

@@ -4,7 +4,6 @@ import mmap
 import os
 import random
 import socket
-import sys
 import time
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from gem_core.payload import PayloadFormat
+from gem_worker.client import operating_system
 from gem_worker.client.messages import Version
 
 # Seconds: the server's event loop may be busy.
@@ -22,8 +22,6 @@ _ANSWER_SECONDS = 10.0
 _MAX_DESCRIPTORS = 8
 # Two words (shared_memory.proto).
 _STAMP_BYTES = 16
-# Missing from Python 3.11's fcntl.
-_GET_SEALS, _SEAL_SHRINK = 1034, 0x2
 # Smaller payloads fit one message.
 SMALLEST_SHARED_BYTES = WHOLE_PAYLOAD_BYTES + 1
 
@@ -119,12 +117,12 @@ class SharedMemory:
             fits = region.payload_offset + self._payload.byte_count <= region.size_bytes <= os.fstat(descriptor).st_size
             if not fits or region.payload_bytes != self._payload.byte_count or region.payload_offset < _STAMP_BYTES:
                 raise ValueError(f"region {region.region} has another size than this model needs")
-            if not _keeps_its_size(descriptor):
+            if not operating_system.keeps_its_size(descriptor):
                 raise ValueError(f"region {region.region} could be cut short, which would end this process")
         self._delta_region = response.delta
         self.delta = _payload_of(mmap.mmap(descriptors[0], response.delta.size_bytes), response.delta)
         self._snapshots = {
-            region.region: _Snapshot(region, mmap.mmap(descriptor, region.size_bytes, prot=mmap.PROT_READ))
+            region.region: _Snapshot(region, mmap.mmap(descriptor, region.size_bytes, access=mmap.ACCESS_READ))
             for region, descriptor in zip(response.snapshots, descriptors[1:], strict=True)
         }
 
@@ -146,20 +144,10 @@ def _payload_of(memory: mmap.mmap, region: shared_memory_pb2.SharedMemoryRegion)
     return memoryview(memory)[region.payload_offset : region.payload_offset + region.payload_bytes]
 
 
-def _keeps_its_size(descriptor: int) -> bool:
-    """Return whether it is sealed: truncation would cause SIGBUS."""
-    import fcntl  # not on Windows
-
-    try:
-        return bool(fcntl.fcntl(descriptor, _GET_SEALS) & _SEAL_SHRINK)
-    except OSError:  # no memfd
-        return False
-
-
 def _connect(path: str) -> socket.socket:
-    if sys.platform != "linux":
+    if not operating_system.HAS_SHARED_MEMORY:
         raise NotSharedError("shared memory needs Linux", is_odd=False)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection = operating_system.packet_socket()
     try:
         connection.settimeout(_ANSWER_SECONDS)
         _enter(connection, path)
@@ -188,11 +176,11 @@ def _enter(connection: socket.socket, path: str) -> None:
 
 def _ask(connection: socket.socket, session_id: bytes) -> tuple[shared_memory_pb2.SharedMemoryResponse, list[int]]:
     connection.send(shared_memory_pb2.SharedMemoryRequest(session_id=session_id).SerializeToString())
-    data, descriptors, _, _ = socket.recv_fds(connection, SHARED_MEMORY_ANSWER_BYTES, _MAX_DESCRIPTORS)
+    data, descriptors = operating_system.receive_descriptors(connection, SHARED_MEMORY_ANSWER_BYTES, _MAX_DESCRIPTORS)
     try:
         if not data:
             raise ValueError("the server said nothing")
-        return shared_memory_pb2.SharedMemoryResponse.FromString(data), list(descriptors)
+        return shared_memory_pb2.SharedMemoryResponse.FromString(data), descriptors
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)
