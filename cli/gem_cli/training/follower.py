@@ -74,6 +74,8 @@ class Follower:
             try:
                 for status in self._observer.watch_status(self._interval, stay=True):
                     self._reports.put(status)
+                    if self._closed.is_set():
+                        return
                     if time.monotonic() >= self._history_due:
                         self._keep_history(self._observer)
                     if status_view.state(status) == "FINISHED" and self.may_leave.is_set():

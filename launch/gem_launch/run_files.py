@@ -1,0 +1,120 @@
+"""`load`: the result of a run, from its files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from gem_launch.tables import Table, table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_TYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
+
+
+class RunFilesError(ValueError):
+    """A folder holds no run that can be read, or another model; names the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A run's parameters, settings and course.
+
+    Attributes:
+        path: the folder of model.safetensors.
+        parameters: arrays by name, buffers included; bfloat16 became float32.
+        settings: of server and workers by role; {} for a lone checkpoint.
+        version: None: unknown.
+        intervals: rows of `history`.
+    """
+
+    path: Path
+    parameters: Mapping[str, NDArray[Any]] = field(repr=False)
+    settings: Mapping[str, Any] = field(repr=False)
+    version: int | None
+    intervals: list[dict[str, Any]] = field(repr=False)
+
+    def history(self) -> Table:
+        """Return a row for each interval of training, up to 480 (fields: `HistoryInterval` of history.proto).
+
+        As a pandas frame if pandas is installed, else as a list of dicts. Empty for a lone checkpoint.
+        """
+        return table(self.intervals)
+
+    def load_into(self, model: "nn.Module") -> None:
+        """Copy the parameters into a PyTorch model. Raises RunFilesError if they do not fit."""
+        import torch
+
+        tensors = {name: torch.from_numpy(array) for name, array in self.parameters.items()}
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise RunFilesError(f"{self.path} holds another model than this {type(model).__name__}: {error}") from None
+
+
+def load(run: Path | str) -> LoadedRun:
+    """Read a run.
+
+        run = gemps.load("runs/20260101-120000-digits-gem")
+        run.load_into(model)
+        run.history().plot("ends", "loss")
+
+    `run`: a run folder of `gemps train`, a server's `data_dir`, one checkpoint, or a `best` folder. Raises
+    RunFilesError.
+    """
+    folder = Path(run)
+    place = next((one for one in (folder, folder / "latest") if (one / "model.safetensors").exists()), None)
+    if place is None:
+        why = "holds no model.safetensors" if folder.is_dir() else "is no folder"
+        raise RunFilesError(f"{folder} {why}: give a run folder of gemps train, a server's data_dir or a checkpoint")
+    try:
+        parameters = _read_tensors(place / "model.safetensors")
+        summary = _read_json(folder / "summary.json")
+        history = _read_json(folder / "history.json")
+        version = _version(folder, place, summary)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunFilesError(f"{folder} cannot be read: {error}") from None
+    return LoadedRun(place, parameters, summary.get("settings", {}), version, history.get("intervals", []))
+
+
+def _version(folder: Path, place: Path, summary: Mapping[str, Any]) -> int | None:
+    of_best = _read_json(place / "best.json").get("version", {}).get("clock")
+    of_state = [_read_json(one / "state.json").get("clock") for one in (place, folder / "latest")]
+    found = next((one for one in (of_best, summary.get("version"), *of_state) if one is not None), None)
+    return None if found is None else int(found)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return {} without a file."""
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    stored: list[tuple[str, dict[str, Any]]] = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    return {name: _array(one) for name, one in stored}
+
+
+def _array(stored: Mapping[str, Any]) -> NDArray[Any]:
+    data, shape = bytearray(stored["data"]), stored["shape"]  # writable, for torch
+    if stored["dtype"] == "BF16":
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
+    return np.frombuffer(data, _TYPES[stored["dtype"]]).reshape(shape)

@@ -1,0 +1,210 @@
+"""`launch`: a function in worker processes."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gem_cli import status_view
+from gem_cli.status_view import Status
+from gem_cli.training.children import ONE_THREAD, Child, terminate
+from gem_cli.training.follower import Follower
+from gem_cli.training.reporters import Reporter
+from gem_worker.client.channel import check_address
+
+from gem_launch.functions import read_ending, write_call
+from gem_launch.reports import reporter_for_output
+from gem_launch.server_process import RunningServer, ServerProcessError, serve
+
+POLL = 0.1  # seconds
+REPORT_INTERVAL = 0.25
+LEAVE_SECONDS = 5.0  # of interrupted workers
+
+
+class LaunchError(RuntimeError):
+    """Workers failed.
+
+    Attributes:
+        results: as `launch` returns them; None for failed workers.
+        failures: what went wrong, by index in `results`.
+    """
+
+    def __init__(self, message: str, results: list[Any], failures: dict[int, str]) -> None:
+        super().__init__(message)
+        self.results = results
+        self.failures = failures
+
+
+def launch(
+    function: Callable[..., Any],
+    workers: int = 4,
+    *,
+    args: Iterable[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    server: str | RunningServer | None = None,
+    **settings: Any,
+) -> list[Any]:
+    """Run `function(*args, **kwargs)` in new Python processes, as workers of one run; return the results by rank.
+
+        gemps.launch(train, workers=4, steps=200, eta=0.05)
+
+    `ParameterServer(model=model)` inside needs no address. The function may be defined in a script or notebook; what
+    it refers to there is copied. Each process has one CPU thread, and the environment of `gemps train`'s scripts.
+    Output appears with the worker's name; a terminal or notebook shows progress.
+
+    A failed worker stops no other. Ctrl-C stops all.
+
+    Args:
+        function: what runs.
+        workers: number of processes.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        server: an address or a `serve(...)`. Default: a server for this call, with `settings`.
+        settings: as of `serve`; `min_workers` is `workers` by default.
+
+    Raises:
+        LaunchError: a worker raised an exception or was killed.
+        ServerProcessError: the server failed.
+        TypeError: unknown settings, or a function that cannot be copied.
+    """
+    if not callable(function) or isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
+    if server is not None and settings:
+        raise TypeError(f"the server runs and has its settings: leave out server=, or {', '.join(settings)}")
+    try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
+            write_call(folder / "call", function, args, kwargs or {})
+            if server is None:
+                server = stack.enter_context(serve(**{"min_workers": workers} | settings))
+            group = _Workers(folder, workers, server)
+            stack.callback(group.stop)
+            group.run(stack.enter_context(reporter_for_output()))
+            return group.results()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None  # one short traceback
+
+
+class _Workers:
+    """The processes of one call."""
+
+    def __init__(self, folder: Path, count: int, server: str | RunningServer) -> None:
+        self._folder = folder
+        self._server = server if isinstance(server, RunningServer) else None
+        self._address = check_address(server) if isinstance(server, str) else server.address
+        self._count = count
+        self._children: list[Child] = []
+        self._read = [0] * count  # bytes of the logs
+        self._failures: dict[int, str] = {}
+        self._status: Status = {}
+        self._too_few = ""
+
+    def run(self, reporter: Reporter) -> None:
+        """Run all to their end. Raises ServerProcessError."""
+        for index in range(self._count):
+            self._children.append(self._start(index))
+        follower = Follower(self._address, REPORT_INTERVAL)
+        try:
+            while any(child.running for child in self._children):
+                self._record(follower.get(POLL), reporter)
+                self._report(reporter)
+                if self._server is not None and self._server.exit_code:
+                    raise ServerProcessError(self._server.explain_end())
+                if self._failures and not self._too_few and self._cannot_begin(follower):
+                    self.stop()
+            self._report(reporter)
+            self._record(follower.now(), reporter)
+        finally:
+            follower.close()
+
+    def stop(self) -> None:
+        """Let running workers leave, then kill them."""
+        try:
+            terminate(self._children, (signal.SIGINT, LEAVE_SECONDS))
+        finally:  # a second Ctrl-C comes here at once
+            terminate(self._children, (signal.SIGKILL, LEAVE_SECONDS))
+
+    def results(self) -> list[Any]:
+        """Return the results by rank. Raises LaunchError."""
+        ranks = {worker["name"]: int(worker.get("rank", 0)) for worker in self._status.get("workers", ())}
+        order = sorted(range(self._count), key=lambda index: (ranks.get(self._name(index), self._count), index))
+        endings = [read_ending(self._ending(index)) for index in order]
+        results = [None if ending is None else ending.result for ending in endings]
+        failures = {place: self._failures[index] for place, index in enumerate(order) if index in self._failures}
+        if failures or self._too_few:
+            lines = [f"{len(failures)} of {self._count} workers failed{self._too_few}"]
+            for place, text in failures.items():
+                index = order[place]
+                same = next((other for other, said in failures.items() if said == text), place)
+                who = f"rank {place} (worker-{index})"
+                lines.append(f"{who}: as rank {same}" if same != place else f"{who}: {text}")
+            raise LaunchError("\n".join(lines), results, failures)
+        return results
+
+    def _start(self, index: int) -> Child:
+        command = [sys.executable, "-P", "-m", "gem_launch.worker_process", str(self._folder / "call")]
+        environment = {
+            **ONE_THREAD,
+            "GEMPS_SERVER": self._address,
+            "GEMPS_WORKER_NAME": self._name(index),
+            "GEMPS_WORKER_INDEX": str(index),
+            "GEMPS_WORKERS": str(self._count),
+        }
+        return Child(
+            f"worker-{index}",
+            [*command, str(self._ending(index))],
+            self._folder / f"worker-{index}.log",
+            environment=environment,
+            orphan_signal=signal.SIGKILL,
+        )
+
+    def _name(self, index: int) -> str:
+        """Return the name in the run. Other processes may launch on the same server."""
+        return f"worker-{index}" if self._server is not None else f"{socket.gethostname()}-{os.getpid()}-{index}"
+
+    def _ending(self, index: int) -> Path:
+        return self._folder / f"ending-{index}"
+
+    def _record(self, status: Status | None, reporter: Reporter) -> None:
+        if status is not None:
+            self._status = status
+            reporter.status(status)
+
+    def _report(self, reporter: Reporter) -> None:
+        """Report new output and failures."""
+        for index, child in enumerate(self._children):
+            code = child.exit_code  # before the log is read
+            with child.log.open("rb") as log:
+                log.seek(self._read[index])
+                new = log.read()
+            whole = len(new) if code is not None else new.rfind(b"\n") + 1
+            self._read[index] += whole
+            for line in new[:whole].decode(errors="replace").splitlines():
+                reporter.event("printed", f"[{child.name}] {line}")
+            if code and index not in self._failures and not self._too_few:
+                self._failures[index] = text = self._explain(index, code)
+                last = text.strip().splitlines()[-1]
+                others = "; the others continue" if any(one.running for one in self._children) else ""
+                reporter.event("worker_failed", f"[{child.name}] failed: {last}{others}")
+
+    def _explain(self, index: int, code: int) -> str:
+        ending = read_ending(self._ending(index))
+        if ending is not None:
+            return f"\n{ending.traceback}"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def _cannot_begin(self, follower: Follower) -> bool:
+        """Whether `min_workers` is out of reach."""
+        if self._server is None or status_view.state(self._status) != "WAITING":
+            return False
+        running = sum(child.running for child in self._children)
+        status = follower.now()  # may be newer
+        if running >= self._server.settings.min_workers or status is None or status_view.state(status) != "WAITING":
+            return False
+        self._too_few = f"; training cannot begin: min_workers={self._server.settings.min_workers}"
+        return True
