@@ -1,7 +1,4 @@
-"""gemps from Python: `serve`, `launch` and `load`.
-
-Uses the parts of `gemps train`; only `gemps` imports this package. Names load lazily.
-"""
+"""Runs from Python: `serve`, `launch`, `load`."""
 
 from typing import TYPE_CHECKING
 

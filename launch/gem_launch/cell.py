@@ -1,4 +1,4 @@
-"""Progress of `launch` in a notebook's cell."""
+"""Progress in a notebook."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ _STYLE = """<style>
 
 
 class CellReporter(Reporter):
-    """Bar, figures and loss curve, updated in place; events are printed."""
+    """Bar, figures and loss curve."""
 
     def __init__(self) -> None:
         self._points: list[Point] = []
@@ -33,7 +33,7 @@ class CellReporter(Reporter):
         self._handle = display(HTML("starting ..."), display_id=True)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Draw the last report."""
+        """Draw the rest."""
         self._draw()
 
     def event(self, name: str, text: str, **_: Any) -> None:
@@ -41,7 +41,7 @@ class CellReporter(Reporter):
         print(text, flush=True)
 
     def status(self, status: Status) -> None:
-        """Update the cell, but not too often."""
+        """Update the cell."""
         self._status = status
         loss = status_view.figures(status)["loss"]
         if status.get("commits"):

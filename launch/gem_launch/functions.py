@@ -1,4 +1,4 @@
-"""A function on its way to a worker, and its result on the way back: pickles in a private folder of this machine."""
+"""Functions and results as pickles in a private folder."""
 
 import linecache
 import os
@@ -12,16 +12,16 @@ import cloudpickle
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What became of a call: its result, or the text of its traceback."""
+class CallEnd:
+    """A result, or a traceback."""
 
     result: Any = None
     traceback: str = ""
 
 
 def write_call(path: Path, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-    """Write a call. Raises TypeError if something cannot be pickled."""
-    # Notebook cells are no files: tracebacks need their lines.
+    """Raises TypeError."""
+    # Tracebacks need the lines of notebook cells.
     cells = {name: linecache.getlines(name) for name in [*linecache.cache] if not os.path.exists(name)}
     try:
         inner = cloudpickle.dumps((cells, function, tuple(args), dict(kwargs)))
@@ -42,16 +42,16 @@ def call(path: Path) -> Any:
     return function(*args, **kwargs)
 
 
-def write_ending(path: Path, ending: Ending) -> None:
-    """Write the end of a call atomically. Raises what pickling raises."""
+def write_ending(path: Path, ending: CallEnd) -> None:
+    """Write atomically."""
     part = path.with_suffix(".part")
     part.write_bytes(cloudpickle.dumps(ending))
     part.replace(path)
 
 
-def read_ending(path: Path) -> Ending | None:
-    """Return the end of a call; None: the process ended before."""
+def read_ending(path: Path) -> CallEnd | None:
+    """None: the process died."""
     if not path.exists():
         return None
-    ending: Ending = cloudpickle.loads(path.read_bytes())
+    ending: CallEnd = cloudpickle.loads(path.read_bytes())
     return ending

@@ -1,4 +1,4 @@
-"""Progress of `launch`, by where its output goes."""
+"""Progress of `launch`."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 class QuietReporter(Reporter):
-    """Prints events alone, for pipes and files."""
+    """Prints events alone."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -22,7 +22,7 @@ class QuietReporter(Reporter):
 
 
 def reporter_for_output() -> Reporter:
-    """Choose by stdout: a notebook's cell, a terminal, or else."""
+    """Choose by stdout."""
     console = Console()
     if console.is_jupyter:
         from gem_launch.cell import CellReporter

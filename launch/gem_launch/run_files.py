@@ -1,4 +1,4 @@
-"""`load`: the result of a run, from its files."""
+"""`load`."""
 
 import json
 from collections.abc import Mapping
@@ -29,19 +29,19 @@ _TYPES = {
 
 
 class RunFilesError(ValueError):
-    """A folder holds no run that can be read, or another model; names the fix."""
+    """No readable run, or another model."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """A run's parameters, settings and course.
+    """A run's files.
 
     Attributes:
-        path: the folder of model.safetensors.
-        parameters: arrays by name, buffers included; bfloat16 became float32.
-        settings: of server and workers by role; {} for a lone checkpoint.
+        path: folder of the parameters.
+        parameters: with buffers; bfloat16 as float32.
+        settings: empty for a checkpoint, as `intervals`.
         version: None: unknown.
-        intervals: rows of `history`.
+        intervals: `HistoryInterval`s (history.proto).
     """
 
     path: Path
@@ -51,14 +51,11 @@ class LoadedRun:
     intervals: list[dict[str, Any]] = field(repr=False)
 
     def history(self) -> Table:
-        """Return a row for each interval of training, up to 480 (fields: `HistoryInterval` of history.proto).
-
-        As a pandas frame if pandas is installed, else as a list of dicts. Empty for a lone checkpoint.
-        """
+        """Return the intervals as a pandas frame; without pandas as a list of dicts."""
         return table(self.intervals)
 
     def load_into(self, model: "nn.Module") -> None:
-        """Copy the parameters into a PyTorch model. Raises RunFilesError if they do not fit."""
+        """Copy the parameters into the model. Raises RunFilesError."""
         import torch
 
         tensors = {name: torch.from_numpy(array) for name, array in self.parameters.items()}
@@ -69,15 +66,7 @@ class LoadedRun:
 
 
 def load(run: Path | str) -> LoadedRun:
-    """Read a run.
-
-        run = gemps.load("runs/20260101-120000-digits-gem")
-        run.load_into(model)
-        run.history().plot("ends", "loss")
-
-    `run`: a run folder of `gemps train`, a server's `data_dir`, one checkpoint, or a `best` folder. Raises
-    RunFilesError.
-    """
+    """Read a run folder of `gemps train`, a server's `data_dir` or a checkpoint. Raises RunFilesError."""
     folder = Path(run)
     place = next((one for one in (folder, folder / "latest") if (one / "model.safetensors").exists()), None)
     if place is None:
@@ -101,7 +90,6 @@ def _version(folder: Path, place: Path, summary: Mapping[str, Any]) -> int | Non
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return {} without a file."""
     if not path.exists():
         return {}
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -114,7 +102,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(stored: Mapping[str, Any]) -> NDArray[Any]:
-    data, shape = bytearray(stored["data"]), stored["shape"]  # writable, for torch
+    data, shape = bytearray(stored["data"]), stored["shape"]  # writable
     if stored["dtype"] == "BF16":
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
     return np.frombuffer(data, _TYPES[stored["dtype"]]).reshape(shape)

@@ -1,4 +1,4 @@
-"""`serve`: a server as a child process."""
+"""`serve`."""
 
 import atexit
 import contextlib
@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,34 +31,25 @@ STOP_SECONDS = 60.0  # draining, writing gigabytes
 
 
 class ServerProcessError(RuntimeError):
-    """The server did not start, or failed; quotes the end of its log."""
+    """The server failed; quotes its log."""
 
 
 def serve(**settings: Any) -> "RunningServer":
-    """Start a server on this machine.
+    """Start a server, by default on a free port of 127.0.0.1.
 
-        with gemps.serve(steps=200, eta=0.05, min_workers=2, data_dir="state") as server:
-            print(server.address, server.status()["run_state"])
+        with gemps.serve(steps=200, data_dir="state") as server:
+            print(server.address, server.status())
 
-    Keywords are the settings of `gemps serve`, with underscores. By default it listens on a free port of 127.0.0.1 and
-    writes nothing. It ends with the `with` block, or with this process.
-
-    Raises:
-        TypeError: no such setting.
-        ValueError: an unusable value.
-        ServerProcessError: it did not start.
+    Keywords are the settings of `gemps serve`. It ends with the block, or this process. Raises TypeError for unknown
+    settings, ValueError for unusable values, ServerProcessError.
     """
     return RunningServer(checked(settings))
 
 
 class RunningServer:
-    """A server that `serve` started.
+    """A server from `serve`.
 
-    Attributes:
-        settings: all of its settings.
-        address: HOST:PORT.
-        data_dir: None: no checkpoints.
-        log: deleted with the server, unless in `data_dir`.
+    `log`: in `data_dir`, or temporary.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -81,7 +71,6 @@ class RunningServer:
         if self._folder is not None:
             self._folder.logs.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log" if self._folder is None else self._folder.log("server")
-        self._started = datetime.now(UTC)
         self._child = Child(
             "the server", gemps("serve", *to_arguments(given)), self.log, environment={}, orphan_signal=signal.SIGTERM
         )
@@ -103,37 +92,32 @@ class RunningServer:
         return self._child.exit_code
 
     def status(self) -> dict[str, Any]:
-        """Return the run's state as `gemps status --json` does. Raises ServerUnavailableError."""
+        """Return RunStatus (status.proto)."""
         with self._observer() as observer:
             return observer.get_status()
 
     def history(self) -> Table:
-        """Return the run's course, as `LoadedRun.history`. Raises ServerUnavailableError."""
+        """Return the intervals, as `LoadedRun.history`."""
         with self._observer() as observer:
             return table(observer.get_history().get("intervals", ()))
 
     def finish(self, reason: str = "finished from Python") -> None:
-        """Finish the run: workers end with their next step. Raises ServerUnavailableError."""
+        """Finish the run."""
         with self._observer() as observer:
             observer.control("finish", reason)
 
     def close(self) -> None:
-        """Stop the server: it applies what it has and writes a checkpoint.
-
-        `data_dir` gets settings and history, for `load` and `gemps report`. Raises ServerProcessError.
-        """
+        """Stop the server; write settings and history to `data_dir`. Raises ServerProcessError."""
         if self._child.running and self._folder is not None:
             with contextlib.suppress(ClientError), self._observer() as observer:
                 self._folder.add_metrics(observer.get_status())
                 self._folder.write_history(observer.get_history())
             used = {"server": self.settings.model_dump(mode="json")}
-            times = {"started": self._started, "finished": datetime.now(UTC)}
-            written = {name: at.isoformat(timespec="seconds") for name, at in times.items()}
-            self._folder.write_summary({**written, "seed": self.settings.seed, "settings": used})
+            self._folder.write_summary({"seed": self.settings.seed, "settings": used})
         self._end()
 
     def explain_end(self) -> str:
-        """Describe the end of the process, with the end of its log."""
+        """Describe the end."""
         return self._child.describe_end()
 
     def __enter__(self) -> Self:
@@ -149,7 +133,6 @@ class RunningServer:
                 raise
 
     def _end(self) -> None:
-        """Stop the process; remove temporary files."""
         atexit.unregister(self.close)
         try:
             terminate([self._child], (signal.SIGTERM, STOP_SECONDS))
@@ -174,7 +157,7 @@ class RunningServer:
 
 
 def checked(settings: Mapping[str, Any]) -> ServerSettings:
-    """Validate settings from Python. Raises TypeError for a name, ValueError for a value."""
+    """Validate settings. Raises TypeError, ValueError."""
     known = ServerSettings.model_fields
     for name in settings:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Tables of figures: pandas frames where pandas is installed."""
+"""Tables."""
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ Table: TypeAlias = "pandas.DataFrame | list[dict[str, Any]]"
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a DataFrame, or without pandas a list of dicts."""
+    """Return a DataFrame; without pandas a list."""
     if find_spec("pandas") is None:
         return [dict(row) for row in rows]
     import pandas

@@ -1,17 +1,17 @@
-"""`python -m gem_launch.worker_process CALL ENDING`: one worker of `launch`."""
+"""A worker of `launch`."""
 
 import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
 
-from gem_launch.functions import Ending, call, write_ending
+from gem_launch.functions import CallEnd, call, write_ending
 
 _OWN = (__file__, str(Path(__file__).with_name("functions.py")))
 
 
 def main() -> int:
-    """Run the call; return the exit code."""
+    """Return the exit code."""
     written, ending = map(Path, sys.argv[1:])
     try:
         result = call(written)
@@ -19,13 +19,13 @@ def main() -> int:
         return 130
     except BaseException as error:
         text = "".join(traceback.format_exception(type(error), error, _of_the_function(error.__traceback__)))
-        write_ending(ending, Ending(traceback=text))
+        write_ending(ending, CallEnd(traceback=text))
         return 1
     try:
-        write_ending(ending, Ending(result))
+        write_ending(ending, CallEnd(result))
     except Exception as error:
         text = f"its result cannot be returned: {error}; return numbers, arrays, tensors or plain objects"
-        write_ending(ending, Ending(traceback=text))
+        write_ending(ending, CallEnd(traceback=text))
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""`launch`: a function in worker processes."""
+"""`launch`."""
 
 import os
 import signal
@@ -30,8 +30,8 @@ class LaunchError(RuntimeError):
     """Workers failed.
 
     Attributes:
-        results: as `launch` returns them; None for failed workers.
-        failures: what went wrong, by index in `results`.
+        results: by rank; None for failed workers.
+        failures: by rank.
     """
 
     def __init__(self, message: str, results: list[Any], failures: dict[int, str]) -> None:
@@ -49,28 +49,26 @@ def launch(
     server: str | RunningServer | None = None,
     **settings: Any,
 ) -> list[Any]:
-    """Run `function(*args, **kwargs)` in new Python processes, as workers of one run; return the results by rank.
+    """Run `function(*args, **kwargs)` in processes that are workers of one run; return the results by rank.
 
         gemps.launch(train, workers=4, steps=200, eta=0.05)
 
-    `ParameterServer(model=model)` inside needs no address. The function may be defined in a script or notebook; what
-    it refers to there is copied. Each process has one CPU thread, and the environment of `gemps train`'s scripts.
-    Output appears with the worker's name; a terminal or notebook shows progress.
-
-    A failed worker stops no other. Ctrl-C stops all.
+    `ParameterServer(model=model)` inside needs no address. Functions of scripts and notebooks are copied with what
+    they refer to. Each process has one CPU thread, and the environment of `gemps train`'s scripts. A failed worker
+    stops no other; Ctrl-C stops all.
 
     Args:
-        function: what runs.
+        function: or any callable.
         workers: number of processes.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        server: an address or a `serve(...)`. Default: a server for this call, with `settings`.
-        settings: as of `serve`; `min_workers` is `workers` by default.
+        args: positional.
+        kwargs: by keyword.
+        server: address or `RunningServer`; default: `serve(**settings)`.
+        settings: `min_workers` is `workers` by default.
 
     Raises:
-        LaunchError: a worker raised an exception or was killed.
+        LaunchError: after the others' end.
         ServerProcessError: the server failed.
-        TypeError: unknown settings, or a function that cannot be copied.
+        TypeError: unknown settings, or an uncopiable function.
     """
     if not callable(function) or isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
@@ -86,12 +84,12 @@ def launch(
             stack.callback(group.stop)
             group.run(stack.enter_context(reporter_for_output()))
             return group.results()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt from None  # one short traceback
+    except (KeyboardInterrupt, LaunchError) as error:
+        raise error.with_traceback(None) from None  # hides frames
 
 
 class _Workers:
-    """The processes of one call."""
+    """Its processes."""
 
     def __init__(self, folder: Path, count: int, server: str | RunningServer) -> None:
         self._folder = folder
@@ -99,13 +97,13 @@ class _Workers:
         self._address = check_address(server) if isinstance(server, str) else server.address
         self._count = count
         self._children: list[Child] = []
-        self._read = [0] * count  # bytes of the logs
+        self._read = [0] * count
         self._failures: dict[int, str] = {}
         self._status: Status = {}
         self._too_few = ""
 
     def run(self, reporter: Reporter) -> None:
-        """Run all to their end. Raises ServerProcessError."""
+        """Raises ServerProcessError."""
         for index in range(self._count):
             self._children.append(self._start(index))
         follower = Follower(self._address, REPORT_INTERVAL)
@@ -126,7 +124,7 @@ class _Workers:
         """Let running workers leave, then kill them."""
         try:
             terminate(self._children, (signal.SIGINT, LEAVE_SECONDS))
-        finally:  # a second Ctrl-C comes here at once
+        finally:  # second Ctrl-C
             terminate(self._children, (signal.SIGKILL, LEAVE_SECONDS))
 
     def results(self) -> list[Any]:
@@ -164,7 +162,7 @@ class _Workers:
         )
 
     def _name(self, index: int) -> str:
-        """Return the name in the run. Other processes may launch on the same server."""
+        """Unique on a server of others."""
         return f"worker-{index}" if self._server is not None else f"{socket.gethostname()}-{os.getpid()}-{index}"
 
     def _ending(self, index: int) -> Path:
@@ -176,9 +174,8 @@ class _Workers:
             reporter.status(status)
 
     def _report(self, reporter: Reporter) -> None:
-        """Report new output and failures."""
         for index, child in enumerate(self._children):
-            code = child.exit_code  # before the log is read
+            code = child.exit_code  # before reading
             with child.log.open("rb") as log:
                 log.seek(self._read[index])
                 new = log.read()
@@ -200,11 +197,12 @@ class _Workers:
 
     def _cannot_begin(self, follower: Follower) -> bool:
         """Whether `min_workers` is out of reach."""
-        if self._server is None or status_view.state(self._status) != "WAITING":
-            return False
         running = sum(child.running for child in self._children)
-        status = follower.now()  # may be newer
-        if running >= self._server.settings.min_workers or status is None or status_view.state(status) != "WAITING":
+        wanted = 0 if self._server is None else self._server.settings.min_workers
+        if not 0 < running < wanted or status_view.state(self._status) != "WAITING":
             return False
-        self._too_few = f"; training cannot begin: min_workers={self._server.settings.min_workers}"
+        status = follower.now()  # may be newer
+        if status is None or status_view.state(status) != "WAITING":
+            return False
+        self._too_few = f"; training cannot begin: min_workers={wanted}"
         return True

@@ -48,7 +48,7 @@ class History:
         return values
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a frame with a row for each commit; needs pandas."""
+        """Return all columns."""
         import pandas
 
         return pandas.DataFrame({name: self.column(name).copy() for name in COLUMNS})

@@ -24,3 +24,58 @@ def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> Non
     logs = [(tmp_path / "run" / "logs" / f"worker-{rank}.log").read_text(encoding="utf-8") for rank in range(2)]
     ends = [re.search(r"rank \d: 300 steps, accuracy (\d\.\d+)", log) for log in logs]
     assert all(end is not None and float(end[1]) > 0.9 for end in ends), logs
+
+
+ADAMW = PAGE.with_name("adamw.md")
+BLOCKS = {block.language: block.text for block in blocks_of(ADAMW)}
+
+
+def changed(script: str, diff: str) -> str:
+    """Apply a diff whose hunks are separated by `...`. A block that moves to the right ends with an empty line."""
+    lines, result, shift = script.splitlines(), list[str](), 0
+
+    def copy(shift: int) -> int:
+        line = lines.pop(0)
+        result.append(" " * shift + line if line else line)
+        return shift if line else 0
+
+    for hunk in diff.split("...\n"):
+        rows = hunk.splitlines()
+        anchor = next(row[1:].strip() for row in rows if row[0] != "+")
+        while lines[0].strip() != anchor:
+            shift = copy(shift)
+        for row in rows:
+            if row[0] != "+":
+                assert lines[0].strip() == row[1:].strip()
+                line = lines.pop(0)
+                shift = len(row[1:]) - len(line)
+            if row[0] != "-":
+                result.append(row[1:])
+    while lines:
+        shift = copy(shift)
+    return "\n".join(result) + "\n"
+
+
+def held_out_loss(text: str) -> float:
+    (loss,) = re.findall(r"^held-out loss (\d\.\d+)$", text, re.MULTILINE)
+    return float(loss)
+
+
+def test_the_adamw_script_of_60_lines_becomes_a_worker_with_5_changed_lines_at_most(tmp_path: Path) -> None:
+    alone, worker = BLOCKS["python"], changed(BLOCKS["python"], BLOCKS["diff"])
+    assert alone.count("\n") <= 60
+    assert sum(row[0] == "+" for row in BLOCKS["diff"].splitlines()) <= 5
+    file = tmp_path / "train.py"
+    file.write_text(alone, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert held_out_loss(done.stdout) < 2.2
+    file.write_text(worker, encoding="utf-8")
+    (shell,) = (block for block in blocks_of(ADAMW) if block.shell)
+    words = shell.commands[0].text.split()
+    command = [str(Path(sys.executable).with_name("gemps")), "train", "--sinks", "none", *words[2:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "runs" / "adamw" / "logs"
+    logs = [(folder / f"worker-{index}.log").read_text(encoding="utf-8") for index in range(4)]
+    assert max(map(held_out_loss, logs)) < 2.2
