@@ -62,7 +62,10 @@ class LoadedRun:
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
-            raise RunFilesError(f"{self.path} holds another model than this {type(model).__name__}: {error}") from None
+            details = " ".join(str(error).partition(":")[2].split())
+            raise RunFilesError(
+                f"{self.path} holds another model than this {type(model).__name__}: {details}"
+            ) from None
 
 
 def load(run: Path | str) -> LoadedRun:

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
-from gem_cli.errors import last_lines
 from gem_cli.options import explain, to_arguments, variable
 from gem_cli.training.children import Child, gemps, terminate
 from gem_cli.training.run_folder import RunFolder
@@ -40,8 +39,8 @@ def serve(**settings: Any) -> "RunningServer":
         with gemps.serve(steps=200, data_dir="state") as server:
             print(server.address, server.status())
 
-    Keywords are the settings of `gemps serve`. It ends with the block, or this process. Raises TypeError for unknown
-    settings, ValueError for unusable values, ServerProcessError.
+    Keywords: settings of `gemps serve`. It ends with the block, or this process. Raises TypeError (setting), ValueError
+    (value), ServerProcessError.
     """
     return RunningServer(checked(settings))
 
@@ -71,6 +70,8 @@ class RunningServer:
         if self._folder is not None:
             self._folder.logs.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log" if self._folder is None else self._folder.log("server")
+        self._owner = os.getpid()
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._child = Child(
             "the server", gemps("serve", *to_arguments(given)), self.log, environment={}, orphan_signal=signal.SIGTERM
         )
@@ -108,10 +109,13 @@ class RunningServer:
 
     def close(self) -> None:
         """Stop the server; write settings and history to `data_dir`. Raises ServerProcessError."""
+        if os.getpid() != self._owner:
+            return  # forked
         if self._child.running and self._folder is not None:
             with contextlib.suppress(ClientError), self._observer() as observer:
                 self._folder.add_metrics(observer.get_status())
                 self._folder.write_history(observer.get_history())
+        if self._folder is not None and self._folder.path.is_dir():
             used = {"server": self.settings.model_dump(mode="json")}
             self._folder.write_summary({"seed": self.settings.seed, "settings": used})
         self._end()
@@ -147,8 +151,8 @@ class RunningServer:
     def _await_ready(self, ready: Path) -> str:
         while not ready.exists():
             if not self._child.running:
-                lines = last_lines(self.log)
-                raise ServerProcessError("the server did not start: " + "\n".join(lines or [self.explain_end()]))
+                said = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
+                raise ServerProcessError(f"the server did not start: {said or self.explain_end()}")
             time.sleep(POLL)
         return str(json.loads(ready.read_text(encoding="utf-8"))["address"])
 

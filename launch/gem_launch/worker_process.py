@@ -31,7 +31,6 @@ def main() -> int:
 
 
 def _of_the_function(frames: TracebackType | None) -> TracebackType | None:
-    """Skip frames of this package."""
     while frames is not None and frames.tb_frame.f_code.co_filename in _OWN:
         frames = frames.tb_next
     return frames

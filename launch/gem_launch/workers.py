@@ -19,7 +19,7 @@ from gem_worker.client.channel import check_address
 
 from gem_launch.functions import read_ending, write_call
 from gem_launch.reports import reporter_for_output
-from gem_launch.server_process import RunningServer, ServerProcessError, serve
+from gem_launch.server_process import RunningServer, ServerProcessError, checked, serve
 
 POLL = 0.1  # seconds
 REPORT_INTERVAL = 0.25
@@ -49,13 +49,12 @@ def launch(
     server: str | RunningServer | None = None,
     **settings: Any,
 ) -> list[Any]:
-    """Run `function(*args, **kwargs)` in processes that are workers of one run; return the results by rank.
+    """Run `function(*args, **kwargs)` in workers of one run; return the results by rank.
 
         gemps.launch(train, workers=4, steps=200, eta=0.05)
 
-    `ParameterServer(model=model)` inside needs no address. Functions of scripts and notebooks are copied with what
-    they refer to. Each process has one CPU thread, and the environment of `gemps train`'s scripts. A failed worker
-    stops no other; Ctrl-C stops all.
+    `ParameterServer(model=model)` inside needs no address. What the function refers to is copied. Processes have one
+    CPU thread, and the environment of `gemps train`'s scripts. A failed one stops no other; Ctrl-C stops all.
 
     Args:
         function: or any callable.
@@ -68,7 +67,7 @@ def launch(
     Raises:
         LaunchError: after the others' end.
         ServerProcessError: the server failed.
-        TypeError: unknown settings, or an uncopiable function.
+        TypeError: unknown settings, or the function cannot be copied.
     """
     if not callable(function) or isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
@@ -79,7 +78,9 @@ def launch(
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
             write_call(folder / "call", function, args, kwargs or {})
             if server is None:
-                server = stack.enter_context(serve(**{"min_workers": workers} | settings))
+                if "min_workers" not in checked(settings).model_fields_set:
+                    settings["min_workers"] = workers
+                server = stack.enter_context(serve(**settings))
             group = _Workers(folder, workers, server)
             stack.callback(group.stop)
             group.run(stack.enter_context(reporter_for_output()))
@@ -121,7 +122,7 @@ class _Workers:
             follower.close()
 
     def stop(self) -> None:
-        """Let running workers leave, then kill them."""
+        """Interrupt, then kill."""
         try:
             terminate(self._children, (signal.SIGINT, LEAVE_SECONDS))
         finally:  # second Ctrl-C

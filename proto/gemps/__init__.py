@@ -1,7 +1,7 @@
-"""gemps: `ParameterServer` for PyTorch scripts; `serve`, `launch` and `load` for runs from Python; `simulate`.
+"""gemps: `ParameterServer` for PyTorch scripts; `serve`, `launch`, `load`; `simulate`.
 
-Names load lazily. Each needs an extra: `worker`, `server` for servers, or `lab` for the simulator. The wire contract is
-in `gemps.v1` (generated) and in `gemps.framing`, `gemps.lane` and their neighbours.
+Names load lazily. Each needs an extra: `worker`, `server` or `lab`. The wire contract is in `gemps.v1` (generated), and
+`gemps.framing`, `gemps.lane` and their neighbours.
 """
 
 from typing import TYPE_CHECKING

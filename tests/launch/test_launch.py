@@ -10,9 +10,9 @@ import gemps
 import psutil
 import pytest
 
-from tests.cli.processes import children, wait_until_gone
+from tests.cli.processes import children, program_in_terminal, wait_until_gone
 from tests.docs.blocks import blocks_of
-from tests.launch.scripts import begun, run
+from tests.launch.scripts import begun, run, script
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +90,21 @@ gemps.launch(work, 2, steps=20)
     assert done.returncode == 1
     assert "1 of 2 workers failed; training cannot begin: min_workers=2\n" in done.stderr
     assert "SystemExit: no data here" in done.stderr
+
+
+def test_a_terminal_shows_the_progress_tables_below_the_workers_output(tmp_path: Path) -> None:
+    text = """
+def work():
+    print("begun")
+    return train()
+
+gemps.launch(work, 2, steps=5)
+"""
+    code, written = program_in_terminal(script(tmp_path, text), cwd=tmp_path)
+    assert code == 0, written
+    assert "[worker-1] begun" in written
+    assert "updates/s" in written
+    assert "fairness (Jain)" in written
 
 
 INTERRUPTIBLE = """

@@ -1,5 +1,6 @@
 """`gemps.launch` in a real kernel."""
 
+import asyncio
 import os
 import re
 import threading
@@ -74,7 +75,7 @@ def test_the_example_of_the_readme_runs_in_a_notebook(tmp_path: Path) -> None:
 
 
 def test_an_exception_in_a_cells_function_shows_the_cells_line(tmp_path: Path) -> None:
-    client = client_of(tmp_path, JOINS, "def work():\n    assert 1 > 2\n", "gemps.launch(work, 2)")
+    client = client_of(tmp_path, JOINS, "def work():\n    assert 1 > 2\n", "gemps.launch(work, 2, min_workers=1)")
     client.allow_errors = True
     client.execute()
     error = client.nb.cells[2]["outputs"][-1]
@@ -101,7 +102,7 @@ def test_an_interrupted_cell_ends_all_and_the_kernel_stays(tmp_path: Path) -> No
 
     def interrupt() -> None:
         eventually(lambda: len(list(tmp_path.glob("began-*"))) == 2, patience=PATIENCE)
-        client.km.interrupt_kernel()
+        asyncio.run(client.km.interrupt_kernel())
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
