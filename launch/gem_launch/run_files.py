@@ -71,7 +71,7 @@ class LoadedRun:
 def load(run: Path | str) -> LoadedRun:
     """Read a run folder of `gemps train`, a server's `data_dir` or a checkpoint. Raises RunFilesError."""
     folder = Path(run)
-    place = next((one for one in (folder, folder / "latest") if (one / "model.safetensors").exists()), None)
+    place = next((one for one in (folder / "latest", folder) if (one / "model.safetensors").exists()), None)
     if place is None:
         why = "holds no model.safetensors" if folder.is_dir() else "is no folder"
         raise RunFilesError(f"{folder} {why}: give a run folder of gemps train, a server's data_dir or a checkpoint")
@@ -79,17 +79,16 @@ def load(run: Path | str) -> LoadedRun:
         parameters = _read_tensors(place / "model.safetensors")
         summary = _read_json(folder / "summary.json")
         history = _read_json(folder / "history.json")
-        version = _version(folder, place, summary)
+        version = _version(place, summary)
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFilesError(f"{folder} cannot be read: {error}") from None
     return LoadedRun(place, parameters, summary.get("settings", {}), version, history.get("intervals", []))
 
 
-def _version(folder: Path, place: Path, summary: Mapping[str, Any]) -> int | None:
+def _version(place: Path, summary: Mapping[str, Any]) -> int | None:
     of_best = _read_json(place / "best.json").get("version", {}).get("clock")
-    of_state = [_read_json(one / "state.json").get("clock") for one in (place, folder / "latest")]
-    found = next((one for one in (of_best, summary.get("version"), *of_state) if one is not None), None)
-    return None if found is None else int(found)
+    of_state = _read_json(place / "state.json").get("clock")
+    return next((int(one) for one in (of_state, of_best, summary.get("version")) if one is not None), None)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

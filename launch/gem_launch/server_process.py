@@ -116,8 +116,10 @@ class RunningServer:
                 self._folder.add_metrics(observer.get_status())
                 self._folder.write_history(observer.get_history())
         if self._folder is not None and self._folder.path.is_dir():
-            used = {"server": self.settings.model_dump(mode="json")}
-            self._folder.write_summary({"seed": self.settings.seed, "settings": used})
+            path = self._folder.summary
+            before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            used = {**before.get("settings", {}), "server": self.settings.model_dump(mode="json")}
+            self._folder.write_summary({**before, "seed": self.settings.seed, "settings": used})
         self._end()
 
     def explain_end(self) -> str:

@@ -82,6 +82,10 @@ def test_a_run_folder_of_gemps_train_and_its_checkpoint_can_be_loaded(tmp_path: 
     assert (checkpoint.version, checkpoint.settings, len(checkpoint.history())) == (21, {}, 0)
     for name, array in run.parameters.items():
         assert np.array_equal(array, checkpoint.parameters[name])
+    with gemps.serve(data_dir=folder, resume=True, eta=0.2):
+        pass
+    resumed = gemps.load(folder).settings
+    assert (resumed["worker"]["task"], resumed["server"]["eta"]) == ("digits", 0.2)
 
 
 def test_without_pandas_a_history_is_a_list_of_dicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
