@@ -119,7 +119,7 @@ class _Workers:
             self._report(reporter)
             self._record(follower.now(), reporter)
         finally:
-            follower.close()
+            follower.close(at_once=True)
 
     def stop(self) -> None:
         """Interrupt, then kill."""
