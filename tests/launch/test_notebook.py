@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import CLEAN, PATIENCE
+from tests.cli.processes import CLEAN
 from tests.docs.blocks import blocks_of
 from tests.launch.scripts import JOINS
 from tests.waiting import eventually
@@ -19,6 +19,8 @@ nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 pytest.importorskip("torch", exc_type=ImportError)
 
+PATIENCE = 600.0  # seconds for a cell; nothing is measured by it
+pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIAL = ROOT / "docs" / "tutorials" / "notebook.ipynb"
 
