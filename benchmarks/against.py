@@ -26,7 +26,7 @@ from served import serve
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_SECONDS, SLICE_SECONDS = 1.0, 0.25
-PACKAGES = ("", "proto", "server", "worker", "cli", "conformance", "simulator", "reproduction")
+PACKAGES = ("", "proto", "server", "worker", "cli", "launch", "conformance", "simulator", "reproduction")
 
 
 @dataclass(frozen=True)

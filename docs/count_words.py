@@ -20,6 +20,7 @@ PRODUCT = (
     "conformance",
     "gem_core",
     "gem_trace",
+    "launch",
     "proto/gemps",
     "reproduction",
     "server",

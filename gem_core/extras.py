@@ -3,7 +3,7 @@
 __all__ = ["PACKAGES", "distribution", "explain_missing", "how_to_install"]
 
 _SERVER = ("aiohttp", "grpc_health", "grpc_reflection", "numba", "prometheus_client", "safetensors", "structlog")
-_WORKER = ("safetensors", "sklearn", "structlog", "torch", "torchvision")
+_WORKER = ("cloudpickle", "safetensors", "sklearn", "structlog", "torch", "torchvision")
 
 # Import names by extra, as in pyproject.toml.
 PACKAGES: dict[str, tuple[str, ...]] = {

@@ -1,6 +1,7 @@
-"""gemps: `ParameterServer` for PyTorch scripts, `simulate` for studies without a cluster.
+"""gemps: `ParameterServer` for PyTorch scripts; `serve`, `launch`, `load`; `simulate`.
 
-Names load lazily, and need an extra: `worker`, or `lab` for the simulator. `gemps.v1` is the generated wire contract.
+Names load lazily. Each needs an extra: `worker`, `server` or `lab`. `gemps.v1` is the generated wire
+contract.
 """
 
 from typing import TYPE_CHECKING
@@ -8,6 +9,10 @@ from typing import TYPE_CHECKING
 from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
+    from gem_launch import LaunchError as LaunchError
+    from gem_launch import launch as launch
+    from gem_launch import load as load
+    from gem_launch import serve as serve
     from gem_server import __version__ as __version__
     from gem_simulator import SimulationSettings as SimulationSettings
     from gem_simulator import simulate as simulate

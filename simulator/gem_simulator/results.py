@@ -3,7 +3,7 @@
 import math
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from gem_core import Layout, Statistics
 from gem_simulator.cluster import Commit
 from gem_simulator.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    import pandas
 
 _STATISTICS = Statistics._fields
 # Float64 per commit (NaN: no finite loss).
@@ -43,6 +46,12 @@ class History:
             raise KeyError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
         values: NDArray[np.float64] = self._rows[: self._count, COLUMNS.index(name)]
         return values
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return all columns."""
+        import pandas
+
+        return pandas.DataFrame({name: self.column(name).copy() for name in COLUMNS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,23 @@ def gemps(
 
 
 def in_terminal(*arguments: str, at_terminal: bool = False, env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Run to the end on a terminal of 40 lines; returns the exit code and everything it wrote there.
+    """Run gemps to the end on a terminal of 40 lines; returns the exit code and everything it wrote there.
 
     `at_terminal`: what it reads comes from there, too.
     """
+    return program_in_terminal(command(*arguments), at_terminal=at_terminal, env=env)
+
+
+def program_in_terminal(
+    program: list[str], *, at_terminal: bool = False, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> tuple[int, str]:
+    """As `in_terminal`, for any program."""
     leader, follower = pty.openpty()
     size = {"LINES": "40", "TERM": "xterm"}
     process = subprocess.Popen(
-        command(*arguments),
+        program,
         env={**CLEAN, **size, **(env or {})},
+        cwd=cwd,
         stdin=follower if at_terminal else subprocess.DEVNULL,
         stdout=follower,
         stderr=follower,

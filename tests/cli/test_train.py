@@ -209,7 +209,7 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     assert "I am worker-1 of 2" in (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
     scored = gemps("evaluate", str(folder / "model.safetensors"))
     assert (scored.returncode, scored.stderr.count("\n")) == (USAGE, 1)
-    assert "my_script.py stop), which alone knows model and data: load the file there" in scored.stderr
+    assert "my_script.py stop), which alone knows model and data: load it there with gemps.load(" in scored.stderr
 
 
 def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path: Path) -> None:

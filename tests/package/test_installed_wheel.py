@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0
 # 110 measured, of which NumPy's wheel takes 57, gRPC's 18, awscrt's 12 and pydantic's 8.
 LARGEST_BASE_MIB = 115
-NOT_IN_BASE = ("aiohttp", "matplotlib", "numba", "safetensors", "sklearn", "structlog", "tbb", "torch")
+NOT_IN_BASE = ("aiohttp", "cloudpickle", "matplotlib", "numba", "safetensors", "sklearn", "structlog", "tbb", "torch")
 
 # A worker without PyTorch.
 NUMPY_WORKER = """
@@ -149,6 +149,8 @@ def test_gemps_is_importable_and_has_its_version(base: Environment) -> None:
     ("statement", "said"),
     [
         ("gemps.ParameterServer", 'ParameterServer needs torch, which is not installed: pip install ".[worker]"'),
+        ("gemps.launch", 'launch needs cloudpickle, which is not installed: pip install ".[worker]"'),
+        ("gemps.load", 'load needs safetensors, which is not installed: pip install ".[worker]"'),
         ("gemps.simulate", 'simulate needs torch, which is not installed: pip install ".[lab]"'),
         ("gem_worker.work", 'work needs torch, which is not installed: pip install ".[worker]"'),
         ("gem_core.create_rule", 'create_rule needs numba, which is not installed: pip install ".[server]"'),

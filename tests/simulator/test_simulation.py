@@ -52,6 +52,9 @@ def test_workers_learn_digits(digits: Task) -> None:
     assert [one.commits for one in result.evaluations] == [300, 600, 900, 1200]
     assert set(result.history.column("staleness")[8:]) == {7.0}
     assert result.jain_index() == 1.0
+    frame = result.history.to_pandas()
+    assert len(frame) == 1200
+    assert frame["loss"].to_list() == result.history.column("loss").tolist()
 
 
 def test_one_worker_without_momentum_is_sgd(digits: Task) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CONFORMANCE, CLI = (
+CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CONFORMANCE, CLI, LAUNCH = (
     ROOT / path
     for path in (
         "gem_core", "gem_trace", "server/gem_server", "worker/gem_worker", "simulator/gem_simulator",
-        "reproduction/gem_reproduction", "conformance/gem_conformance", "cli/gem_cli",
+        "reproduction/gem_reproduction", "conformance/gem_conformance", "cli/gem_cli", "launch/gem_launch",
     )
 )  # fmt: skip
-PACKAGES = (CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CONFORMANCE, CLI)
+PACKAGES = (CORE, TRACE, SERVER, WORKER, SIMULATOR, REPRODUCTION, CONFORMANCE, CLI, LAUNCH)
 FRAMING = ROOT / "proto/gemps"
 
 GRPC = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "gemps")
@@ -80,8 +80,9 @@ def test_contract_imports_nothing_of_ours_but_for_the_public_names() -> None:
     assert violations(contract, (*ours, "gem_conformance", "torch", "numpy")) == []
     # They load lazily, so importing the contract loads none of them: test_an_import_is_light.
     assert {module for _, module in imports(FRAMING / "__init__.py")} == {
-        "typing.TYPE_CHECKING", "gem_core.lazy.lazy", "gem_server.__version__", "gem_simulator.SimulationSettings",
-        "gem_simulator.simulate", "gem_worker.ParameterServer",
+        "typing.TYPE_CHECKING", "gem_core.lazy.lazy", "gem_launch.LaunchError", "gem_launch.launch", "gem_launch.load",
+        "gem_launch.serve", "gem_server.__version__", "gem_simulator.SimulationSettings", "gem_simulator.simulate",
+        "gem_worker.ParameterServer",
     }  # fmt: skip
 
 
@@ -156,9 +157,19 @@ def test_client_does_not_import_torch_or_numba() -> None:
     assert violations(sources(WORKER / "client"), ("torch", "torchvision", "numba", "gem_core.rules")) == []
 
 
-def test_nothing_imports_the_command_line() -> None:
-    others = [path for folder in (*PACKAGES, FRAMING) if folder != CLI for path in sources(folder)]
+def test_nothing_but_the_interface_from_python_imports_the_command_line() -> None:
+    others = [path for folder in (*PACKAGES, FRAMING) if folder not in (CLI, LAUNCH) for path in sources(folder)]
     assert violations(others, ("gem_cli",)) == []
+
+
+def test_only_the_public_names_import_the_interface_from_python() -> None:
+    names = FRAMING / "__init__.py"
+    others = [path for folder in (*PACKAGES, FRAMING) if folder != LAUNCH for path in sources(folder) if path != names]
+    assert violations(others, ("gem_launch",)) == []
+
+
+def test_interface_from_python_knows_the_wire_only_through_the_client() -> None:
+    assert violations(sources(LAUNCH), (*GRPC, *PROTOBUF)) == []
 
 
 def test_command_line_knows_the_wire_only_through_the_client() -> None:
@@ -166,9 +177,13 @@ def test_command_line_knows_the_wire_only_through_the_client() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    """Neither the product, nor what it is shown, measured and packed with."""
+    """Neither the product, nor what it is shown, measured and packed with.
+
+    But for functions that a process hands to its own children, through a private folder.
+    """
     beside = [ROOT / name for name in ("examples", "benchmarks", "docs", "docker")]
-    code = [path for folder in (*PACKAGES, FRAMING, *beside) for path in sources(folder)]
+    own = LAUNCH / "functions.py"
+    code = [path for folder in (*PACKAGES, FRAMING, *beside) for path in sources(folder) if path != own]
     modules = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
     assert violations(code, modules) == []
     assert [f"{path.relative_to(ROOT)}:{line}: {call}" for path in code for line, call in unpickling(path)] == []
@@ -211,7 +226,13 @@ def test_the_walk_sees_lazy_relative_and_dynamic_imports(tmp_path: Path) -> None
     ("statement", "unwanted"),
     [
         ("import gem_core", ("numba", "grpc", "torch")),
-        ("import gemps", ("numba", "grpc", "torch", "numpy", "pydantic", "gem_server", "gem_simulator", "gem_worker")),
+        (
+            "import gemps",
+            ("numba", "grpc", "torch", "numpy", "pydantic", "gem_server", "gem_simulator", "gem_worker", "gem_launch"),
+        ),
+        ("import gem_launch", ("torch", "numba", "grpc", "numpy", "cloudpickle", "gem_cli")),
+        ("import gem_launch.server_process", ("torch", "numba", "IPython", "pandas")),
+        ("import gem_launch.workers, gem_launch.run_files", ("torch", "numba", "IPython", "pandas")),
         ("import gem_simulator", ("torch", "numba", "numpy")),
         ("import gem_core.layout, gem_core.chunking, gem_core.checksum", ("numba", "grpc", "torch")),
         ("import gem_worker", ("torch", "grpc", "numba")),

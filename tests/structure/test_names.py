@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAIN_ROOMS = ("gem_core", "server", "worker", "proto/gemps")
-ROOMS = (*MAIN_ROOMS, "gem_trace", "cli", "conformance", "simulator", "reproduction")
+ROOMS = (*MAIN_ROOMS, "gem_trace", "cli", "launch", "conformance", "simulator", "reproduction")
 # They have the name of the message that they hold.
 MIRRORS_OF_THE_WIRE = {"RunState", "Verdict", "Version"}
 MOST_DEFINITIONS = 6

@@ -19,6 +19,7 @@ PACKAGES = {
     "gem_reproduction": "reproduction",
     "gem_conformance": "conformance",
     "gem_cli": "cli",
+    "gem_launch": "launch",
     "gemps": "proto",
 }
 

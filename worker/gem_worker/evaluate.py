@@ -19,6 +19,8 @@ from gem_worker.score import score
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import TaskOptions, create_task
 
+LOAD_YOURS = "gemps.load(FOLDER).load_into(model)"
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
@@ -56,7 +58,7 @@ class HeldOut:
             details = textwrap.shorten(str(error).partition(":")[2], 120, placeholder=" ...")
             raise TaskError(
                 f"{source} does not hold the model {self.model_name} of the task {self.task.name}; name the right "
-                f"--task and --model ({details})"
+                f"--task and --model, or load it into a model of yours: {LOAD_YOURS} ({details})"
             ) from error
         loss, accuracy = score(self._model, self.task.test, self._device, self._batch_size)
         return EvaluationResult(loss, accuracy, len(self.task.test), version, self.task.bits_per_character(loss))

@@ -140,9 +140,17 @@ class ParameterServer:
         on_event: Callable[[ClientEvent], None] | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
+        if isinstance(address, nn.Module):
+            raise TypeError(
+                'the address is missing: ParameterServer("HOST:PORT", model), or ParameterServer(model=model) where '
+                "GEMPS_SERVER is set, as gemps train and gemps.launch do"
+            )
         address = address or os.environ.get("GEMPS_SERVER")
         if not address:
-            raise ValueError('no server: pass its address, ParameterServer("HOST:PORT", model), or set GEMPS_SERVER')
+            raise ValueError(
+                'no server: pass its address, ParameterServer("HOST:PORT", model), or set GEMPS_SERVER; gemps train '
+                "and gemps.launch do"
+            )
         if not isinstance(model, nn.Module):
             raise TypeError(
                 f'the model is {type(model).__name__}, not a torch.nn.Module: ParameterServer("HOST:PORT", model)'

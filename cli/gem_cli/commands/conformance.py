@@ -25,7 +25,7 @@ conformance_app = typer.Typer(
 )
 
 
-def serve(
+def conformance_serve(
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -176,5 +176,5 @@ def _conclude(outcomes: "list[Outcome]", failed: "list[Outcome]") -> None:
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
 
 
-for name, function in (("serve", serve), ("list", list_)):
+for name, function in (("serve", conformance_serve), ("list", list_)):
     conformance_app.command(name=name, help=help_text(function))(function)

@@ -75,10 +75,11 @@ def evaluate(
     of_run = {} if model_file is None else _run_settings(model_file)
     worker = of_run.get("worker") or {}
     settings = given.load(WorkerSettings, fallback={name: worker[name] for name in _DATA_AND_MODEL if name in worker})
-    if of_run.get("command") and not settings.model_fields_set & {"task", "model"}:
+    if model_file is not None and of_run.get("command") and not settings.model_fields_set & {"task", "model"}:
         raise CommandError(
             f"{model_file} was trained by a script ({' '.join(of_run['command'])}), which alone knows model and data: "
-            "load the file there, or name a built-in --task and --model",
+            f"load it there with gemps.load({str(model_file.parent)!r}).load_into(model), or name a built-in --task "
+            "and --model",
             USAGE,
         )
     if model_file is None and "server" not in settings.model_fields_set:

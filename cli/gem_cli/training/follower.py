@@ -37,6 +37,7 @@ class Follower:
         self._history_due = time.monotonic() + HISTORY_INTERVAL
         self.may_leave = threading.Event()
         self._closed = threading.Event()
+        self._leaves = False
         self._thread = threading.Thread(target=self._read_reports, name="status", daemon=True)
         self._thread.start()
 
@@ -63,8 +64,9 @@ class Follower:
         except self._unreachable:
             return None
 
-    def close(self) -> None:
-        """End the stream after its last report; `take` still works."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the stream after its last report, or its next; `get` still works."""
+        self._leaves = at_once
         self._closed.set()
         self._thread.join(timeout=5)
         self._observer.close()
@@ -74,6 +76,8 @@ class Follower:
             try:
                 for status in self._observer.watch_status(self._interval, stay=True):
                     self._reports.put(status)
+                    if self._leaves:
+                        return
                     if time.monotonic() >= self._history_due:
                         self._keep_history(self._observer)
                     if status_view.state(status) == "FINISHED" and self.may_leave.is_set():

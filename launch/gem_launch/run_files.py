@@ -1,0 +1,110 @@
+"""`load`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from gem_launch.tables import Table, table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_TYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
+
+
+class RunFilesError(ValueError):
+    """No readable run, or another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A run's files.
+
+    Attributes:
+        path: folder of the parameters.
+        parameters: with buffers; bfloat16 as float32.
+        settings: empty for a checkpoint, as `intervals`.
+        version: None: unknown.
+        intervals: `HistoryInterval`s (history.proto).
+    """
+
+    path: Path
+    parameters: Mapping[str, NDArray[Any]] = field(repr=False)
+    settings: Mapping[str, Any] = field(repr=False)
+    version: int | None
+    intervals: list[dict[str, Any]] = field(repr=False)
+
+    def history(self) -> Table:
+        """Return the intervals as a pandas frame; without pandas as a list of dicts."""
+        return table(self.intervals)
+
+    def load_into(self, model: "nn.Module") -> None:
+        """Copy the parameters into the model. Raises RunFilesError."""
+        import torch
+
+        tensors = {name: torch.from_numpy(array) for name, array in self.parameters.items()}
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            details = " ".join(str(error).partition(":")[2].split())
+            raise RunFilesError(
+                f"{self.path} holds another model than this {type(model).__name__}: {details}"
+            ) from None
+
+
+def load(run: Path | str) -> LoadedRun:
+    """Read a run folder of `gemps train`, a server's `data_dir` or a checkpoint. Raises RunFilesError."""
+    folder = Path(run)
+    place = next((one for one in (folder / "latest", folder) if (one / "model.safetensors").exists()), None)
+    if place is None:
+        why = "holds no model.safetensors" if folder.is_dir() else "is no folder"
+        raise RunFilesError(f"{folder} {why}: give a run folder of gemps train, a server's data_dir or a checkpoint")
+    try:
+        parameters = _read_tensors(place / "model.safetensors")
+        summary = _read_json(folder / "summary.json")
+        history = _read_json(folder / "history.json")
+        version = _version(place, summary)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunFilesError(f"{folder} cannot be read: {error}") from None
+    return LoadedRun(place, parameters, summary.get("settings", {}), version, history.get("intervals", []))
+
+
+def _version(place: Path, summary: Mapping[str, Any]) -> int | None:
+    of_best = _read_json(place / "best.json").get("version", {}).get("clock")
+    of_state = _read_json(place / "state.json").get("clock")
+    return next((int(one) for one in (of_state, of_best, summary.get("version")) if one is not None), None)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    stored: list[tuple[str, dict[str, Any]]] = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    return {name: _array(one) for name, one in stored}
+
+
+def _array(stored: Mapping[str, Any]) -> NDArray[Any]:
+    data, shape = bytearray(stored["data"]), stored["shape"]  # writable
+    if stored["dtype"] == "BF16":
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
+    return np.frombuffer(data, _TYPES[stored["dtype"]]).reshape(shape)

@@ -1,0 +1,40 @@
+"""A worker of `launch`."""
+
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from gem_launch.functions import CallEnd, call, write_ending
+
+_OWN = (__file__, str(Path(__file__).with_name("functions.py")))
+
+
+def main() -> int:
+    """Return the exit code."""
+    written, ending = map(Path, sys.argv[1:])
+    try:
+        result = call(written)
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        text = "".join(traceback.format_exception(type(error), error, _of_the_function(error.__traceback__)))
+        write_ending(ending, CallEnd(traceback=text))
+        return 1
+    try:
+        write_ending(ending, CallEnd(result))
+    except Exception as error:
+        text = f"its result cannot be returned: {error}; return numbers, arrays, tensors or plain objects"
+        write_ending(ending, CallEnd(traceback=text))
+        return 1
+    return 0
+
+
+def _of_the_function(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename in _OWN:
+        frames = frames.tb_next
+    return frames
+
+
+if __name__ == "__main__":
+    sys.exit(main())

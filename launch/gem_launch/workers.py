@@ -1,0 +1,209 @@
+"""`launch`."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gem_cli import status_view
+from gem_cli.status_view import Status
+from gem_cli.training.children import ONE_THREAD, Child, terminate
+from gem_cli.training.follower import Follower
+from gem_cli.training.reporters import Reporter
+from gem_worker.client.channel import check_address
+
+from gem_launch.functions import read_ending, write_call
+from gem_launch.reports import reporter_for_output
+from gem_launch.server_process import RunningServer, ServerProcessError, checked, serve
+
+POLL = 0.1  # seconds
+REPORT_INTERVAL = 0.25
+LEAVE_SECONDS = 5.0  # of interrupted workers
+
+
+class LaunchError(RuntimeError):
+    """Workers failed.
+
+    Attributes:
+        results: by rank; None for failed workers.
+        failures: by rank.
+    """
+
+    def __init__(self, message: str, results: list[Any], failures: dict[int, str]) -> None:
+        super().__init__(message)
+        self.results = results
+        self.failures = failures
+
+
+def launch(
+    function: Callable[..., Any],
+    workers: int = 4,
+    *,
+    args: Iterable[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    server: str | RunningServer | None = None,
+    **settings: Any,
+) -> list[Any]:
+    """Run `function(*args, **kwargs)` in workers of one run; return the results by rank.
+
+        gemps.launch(train, workers=4, steps=200, eta=0.05)
+
+    `ParameterServer(model=model)` inside needs no address. What the function refers to is copied. Processes have one
+    CPU thread, and the environment of `gemps train`'s scripts. A failed one stops no other; Ctrl-C stops all.
+
+    Args:
+        function: or any callable.
+        workers: number of processes.
+        args: positional.
+        kwargs: by keyword.
+        server: address or `RunningServer`; default: `serve(**settings)`.
+        settings: `min_workers` is `workers` by default.
+
+    Raises:
+        LaunchError: after the others' end.
+        ServerProcessError: the server failed.
+        TypeError: unknown settings, or the function cannot be copied.
+    """
+    if not callable(function) or isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
+    if server is not None and settings:
+        raise TypeError(f"the server runs and has its settings: leave out server=, or {', '.join(settings)}")
+    try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
+            write_call(folder / "call", function, args, kwargs or {})
+            if server is None:
+                if "min_workers" not in checked(settings).model_fields_set:
+                    settings["min_workers"] = workers
+                server = stack.enter_context(serve(**settings))
+            group = _Workers(folder, workers, server)
+            stack.callback(group.stop)
+            group.run(stack.enter_context(reporter_for_output()))
+            return group.results()
+    except (KeyboardInterrupt, LaunchError) as error:
+        raise error.with_traceback(None) from None  # hides frames
+
+
+class _Workers:
+    """Its processes."""
+
+    def __init__(self, folder: Path, count: int, server: str | RunningServer) -> None:
+        self._folder = folder
+        self._server = server if isinstance(server, RunningServer) else None
+        self._address = check_address(server) if isinstance(server, str) else server.address
+        self._count = count
+        self._children: list[Child] = []
+        self._read = [0] * count
+        self._failures: dict[int, str] = {}
+        self._status: Status = {}
+        self._too_few = ""
+
+    def run(self, reporter: Reporter) -> None:
+        """Raises ServerProcessError."""
+        for index in range(self._count):
+            self._children.append(self._start(index))
+        follower = Follower(self._address, REPORT_INTERVAL)
+        try:
+            while any(child.running for child in self._children):
+                self._record(follower.get(POLL), reporter)
+                self._report(reporter)
+                if self._server is not None and self._server.exit_code:
+                    raise ServerProcessError(self._server.explain_end())
+                if self._failures and not self._too_few and self._cannot_begin(follower):
+                    self.stop()
+            self._report(reporter)
+            self._record(follower.now(), reporter)
+        finally:
+            follower.close(at_once=True)
+
+    def stop(self) -> None:
+        """Interrupt, then kill."""
+        try:
+            terminate(self._children, (signal.SIGINT, LEAVE_SECONDS))
+        finally:  # second Ctrl-C
+            terminate(self._children, (signal.SIGKILL, LEAVE_SECONDS))
+
+    def results(self) -> list[Any]:
+        """Return the results by rank. Raises LaunchError."""
+        ranks = {worker["name"]: int(worker.get("rank", 0)) for worker in self._status.get("workers", ())}
+        order = sorted(range(self._count), key=lambda index: (ranks.get(self._name(index), self._count), index))
+        endings = [read_ending(self._ending(index)) for index in order]
+        results = [None if ending is None else ending.result for ending in endings]
+        failures = {place: self._failures[index] for place, index in enumerate(order) if index in self._failures}
+        if failures or self._too_few:
+            lines = [f"{len(failures)} of {self._count} workers failed{self._too_few}"]
+            for place, text in failures.items():
+                index = order[place]
+                same = next((other for other, said in failures.items() if said == text), place)
+                who = f"rank {place} (worker-{index})"
+                lines.append(f"{who}: as rank {same}" if same != place else f"{who}: {text}")
+            raise LaunchError("\n".join(lines), results, failures)
+        return results
+
+    def _start(self, index: int) -> Child:
+        command = [sys.executable, "-P", "-m", "gem_launch.worker_process", str(self._folder / "call")]
+        environment = {
+            **ONE_THREAD,
+            "GEMPS_SERVER": self._address,
+            "GEMPS_WORKER_NAME": self._name(index),
+            "GEMPS_WORKER_INDEX": str(index),
+            "GEMPS_WORKERS": str(self._count),
+        }
+        return Child(
+            f"worker-{index}",
+            [*command, str(self._ending(index))],
+            self._folder / f"worker-{index}.log",
+            environment=environment,
+            orphan_signal=signal.SIGKILL,
+        )
+
+    def _name(self, index: int) -> str:
+        """Unique on a server of others."""
+        return f"worker-{index}" if self._server is not None else f"{socket.gethostname()}-{os.getpid()}-{index}"
+
+    def _ending(self, index: int) -> Path:
+        return self._folder / f"ending-{index}"
+
+    def _record(self, status: Status | None, reporter: Reporter) -> None:
+        if status is not None:
+            self._status = status
+            reporter.status(status)
+
+    def _report(self, reporter: Reporter) -> None:
+        for index, child in enumerate(self._children):
+            code = child.exit_code  # before reading
+            with child.log.open("rb") as log:
+                log.seek(self._read[index])
+                new = log.read()
+            whole = len(new) if code is not None else new.rfind(b"\n") + 1
+            self._read[index] += whole
+            for line in new[:whole].decode(errors="replace").splitlines():
+                reporter.event("printed", f"[{child.name}] {line}")
+            if code and index not in self._failures and not self._too_few:
+                self._failures[index] = text = self._explain(index, code)
+                last = text.strip().splitlines()[-1]
+                others = "; the others continue" if any(one.running for one in self._children) else ""
+                reporter.event("worker_failed", f"[{child.name}] failed: {last}{others}")
+
+    def _explain(self, index: int, code: int) -> str:
+        ending = read_ending(self._ending(index))
+        if ending is not None:
+            return f"\n{ending.traceback}"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def _cannot_begin(self, follower: Follower) -> bool:
+        """Whether `min_workers` is out of reach."""
+        running = sum(child.running for child in self._children)
+        wanted = 0 if self._server is None else self._server.settings.min_workers
+        if not 0 < running < wanted or status_view.state(self._status) != "WAITING":
+            return False
+        status = follower.now()  # may be newer
+        if status is None or status_view.state(status) != "WAITING":
+            return False
+        self._too_few = f"; training cannot begin: min_workers={wanted}"
+        return True

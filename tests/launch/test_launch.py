@@ -1,0 +1,219 @@
+"""`gemps.launch`, as people see it: real processes, from programs of their own."""
+
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import gemps
+import psutil
+import pytest
+
+from tests.cli.processes import children, program_in_terminal, wait_until_gone
+from tests.docs.blocks import blocks_of
+from tests.launch.scripts import begun, run, script
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_results_come_back_by_rank_and_output_with_the_workers_name(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+def work(word, *, end):
+    print(word, os.environ["GEMPS_WORKERS"], end=end)
+    return train()
+
+print(gemps.launch(work, 3, args=["one of"], kwargs={"end": "!"}, steps=5))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    *printed, results = done.stdout.splitlines()
+    assert results == "[(0, 5), (1, 5), (2, 5)]"
+    assert sorted(printed) == [f"[worker-{index}] one of 3!" for index in range(3)]  # and no progress in a pipe
+    assert done.stderr == ""
+
+
+def test_an_exception_comes_with_rank_and_traceback_and_the_others_finish(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+def fail():
+    raise ValueError("no more data")
+
+try:
+    gemps.launch(train, 3, kwargs={"bad": 1, "act": fail}, steps=20)
+except gemps.LaunchError as error:
+    print(error.results, list(error.failures))
+    raise
+""",
+    )
+    assert done.returncode == 1
+    announced, results = done.stdout.splitlines()
+    assert re.fullmatch(r"\[worker-\d\] failed: ValueError: no more data(; the others continue)?", announced)
+    assert results == "[(0, 20), None, (2, 20)] [1]"
+    assert re.search(r"LaunchError: 1 of 3 workers failed\nrank 1 \(worker-\d\): \nTraceback", done.stderr)
+    assert '    raise ValueError("no more data")\nValueError: no more data' in done.stderr
+    assert "gem_launch/functions.py" not in done.stderr
+
+
+def test_a_killed_worker_stops_no_other_and_is_named(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+try:
+    gemps.launch(train, 2, kwargs={"bad": 0, "act": lambda: os.kill(os.getpid(), signal.SIGKILL)}, steps=20)
+except gemps.LaunchError as error:
+    print(error.results)
+    print(error)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[None, (1, 20)]\n1 of 2 workers failed\nrank 0 (worker-" in done.stdout
+    assert done.stdout.endswith("): was killed by SIGKILL\n")
+
+
+def test_workers_that_cannot_begin_without_a_failed_one_are_stopped(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+def work():
+    if os.environ[INDEX] == "1":
+        sys.exit("no data here")
+    return train()
+
+gemps.launch(work, 2, steps=20)
+""",
+    )
+    assert done.returncode == 1
+    assert "1 of 2 workers failed; training cannot begin: min_workers=2\n" in done.stderr
+    assert "SystemExit: no data here" in done.stderr
+
+
+def test_a_terminal_shows_the_progress_tables_below_the_workers_output(tmp_path: Path) -> None:
+    text = """
+def work():
+    print("begun")
+    return train()
+
+gemps.launch(work, 2, steps=5)
+"""
+    code, written = program_in_terminal(script(tmp_path, text), cwd=tmp_path)
+    assert code == 0, written
+    assert "[worker-1] begun" in written
+    assert "updates/s" in written
+    assert "fairness (Jain)" in written
+
+
+INTERRUPTIBLE = """
+def work():
+    with Client(os.environ["GEMPS_SERVER"], worker_name=os.environ["GEMPS_WORKER_NAME"], layout=LAYOUT) as client:
+        join(client)
+        open(f"joined-{os.environ[INDEX]}", "x").close()
+        while True:
+            time.sleep(0.01)
+
+gemps.launch(work, 2)
+"""
+
+
+def processes_of(pid: int) -> list[psutil.Process]:
+    found = children(pid)
+    assert len(found) == 3  # a server and two workers
+    return found
+
+
+def test_ctrl_c_ends_all_at_once_with_one_short_traceback(tmp_path: Path) -> None:
+    with begun(tmp_path, INTERRUPTIBLE) as process:
+        eventually(lambda: len(list(tmp_path.glob("joined-*"))) == 2)
+        ours = processes_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        wait_until_gone(ours)
+    assert process.returncode == -signal.SIGINT
+    assert output == ""
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert len(errors.splitlines()) <= 12
+
+
+def test_a_killed_program_leaves_no_process(tmp_path: Path) -> None:
+    with begun(tmp_path, INTERRUPTIBLE) as process:
+        eventually(lambda: len(list(tmp_path.glob("joined-*"))) == 2)
+        ours = processes_of(process.pid)
+        process.kill()
+        wait_until_gone(ours)
+
+
+def test_a_failed_server_ends_the_launch_with_its_log(tmp_path: Path) -> None:
+    with begun(tmp_path, INTERRUPTIBLE) as process:
+        eventually(lambda: len(list(tmp_path.glob("joined-*"))) == 2)
+        ours = processes_of(process.pid)
+        (server,) = (one for one in ours if "serve" in one.cmdline())
+        server.kill()
+        _, errors = process.communicate(timeout=60)
+        wait_until_gone(ours)
+    assert process.returncode == 1
+    assert "ServerProcessError: the server was ended by SIGKILL; its log is" in errors
+
+
+def test_workers_of_a_running_server_join_it(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+with gemps.serve(steps=5, min_workers=4) as server:
+    import threading
+    results = []
+    other = threading.Thread(target=lambda: results.extend(gemps.launch(train, 2, server=server)))
+    other.start()
+    results += gemps.launch(train, 2, server=server.address)
+    other.join()
+    print(sorted(results))
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[(0, 5), (1, 5), (2, 5), (3, 5)]\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"etaa": 0.1}, "the server has no setting 'etaa': did you mean 'eta'?"),
+        ({"zzz": 1}, "the server has no setting 'zzz': docs/settings.md lists them"),
+        ({"workers": 0}, "launch(function, workers=N): give a function and a number of workers from 1"),
+        ({"server": "127.0.0.1:1", "eta": 1}, "the server runs and has its settings: leave out server=, or eta"),
+    ],
+)
+def test_a_wrong_call_gets_one_line(call: dict[str, object], said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        gemps.launch(print, **call)
+
+
+def test_a_wrong_value_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^eta=-1: should be greater than 0$"):
+        gemps.serve(eta=-1)
+    monkeypatch.setenv("GEMPS_KAPPA", "much")
+    with pytest.raises(ValueError, match=r"^GEMPS_KAPPA=much: should be a valid number"):
+        gemps.serve()
+
+
+def test_what_cannot_be_copied_is_refused_before_anything_starts() -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread.lock' object.*create inside it what cannot be copied"):
+        gemps.launch(lambda: lock, 1, server="127.0.0.1:1")
+
+
+def test_a_result_that_cannot_be_copied_is_a_failure(tmp_path: Path) -> None:
+    done = run(tmp_path, "import threading\ngemps.launch(lambda: threading.Lock(), 1)")
+    assert done.returncode == 1
+    assert "its result cannot be returned: cannot pickle" in done.stderr
+
+
+def test_the_example_of_the_readme_runs_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("torch", exc_type=ImportError)
+    (example,) = (one.text for one in blocks_of(ROOT / "README.md") if "gemps.launch" in one.text)
+    done = run(tmp_path, example)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"accuracy 0\.9\d+", done.stdout.splitlines()[-1])
