@@ -1,0 +1,59 @@
+"""A loop with Accelerate as a worker. Alone, without GEMPS_SERVER, it trains as before:
+
+    python examples/accelerate_loop.py
+    gemps train --workers 2 --rule downpour -- python examples/accelerate_loop.py
+"""
+
+import contextlib
+import os
+from pydoc_data.topics import topics
+
+import torch
+from accelerate import Accelerator
+from gemps import ParameterServer
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
+
+STEPS, EVERY = 2000, 4  # of all workers; between exchanges
+index, workers = int(os.environ.get("GEMPS_WORKER_INDEX", 0)), int(os.environ.get("GEMPS_WORKERS", 1))
+
+text = torch.frombuffer(bytearray("".join(topics.values()), "ascii", "replace"), dtype=torch.uint8).long()
+rows = text.unfold(0, 9, 1)  # eight characters, and the next one
+train, held_out = rows[: len(rows) // 10 * 9], rows[len(rows) // 10 * 9 :: 20]
+
+torch.manual_seed(index)  # each worker its own order of the samples
+model = nn.Sequential(nn.Embedding(128, 16), nn.Flatten(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128))
+criterion = nn.CrossEntropyLoss()
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model, optimizer, loader = accelerator.prepare(
+    model, torch.optim.AdamW(model.parameters(), lr=0.003), DataLoader(train, batch_size=32, shuffle=True)
+)
+schedule = OneCycleLR(optimizer.optimizer, 0.003, total_steps=STEPS // workers + 1)
+
+joins = "GEMPS_SERVER" in os.environ
+steps = samples = 0
+with ParameterServer(model=model, optimizer=optimizer.optimizer) if joins else contextlib.nullcontext() as ps:
+    while steps < STEPS // workers:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                loss = criterion(model(batch[:, :-1]), batch[:, -1])
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            samples += len(batch)
+            if not accelerator.sync_gradients:
+                continue
+            schedule.step()
+            steps += 1
+            if ps is not None and (steps % EVERY == 0 or steps == STEPS // workers):
+                ps.exchange(loss, samples)
+                samples = 0
+            if steps == STEPS // workers:
+                break
+
+model.eval()
+with torch.no_grad():
+    print(f"held-out loss {criterion(model(held_out[:, :-1]), held_out[:, -1]):.4f}")

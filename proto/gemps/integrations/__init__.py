@@ -1,0 +1,1 @@
+"""Callbacks for the training loops of other libraries; each module needs its library."""

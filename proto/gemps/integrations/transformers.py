@@ -1,0 +1,113 @@
+"""For `transformers.Trainer`, and the trainers derived from it, such as TRL's."""
+
+from typing import Any
+
+from gem_worker import ParameterServer
+from torch import nn
+
+from gemps.integrations.loop_worker import ALONE, LoopWorker
+
+try:
+    from accelerate.state import AcceleratorState, DistributedType, GradientState
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f'GempsCallback needs {error.name}, which is not installed: pip install "transformers[torch]"', name=error.name
+    ) from None
+
+
+class GempsCallback(TrainerCallback):  # type: ignore[misc]
+    """Makes a Trainer a worker, from the start of `train` to its end: `Trainer(..., callbacks=[GempsCallback()])`.
+
+    Optimizer, schedule and clipping stay the Trainer's. Every H-th optimizer step commits what the model moved; the end
+    of the run ends the training. The loss reported is the last one that the Trainer logged (`logging_steps`).
+
+    Args:
+        settings: of `ParameterServer`: `address`, `every`, `name` and others.
+
+    Raises:
+        ValueError: at the start: DDP, FSDP, DeepSpeed or several GPUs.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._worker = LoopWorker(settings)
+        self._batches = 0
+        self._loss: float | None = None
+
+    @property
+    def ps(self) -> ParameterServer | None:
+        """The worker; None before training."""
+        return self._worker.ps
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Join, with the checkpoint's optimizer if the Trainer resumes; the server's parameters replace the model's."""
+        kind = AcceleratorState().distributed_type
+        if kind is not DistributedType.NO:
+            raise ValueError(f"the Trainer runs as {kind.value}, and {ALONE}, without torchrun and accelerate launch")
+        if args.n_gpu > 1:
+            raise ValueError(f"the Trainer uses {args.n_gpu} GPUs, and {ALONE} and CUDA_VISIBLE_DEVICES with one GPU")
+        loader = kwargs["train_dataloader"]
+        batches = len(loader) if hasattr(loader, "__len__") else 0
+        self._batches, self._loss = 0, None
+        # Accelerate's wrapper has no hooks.
+        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
+        self._worker.join(kwargs["model"], optimizer, -(-batches // args.gradient_accumulation_steps))
+        control.should_training_stop |= self._worker.is_finished
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+    ) -> None:
+        """Skip steps after the run's end."""
+        if self._worker.is_finished:
+            model.zero_grad()
+
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count a batch whose gradient accumulates."""
+        self._batches += 1
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Exchange."""
+        self._worker.count(1, _samples(self._batches + 1, args.train_batch_size))
+        self._batches = 0
+        self._exchange(control, is_last=control.should_training_stop)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Commit the last steps if another callback stopped the training."""
+        if control.should_training_stop:
+            self._exchange(control, is_last=True)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the loss for the next exchange."""
+        self._loss = (logs or {}).get("loss", self._loss)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave. After an error, which calls no callback, the process leaves at its end, or at the next `train`."""
+        self._worker.leave("done")
+
+    def _exchange(self, control: TrainerControl, *, is_last: bool) -> None:
+        self._worker.exchange(self._loss, is_last=is_last)
+        control.should_training_stop |= self._worker.is_finished
+
+
+def _samples(batches: int, usual: int) -> int:
+    """Samples of the last batches; the last one of an epoch may be smaller."""
+    loader = GradientState().active_dataloader
+    if loader is None:
+        return batches * usual
+    last = loader.remainder if loader.end_of_dataloader and loader.remainder > 0 else loader.total_batch_size
+    return (batches - 1) * loader.total_batch_size + last
