@@ -1,10 +1,11 @@
-"""A loop with Accelerate as a worker. Alone, without GEMPS_SERVER, it trains as before:
+"""A loop with Accelerate as a worker. Without GEMPS_SERVER it trains alone.
 
-    python examples/accelerate_loop.py
-    gemps train --workers 2 --rule downpour -- python examples/accelerate_loop.py
+python examples/accelerate_loop.py
+gemps train --workers 2 --rule downpour --commits 250 -- python examples/accelerate_loop.py
 """
 
 import contextlib
+import itertools
 import os
 from pydoc_data.topics import topics
 
@@ -12,11 +13,10 @@ import torch
 from accelerate import Accelerator
 from gemps import ParameterServer
 from torch import nn
-from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 
-STEPS, EVERY = 2000, 4  # of all workers; between exchanges
-index, workers = int(os.environ.get("GEMPS_WORKER_INDEX", 0)), int(os.environ.get("GEMPS_WORKERS", 1))
+EVERY = 4  # optimizer steps between exchanges
+index = int(os.environ.get("GEMPS_WORKER_INDEX", 0))
 
 text = torch.frombuffer(bytearray("".join(topics.values()), "ascii", "replace"), dtype=torch.uint8).long()
 rows = text.unfold(0, 9, 1)  # eight characters, and the next one
@@ -29,31 +29,24 @@ accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 model, optimizer, loader = accelerator.prepare(
     model, torch.optim.AdamW(model.parameters(), lr=0.003), DataLoader(train, batch_size=32, shuffle=True)
 )
-schedule = OneCycleLR(optimizer.optimizer, 0.003, total_steps=STEPS // workers + 1)
 
 joins = "GEMPS_SERVER" in os.environ
 steps = samples = 0
+# Accelerate's optimizer wraps the one that the worker needs.
 with ParameterServer(model=model, optimizer=optimizer.optimizer) if joins else contextlib.nullcontext() as ps:
-    while steps < STEPS // workers:
-        for batch in loader:
-            with accelerator.accumulate(model):
-                loss = criterion(model(batch[:, :-1]), batch[:, -1])
-                accelerator.backward(loss)
-                if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-            samples += len(batch)
-            if not accelerator.sync_gradients:
-                continue
-            schedule.step()
-            steps += 1
-            if ps is not None and (steps % EVERY == 0 or steps == STEPS // workers):
-                ps.exchange(loss, samples)
-                samples = 0
-            if steps == STEPS // workers:
-                break
+    for batch in itertools.islice(loader, 2000):
+        with accelerator.accumulate(model):
+            loss = criterion(model(batch[:, :-1]), batch[:, -1])
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        steps += accelerator.sync_gradients
+        samples += len(batch)
+        if ps is not None and accelerator.sync_gradients and steps % EVERY == 0:
+            ps.exchange(loss, samples)  # ends the block when the server's budget is spent
+            samples = 0
 
-model.eval()
 with torch.no_grad():
     print(f"held-out loss {criterion(model(held_out[:, :-1]), held_out[:, -1]):.4f}")

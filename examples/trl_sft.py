@@ -1,7 +1,7 @@
-"""Supervised fine-tuning with TRL as a worker: its SFTTrainer is a transformers Trainer. Alone, it trains as before:
+"""TRL's SFTTrainer, which is a transformers Trainer, as a worker. Without GEMPS_SERVER it trains alone.
 
-    python examples/trl_sft.py
-    gemps train --workers 2 --rule downpour -- python examples/trl_sft.py
+python examples/trl_sft.py
+gemps train --workers 2 --rule downpour -- python examples/trl_sft.py
 """
 
 import os
@@ -26,3 +26,27 @@ tokens.pre_tokenizer = pre_tokenizers.Split("", "isolated")
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, unk_token="?", eos_token="\x00", pad_token="\x01")
 
 torch.manual_seed(0)
+config = GPT2Config(vocab_size=128, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+trainer = SFTTrainer(
+    GPT2LMHeadModel(config),
+    SFTConfig(
+        f"runs/trl-{index}",
+        max_steps=STEPS // workers,
+        per_device_train_batch_size=16,
+        learning_rate=1e-3,
+        max_length=32,
+        logging_steps=4,
+        save_strategy="no",
+        seed=index,  # each worker its own order of the samples
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+    ),
+    train_dataset=parts["train"],
+    eval_dataset=parts["test"],
+    processing_class=tokenizer,
+    callbacks=[GempsCallback(every=4)] if "GEMPS_SERVER" in os.environ else [],
+)
+trainer.train()
+print(f"held-out loss {trainer.evaluate()['eval_loss']:.4f}")

@@ -111,9 +111,7 @@ def test_samples_steps_and_loss_are_counted(server: ServerThread, tmp_path: Path
             seen.append(worker_status(server) | {"step": state.global_step})
 
     callback = joined(server, every=2)
-    trainer = a_trainer(
-        tmp_path, callback, Watch(), max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=4
-    )
+    trainer = a_trainer(tmp_path, callback, Watch(), max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=4)
     trainer.train()
     counted = [(one["commits"], one["local_steps"], one["samples"]) for one in seen]
     assert counted == [(0, 0, 0), (1, 2, ROWS), (1, 2, ROWS), (2, 4, 2 * ROWS)]

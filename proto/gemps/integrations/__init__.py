@@ -1,1 +1,1 @@
-"""Callbacks for the training loops of other libraries; each module needs its library."""
+"""Callbacks; each module needs its library."""

@@ -18,16 +18,9 @@ except ModuleNotFoundError as error:
 
 
 class GempsCallback(Callback):  # type: ignore[misc]
-    """Makes a Trainer a worker, from the start of `fit` to its end: `Trainer(..., callbacks=[GempsCallback()])`.
+    """Makes a Trainer a worker during `fit`: `Trainer(..., callbacks=[GempsCallback(every=8)])`.
 
-    Optimizer, schedule and clipping stay the module's. Every H-th optimizer step commits what the module moved; the end
-    of the run ends the training. The loss reported is the last batch's.
-
-    Args:
-        settings: of `ParameterServer`: `address`, `every`, `name` and others.
-
-    Raises:
-        ValueError: at the start: several devices or optimizers.
+    As for transformers; the loss reported is the last batch's. Also refuses several optimizers.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -36,11 +29,11 @@ class GempsCallback(Callback):  # type: ignore[misc]
 
     @property
     def ps(self) -> ParameterServer | None:
-        """The worker; None before training."""
+        """None before training."""
         return self._worker.ps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Join, with the checkpoint's optimizer if `ckpt_path` is set; the server's parameters replace the module's."""
+        """Join, after the Trainer has loaded its checkpoint."""
         if not isinstance(trainer.strategy, SingleDeviceStrategy):
             kind = type(trainer.strategy).__name__
             raise ValueError(f'the Trainer has a {kind}, and {ALONE}, with Trainer(devices=1, strategy="auto")')
@@ -60,7 +53,7 @@ class GempsCallback(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count, and exchange."""
+        """Exchange."""
         self._worker.count(trainer.global_step - self._steps, extract_batch_size(batch))
         self._steps = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else None

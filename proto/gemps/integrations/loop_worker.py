@@ -14,7 +14,7 @@ ALONE = (
 
 
 class LoopWorker:
-    """Membership of a model that another library trains."""
+    """Membership of a model that another loop trains."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.ps: ParameterServer | None = None
@@ -24,7 +24,7 @@ class LoopWorker:
         self._steps = self._samples = 0
 
     def join(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
-        """Join the run, before the first step; leave an earlier one."""
+        """Join; leave an earlier run."""
         self.leave("joins again")
         self.ps = ParameterServer(
             model=model, optimizer=optimizer, **({"steps_per_epoch": steps_per_epoch} | self._settings)
@@ -36,12 +36,12 @@ class LoopWorker:
         atexit.register(self.leave, "exit")
 
     def count(self, steps: int, samples: int) -> None:
-        """Count what was trained since the last call."""
+        """Count what was trained."""
         self._steps += steps
         self._samples += samples
 
     def exchange(self, loss: Tensor | float | None, *, is_last: bool = False) -> None:
-        """Exchange after H steps, or after the last one. At the end of the run, set `is_finished`."""
+        """Exchange if H steps are counted. The end of the run sets `is_finished`."""
         if self.ps is None or not self._is_joined or self.is_finished:
             return
         if not self._steps or (self._steps < self.ps.every and not is_last):
@@ -56,7 +56,7 @@ class LoopWorker:
             raise
 
     def leave(self, reason: str) -> None:
-        """Leave the run, if joined."""
+        """Leave if joined."""
         atexit.unregister(self.leave)
         if self.ps is not None and self._is_joined:
             self._is_joined = False

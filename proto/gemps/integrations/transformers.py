@@ -1,4 +1,4 @@
-"""For `transformers.Trainer`, and the trainers derived from it, such as TRL's."""
+"""For `transformers.Trainer` and TRL."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ except ModuleNotFoundError as error:
 
 
 class GempsCallback(TrainerCallback):  # type: ignore[misc]
-    """Makes a Trainer a worker, from the start of `train` to its end: `Trainer(..., callbacks=[GempsCallback()])`.
+    """Makes a Trainer a worker during `train`: `Trainer(..., callbacks=[GempsCallback(every=8)])`.
 
-    Optimizer, schedule and clipping stay the Trainer's. Every H-th optimizer step commits what the model moved; the end
-    of the run ends the training. The loss reported is the last one that the Trainer logged (`logging_steps`).
+    Every H-th optimizer step commits what the model moved. The run's end stops the training. The loss reported is the
+    last one logged (`logging_steps`).
 
     Args:
-        settings: of `ParameterServer`: `address`, `every`, `name` and others.
+        settings: arguments of `ParameterServer`.
 
     Raises:
-        ValueError: at the start: DDP, FSDP, DeepSpeed or several GPUs.
+        ValueError: several devices or processes.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -36,13 +36,13 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def ps(self) -> ParameterServer | None:
-        """The worker; None before training."""
+        """None before training."""
         return self._worker.ps
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Join, with the checkpoint's optimizer if the Trainer resumes; the server's parameters replace the model's."""
+        """Join, after the Trainer has loaded its checkpoint."""
         kind = AcceleratorState().distributed_type
         if kind is not DistributedType.NO:
             raise ValueError(f"the Trainer runs as {kind.value}, and {ALONE}, without torchrun and accelerate launch")
@@ -66,7 +66,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Count a batch whose gradient accumulates."""
+        """Count an accumulated batch."""
         self._batches += 1
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -78,7 +78,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Commit the last steps if another callback stopped the training."""
+        """Commit the last steps."""
         if control.should_training_stop:
             self._exchange(control, is_last=True)
 
@@ -96,7 +96,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave. After an error, which calls no callback, the process leaves at its end, or at the next `train`."""
+        """Leave. After an error, which calls no callback, `atexit` or the next `train` does."""
         self._worker.leave("done")
 
     def _exchange(self, control: TrainerControl, *, is_last: bool) -> None:
@@ -105,7 +105,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _samples(batches: int, usual: int) -> int:
-    """Samples of the last batches; the last one of an epoch may be smaller."""
+    """An epoch's last batch may be smaller."""
     loader = GradientState().active_dataloader
     if loader is None:
         return batches * usual
