@@ -11,6 +11,7 @@ import pytest
 import torch
 from gem_worker import ClientSettings, ServerUnavailableError, UnsupportedOptimizerError
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from tests.worker.loops import worker_status
 from tests.worker.serving import ServerThread
@@ -119,6 +120,18 @@ def test_samples_steps_and_loss_are_counted(server: ServerThread, tmp_path: Path
     report = callback.ps.last_report
     assert report is not None
     assert report.loss == pytest.approx(trainer.state.log_history[2]["loss"])
+
+
+def test_a_stream_of_samples_is_counted(server: ServerThread, tmp_path: Path) -> None:
+    class Stream(IterableDataset[dict[str, Tensor]]):
+        def __iter__(self) -> Iterator[dict[str, Tensor]]:
+            return iter(rows())
+
+    trainer = a_trainer(tmp_path, joined(server, every=2), max_steps=3)
+    trainer.train_dataset = Stream()
+    trainer.train()
+    found = worker_status(server)
+    assert (found["commits"], found["local_steps"], found["samples"]) == (2, 3, 12)
 
 
 def test_the_end_of_the_run_ends_the_training(tmp_path: Path) -> None:

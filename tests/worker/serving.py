@@ -18,7 +18,7 @@ from gem_server.settings import ServerSettings
 
 from tests.waiting import eventually
 
-PATIENCE = 900.0
+PATIENCE = 120.0
 
 
 class ServerThread:

@@ -26,9 +26,8 @@ class LoopWorker:
     def join(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
         """Join; leave an earlier run."""
         self.leave("joins again")
-        self.ps = ParameterServer(
-            model=model, optimizer=optimizer, **({"steps_per_epoch": steps_per_epoch} | self._settings)
-        )
+        settings: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, **self._settings}
+        self.ps = ParameterServer(model=model, optimizer=optimizer, **settings)
         self.ps.join()
         self._is_joined = True
         self._steps = self._samples = 0

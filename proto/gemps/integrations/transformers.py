@@ -10,6 +10,7 @@ from gemps.integrations.loop_worker import ALONE, LoopWorker
 try:
     from accelerate.state import AcceleratorState, DistributedType, GradientState
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import has_length
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f'GempsCallback needs {error.name}, which is not installed: pip install "transformers[torch]"', name=error.name
@@ -49,7 +50,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
         if args.n_gpu > 1:
             raise ValueError(f"the Trainer uses {args.n_gpu} GPUs, and {ALONE} and CUDA_VISIBLE_DEVICES with one GPU")
         loader = kwargs["train_dataloader"]
-        batches = len(loader) if hasattr(loader, "__len__") else 0
+        batches = len(loader) if has_length(loader) else 0
         self._batches, self._loss = 0, None
         # Accelerate's wrapper has no hooks.
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
@@ -110,4 +111,4 @@ def _samples(batches: int, usual: int) -> int:
     if loader is None:
         return batches * usual
     last = loader.remainder if loader.end_of_dataloader and loader.remainder > 0 else loader.total_batch_size
-    return (batches - 1) * loader.total_batch_size + last
+    return int((batches - 1) * loader.total_batch_size + last)
