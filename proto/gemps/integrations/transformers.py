@@ -72,7 +72,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Exchange."""
-        self._worker.count(1, _samples(self._batches + 1, args.train_batch_size))
+        self._worker.count(1, _samples(self._batches + 1, state.train_batch_size or args.train_batch_size))
         self._batches = 0
         self._exchange(control, is_last=control.should_training_stop)
 
@@ -105,10 +105,8 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
         control.should_training_stop |= self._worker.is_finished
 
 
-def _samples(batches: int, usual: int) -> int:
+def _samples(batches: int, size: int) -> int:
     """An epoch's last batch may be smaller."""
     loader = GradientState().active_dataloader
-    if loader is None:
-        return batches * usual
-    last = loader.remainder if loader.end_of_dataloader and loader.remainder > 0 else loader.total_batch_size
-    return int((batches - 1) * loader.total_batch_size + last)
+    is_small = loader is not None and loader.end_of_dataloader and loader.remainder > 0
+    return (batches - 1) * size + (int(loader.remainder) if is_small else size)
