@@ -42,7 +42,7 @@ class GempsCallback(Callback):  # type: ignore[misc]
         batches = trainer.num_training_batches
         batches = int(batches) if batches != float("inf") else 0
         self._steps = trainer.global_step
-        self._worker.join(pl_module, trainer.optimizers[0], -(-batches // trainer.accumulate_grad_batches))
+        self._worker.join_run(pl_module, trainer.optimizers[0], -(-batches // trainer.accumulate_grad_batches))
         trainer.should_stop |= self._worker.is_finished
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:

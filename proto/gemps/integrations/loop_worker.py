@@ -23,7 +23,7 @@ class LoopWorker:
         self._is_joined = False
         self._steps = self._samples = 0
 
-    def join(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
+    def join_run(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
         """Join; leave an earlier run."""
         self.leave("joins again")
         settings: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, **self._settings}

@@ -54,7 +54,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
         self._batches, self._loss = 0, None
         # Accelerate's wrapper has no hooks.
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
-        self._worker.join(kwargs["model"], optimizer, -(-batches // args.gradient_accumulation_steps))
+        self._worker.join_run(kwargs["model"], optimizer, -(-batches // args.gradient_accumulation_steps))
         control.should_training_stop |= self._worker.is_finished
 
     def on_pre_optimizer_step(
