@@ -31,12 +31,10 @@ def accuracies(text: str) -> list[float]:
     return [float(one) for one in re.findall(r"rank \d: (?:\d+ steps, )?accuracy (\d\.\d+)", text)]
 
 
-def trained(folder: Path, *arguments: str) -> str:
+def trained(folder: Path, *arguments: str, script: str = "worker.py") -> str:
     """The output of two workers."""
-    run(
-        "gemps", "train", "--workers", "2", *arguments, "--run-dir", "run", "--sinks", "none", "--", "python",
-        "worker.py", folder=folder,
-    )  # fmt: skip
+    options = ("--workers", "2", *arguments, "--run-dir", "run", "--sinks", "none")
+    run("gemps", "train", *options, "--", "python", script, folder=folder)
     return "".join((folder / "run" / "logs" / f"worker-{rank}.log").read_text(encoding="utf-8") for rank in range(2))
 
 
@@ -57,3 +55,14 @@ def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
     ported = accuracies(trained(tmp_path, "--steps", "145", "--momentum", "0"))
     assert len(ported) == 2
     assert min(alike + ported) > 0.94
+
+
+@pytest.mark.parametrize(
+    ("script", "library"), [("trainer.py", "transformers"), ("lit.py", "lightning"), ("loop.py", "accelerate")]
+)
+def test_loops_of_other_libraries_train_as_two_workers(script: str, library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library, exc_type=ImportError)
+    written("trainer.md", script, tmp_path)
+    ends = re.findall(r"^accuracy (\d\.\d+)", trained(tmp_path, "--rule", "downpour", script=script), re.MULTILINE)
+    assert len(ends) == 2
+    assert min(map(float, ends)) > 0.9

@@ -18,6 +18,8 @@ from tests.structure.test_imports import PACKAGES as FOLDERS
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that no message names: gemps works without them.
 OPTIONAL = {"tbb", "uvloop"}
+# Libraries whose users have them: gemps.integrations has a module for each.
+INTEGRATED = {"accelerate", "lightning", "transformers"}
 # Those of base whose import name is their own.
 IMPORTED_OF_BASE = {"awscrt", "numpy", "psutil", "pydantic", "pydantic-settings", "rich", "typer"}
 
@@ -51,12 +53,13 @@ def test_a_worker_gets_nothing_of_the_servers() -> None:
 
 def test_every_package_that_is_imported_is_in_base_or_in_an_extra() -> None:
     ours = {folder.name for folder in (*FOLDERS, FRAMING)}
-    found = {module for folder in (*FOLDERS, FRAMING) for path in sources(folder) for _, module in imports(path)}
-    foreign = {module.partition(".")[0] for module in found} - ours - set(sys.stdlib_module_names) - {"_typeshed"}
+    modules = {module for folder in (*FOLDERS, FRAMING) for path in sources(folder) for _, module in imports(path)}
+    foreign = {module.partition(".")[0] for module in modules} - ours - set(sys.stdlib_module_names) - {"_typeshed"}
     in_extras = {package for packages in PACKAGES.values() for package in packages}
     come_along = {"google", "grpc", "pydantic_core", "PIL"}  # the last one with torchvision
     come_along |= {"IPython", "pandas"}  # used where they are
-    assert foreign - in_extras - OPTIONAL == come_along | {one.replace("-", "_") for one in IMPORTED_OF_BASE}
+    found = foreign - in_extras - OPTIONAL - INTEGRATED
+    assert found == come_along | {one.replace("-", "_") for one in IMPORTED_OF_BASE}
     assert {"googleapis-common-protos", "grpcio", "protobuf"} == BASE - IMPORTED_OF_BASE
 
 

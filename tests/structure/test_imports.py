@@ -76,7 +76,8 @@ def test_trace_imports_the_core_alone_and_reads_no_clock() -> None:
 
 def test_contract_imports_nothing_of_ours_but_for_the_public_names() -> None:
     ours = ("gem_core", "gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
-    contract = [path for path in sources(FRAMING) if path != FRAMING / "__init__.py"]
+    public = (FRAMING / "__init__.py", *sources(FRAMING / "integrations"))
+    contract = [path for path in sources(FRAMING) if path not in public]
     assert violations(contract, (*ours, "gem_conformance", "torch", "numpy")) == []
     # They load lazily, so importing the contract loads none of them: test_an_import_is_light.
     assert {module for _, module in imports(FRAMING / "__init__.py")} == {
@@ -84,6 +85,12 @@ def test_contract_imports_nothing_of_ours_but_for_the_public_names() -> None:
         "gem_launch.serve", "gem_server.__version__", "gem_simulator.SimulationSettings", "gem_simulator.simulate",
         "gem_worker.ParameterServer",
     }  # fmt: skip
+
+
+def test_integrations_are_workers_that_know_no_wire() -> None:
+    ours = ("gem_trace", "gem_server", "gem_simulator", "gem_reproduction", "gem_conformance", "gem_cli")
+    wire = ("gem_worker.client", "grpc", "google", "gemps.v1", "gemps.framing", "gemps.lane")
+    assert violations(sources(FRAMING / "integrations"), (*ours, *wire)) == []
 
 
 def test_server_and_worker_do_not_know_each_other() -> None:

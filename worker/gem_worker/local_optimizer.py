@@ -154,6 +154,10 @@ def _refuse_unusable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
     name = type(optimizer).__name__
+    if isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):  # Accelerate's
+        raise UnsupportedOptimizerError(
+            f"{name} wraps an optimizer: pass that, its .optimizer, and call exchange() after the wrapper's step()"
+        )
     # Schedulers wrap the object's.
     _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
     if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in arguments):

@@ -1,0 +1,1 @@
+"""Callbacks; each module needs its library."""

@@ -1,0 +1,62 @@
+"""What the callbacks share."""
+
+import atexit
+from typing import Any
+
+from gem_worker import ParameterServer, RunFinishedError
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+ALONE = (
+    "gemps itself divides the work among processes with one device each: start the script by `gemps train --workers N "
+    "-- python SCRIPT.py`"
+)
+
+
+class LoopWorker:
+    """Membership of a model that another loop trains."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.ps: ParameterServer | None = None
+        self.is_finished = False
+        self._settings = settings
+        self._is_joined = False
+        self._steps = self._samples = 0
+
+    def join_run(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
+        """Join; leave an earlier run."""
+        self.leave("joins again")
+        settings: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, **self._settings}
+        self.ps = ParameterServer(model=model, optimizer=optimizer, **settings)
+        self.ps.join()
+        self._is_joined = True
+        self._steps = self._samples = 0
+        self.is_finished = self.ps.run_state.name == "FINISHED"
+        atexit.register(self.leave, "exit")
+
+    def count(self, steps: int, samples: int) -> None:
+        """Count what was trained."""
+        self._steps += steps
+        self._samples += samples
+
+    def exchange(self, loss: Tensor | float | None, *, is_last: bool = False) -> None:
+        """Exchange if H steps are counted. The end of the run sets `is_finished`."""
+        if self.ps is None or not self._is_joined or self.is_finished:
+            return
+        if not self._steps or (self._steps < self.ps.every and not is_last):
+            return
+        samples, self._steps, self._samples = self._samples, 0, 0
+        try:
+            self.ps.exchange(loss, samples)
+        except RunFinishedError:
+            self.is_finished = True
+        except BaseException as error:
+            self.leave(f"error: {type(error).__name__}")
+            raise
+
+    def leave(self, reason: str) -> None:
+        """Leave if joined."""
+        atexit.unregister(self.leave)
+        if self.ps is not None and self._is_joined:
+            self._is_joined = False
+            self.ps.close("finished" if self.is_finished else reason)
