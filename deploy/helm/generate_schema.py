@@ -14,7 +14,7 @@ from gem_worker.settings import WorkerSettings
 from pydantic_settings import BaseSettings
 
 SCHEMA = Path(__file__).resolve().parent / "gemps" / "values.schema.json"
-# Set by the images and the chart, or without effect there: the server never exits by itself, since it would be restarted.
+# Set by the images and the chart, or without effect there: a server that exits would be restarted.
 NOT_OF_SERVER = {
     "bind", "lane_port", "insecure", "credentials", "tls_cert", "tls_key", "tls_client_ca", "tokens",
     "dashboard", "dashboard_hosts", "metrics", "shared_memory_socket", "data_dir", "resume", "ready_file",

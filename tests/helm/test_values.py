@@ -1,4 +1,4 @@
-"""The chart with many values: linted, rendered, validated; wrong values are refused with a line that says what is wrong."""
+"""The chart with many values: linted, rendered, validated; wrong ones are refused with the reason."""
 
 import json
 import subprocess
