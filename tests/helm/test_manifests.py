@@ -135,7 +135,7 @@ def test_images_are_what_the_chart_counts_on(release: Rendered) -> None:
         assert pod_of(workload)["spec"]["securityContext"].get("runAsUser", int(user)) == int(user)
 
 
-def test_the_probes_command_heeds_the_ready_file(tmp_path: Path) -> None:
+def test_the_probes_command_checks_the_ready_file(tmp_path: Path) -> None:
     command = [ROOT / "docker" / "healthy.sh"]
     environment = {"PATH": "/usr/bin:/bin", "GEMPS_READY_FILE": str(tmp_path / "ready.json")}
     assert subprocess.run(command, env=environment).returncode != 0

@@ -84,6 +84,14 @@ def with_workers(**values: Any) -> dict[str, Any]:
         (TRUSTED | {"metrics": {"serviceMonitor": {"enabled": True}}}, "needs metrics.enabled: true"),
         (TRUSTED | {"dashboard": {"enabled": False, "service": True}}, "needs dashboard.enabled: true"),
         (TRUSTED | {"dashboard": {"hosts": ["http://a"]}}, "at '/dashboard/hosts/0': 'http://a' does not match"),
+        (
+            TRUSTED | {"networkPolicy": {"enabled": True}, "dashboard": {"service": True}},
+            "networkPolicy.viewers: nothing could reach",
+        ),
+        (
+            with_server(serviceType="LoadBalancer") | {"networkPolicy": {"enabled": True}},
+            "networkPolicy.clients: nothing could come through",
+        ),
         (TRUSTED | {"networkPolicy": {"viewers": ["all"]}}, "at '/networkPolicy/viewers/0': got string, want object"),
     ],
 )  # fmt: skip

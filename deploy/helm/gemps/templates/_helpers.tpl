@@ -106,6 +106,14 @@ GEMPS_CLIENT_CREDENTIALS: /etc/gemps/credentials
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor needs metrics.enabled: true" -}}
 {{- end -}}
+{{- if .Values.networkPolicy.enabled -}}
+{{- if and (or .Values.dashboard.service .Values.metrics.serviceMonitor.enabled) (not .Values.networkPolicy.viewers) -}}
+{{- fail "networkPolicy.viewers: nothing could reach dashboard and metrics: name the pods that may" -}}
+{{- end -}}
+{{- if and (eq .Values.server.serviceType "LoadBalancer") (not .Values.networkPolicy.clients) -}}
+{{- fail "networkPolicy.clients: nothing could come through the LoadBalancer: name the addresses that may" -}}
+{{- end -}}
+{{- end -}}
 {{- range $variable := keys .Values.workers.env -}}
 {{- if hasPrefix "GEMPS_" $variable -}}
 {{- fail (printf "workers.env.%s: write it into workers.settings as %s" $variable (trimPrefix "GEMPS_" $variable | lower)) -}}
