@@ -18,6 +18,7 @@ from .value_sets import VALUE_SETS
 PAGE = ROOT / "docs" / "kubernetes.md"
 LINES = [shlex.split(command.text.replace("REGISTRY", "registry.example.org").replace("\\\n", " "))
          for block in blocks_of(PAGE) for command in block.commands if block.shell]  # fmt: skip
+VERBS = {"delete", "exec", "get", "logs", "port-forward", "scale", "uninstall", "wait"}
 NO_CLUSTER = ("was refused", "cluster unreachable", "connection refused")
 
 
@@ -43,10 +44,11 @@ def names(words: list[str], rendered: Rendered) -> None:
     pods = {f"{rendered.server['metadata']['name']}-0"}
     claims = {f"{one['metadata']['name']}-{pod}" for one in rendered.server["spec"]["volumeClaimTemplates"]
               for pod in pods}  # fmt: skip
-    for word in words:
-        kind = {"gemps-server-": pods, "data-": claims}
-        for prefix, known in kind.items():
-            assert not word.startswith(prefix) or word in known, word
+    verb = words[3] if words[1] == "-n" else words[1]
+    known = {"exec": pods, "port-forward": pods, "pvc": claims}
+    for before, word in pairwise(words):
+        assert before not in known or word in known[before], words
+    assert verb in VERBS, verb
     if "-l" in words:
         labels = dict(one.split("=") for one in words[words.index("-l") + 1].split(","))
         workloads = [rendered.workers] if "job" in words else [pod_of(rendered.workers)]
