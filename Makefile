@@ -121,7 +121,7 @@ test-package: $(INSTALLED)
 	GEMPS_TEST_PACKAGE=1 $(BIN)/python -m pytest tests/package $(ARGS)
 
 # Images, a run of WORKERS workers under compose, crashes, a partition, a user's script. Needs Docker with Compose.
-test-containers: $(INSTALLED)
+test-containers: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
 
 # Server and workers on hosts with addresses of their own, also with a partition of a bad network: network namespaces,
