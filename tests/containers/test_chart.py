@@ -1,0 +1,131 @@
+"""Containers of the Helm chart's pods: they train, with a worker and the server killed, and go on from the volume."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gem_worker import evaluate_checkpoint
+from gem_worker.settings import WorkerSettings
+
+from tests.figures import Figures
+from tests.helm.chart import Helm, opened
+from tests.helm.pods import Pod
+from tests.helm.value_sets import TLS
+
+from .project import CLEAN, docker, wait_until
+
+COMMITS = 6000
+IMAGES = {role: os.environ.get(f"{role.upper()}_IMAGE", f"gemps-{role}") for role in ("server", "worker")}
+
+
+@pytest.fixture
+def helm(images: None, tmp_path: Path) -> Iterator[Helm]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give volumes to the pods' group, as kubelet does")
+    environment = Path(os.environ.get("GEMPS_TEST_HELM", Path(sys.prefix) / "helm")).resolve()
+    if not (environment / "bin" / "helm").exists():
+        pytest.skip("helm is not installed: run `make test-helm`")
+    with opened(environment, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    """Of the test's own; removed with the containers that are in it."""
+    name = f"gemps-chart-{os.getpid()}"
+    docker("network", "create", name)
+    try:
+        yield name
+    finally:
+        containers = docker("ps", "--all", "--quiet", f"--filter=network={name}").split()
+        if containers:
+            docker("rm", "--force", *containers)
+        docker("network", "rm", name)
+
+
+def joins(log: str, worker: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("event") == "joined" and line["worker"] == worker]
+
+
+@pytest.mark.timeout(1800)
+def test_pods_of_the_chart_train_and_resume_from_the_volume(
+    helm: Helm, network: str, tmp_path: Path, figures: Figures
+) -> None:
+    certs = tmp_path / "certs"
+    subprocess.run([sys.executable, "-m", "gem_cli", "certs", certs, "--name", "gemps"], env=CLEAN, check=True)
+    settings = {"commits": COMMITS, "min_workers": 3, "checkpoint_interval": 1, "log_format": "json"}
+    rendered = helm.template(
+        TLS
+        | {
+            "server": {"image": IMAGES["server"], "settings": settings},
+            "workers": {"image": IMAGES["worker"], "replicas": 3},
+        }
+    )
+    secrets = {"gemps-server": certs / "server", "gemps-worker": certs / "worker"}
+    volume = tmp_path / "volume"
+
+    def pod_of_server(start: str) -> Pod:
+        folder = tmp_path / start
+        folder.mkdir()
+        name = f"{rendered.server['metadata']['name']}-0"
+        claims = {"data": volume}
+        return Pod(rendered, rendered.server, name, network=network, folder=folder, claims=claims, secrets=secrets)
+
+    def worker(index: int, attempt: int = 0) -> Pod:
+        folder = tmp_path / f"worker-{index}-{attempt}"
+        folder.mkdir()
+        name = f"{rendered.workers['metadata']['name']}-{index}"
+        return Pod(rendered, rendered.workers, name, network=network, folder=folder, secrets=secrets, index=index)
+
+    def state() -> dict[str, Any]:
+        found: dict[str, Any] = {"clock": 0}
+        with suppress(FileNotFoundError):  # the newest one replaces it
+            found = json.loads((volume / "latest" / "state.json").read_text(encoding="utf-8"))
+        return found
+
+    server = pod_of_server("first")
+    server.start()
+    wait_until(lambda: server.passes("startup"), "the startup probe passes")
+    workers = [worker(index) for index in range(3)]
+    for one in workers:
+        one.start()
+    wait_until(lambda: state()["clock"] > 200, "a checkpoint of all three")
+
+    workers[1].kill()
+    workers[1] = worker(1, attempt=1)  # the Job's next pod of this index: a new one, with empty volumes
+    workers[1].start()
+    wait_until(lambda: len(joins(server.log, "gemps-worker-1")) == 2, "the replaced worker joins")
+    ranks = {line["rank"] for line in joins(server.log, "gemps-worker-1")}
+    assert len(ranks) == 1
+
+    server.kill()
+    killed_at = state()["clock"]
+    server = pod_of_server("second")
+    server.start()
+    wait_until(lambda: server.passes("readiness"), "the readiness probe passes")
+    assert "resuming at clock" in server.log
+
+    assert [one.exit_code() for one in workers] == [0, 0, 0]
+    late = worker(2, attempt=1)
+    late.start()
+    assert late.exit_code() == 0, "a late worker does not fail the Job"
+    assert server.passes("liveness"), "the server stays for late workers"
+    model = tmp_path / "model.safetensors"
+    model.write_bytes((volume / "latest" / "model.safetensors").read_bytes())
+    assert server.stop() == 0
+
+    end = state()
+    assert end["commits"] == COMMITS > killed_at > 0
+    commits = {one["name"]: one["commits"] for one in end["workers"]}
+    assert commits.keys() == {"gemps-worker-0", "gemps-worker-1", "gemps-worker-2"}
+    assert sum(commits.values()) == COMMITS
+    accuracy = evaluate_checkpoint(model, WorkerSettings(device="cpu")).accuracy
+    assert accuracy >= 0.95
+    figures("pods of the chart", f"server killed at {killed_at} of {COMMITS} commits; {commits}; accuracy {accuracy}")
