@@ -28,7 +28,7 @@ def commit_for(seconds: float, address: str, name: str, parameters: int, start: 
     with Client(address, worker_name=name, layout=layout) as client:
         if not client.join().has_parameters:
             client.initialize(held)
-        client.pull(held, with_constants=True)
+        client.pull(held)
         client.commit(delta, held)  # opens the stream
         start.wait()
         end = time.perf_counter() + seconds

@@ -7,7 +7,7 @@ import math
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
 from typing import Any
@@ -20,13 +20,14 @@ __all__ = ["ElementType", "Layout", "TensorKind", "TensorRole", "TensorSpec"]
 MAX_TENSORS = 65_536
 MAX_DIMENSIONS = 16
 MAX_NAME_BYTES = 1024
+SHA256_BYTES = 32
 # Offsets must fit into NumPy's intp.
 MAX_BYTES = 2**63 - 1
 # Error details must stay under 4 KiB.
 SHOWN_NAME_CHARACTERS = 80
 SHOWN_ALIASES = 3
 # In CPython 3.11.
-_TENSOR_BYTES, _DIMENSION_BYTES, _NAME_BYTES = 180, 40, 56
+_TENSOR_BYTES, _DIMENSION_BYTES, _NAME_BYTES, _DIGEST_BYTES = 188, 40, 56, 72
 
 
 class ElementType(Enum):
@@ -42,10 +43,12 @@ class ElementType(Enum):
     INT64 = "int64"
     UINT8 = "uint8"
     BOOL = "bool"
+    # Any other; only FROZEN.
+    OTHER = "other"
 
     @property
     def byte_size(self) -> int:
-        """Bytes per element."""
+        """Bytes per element that are sent: 0 of OTHER."""
         return _BYTE_SIZES[self]
 
     @property
@@ -65,6 +68,7 @@ _BYTE_SIZES = {
     ElementType.INT64: 8,
     ElementType.UINT8: 1,
     ElementType.BOOL: 1,
+    ElementType.OTHER: 0,
 }
 _FLOATING = frozenset({ElementType.FLOAT32, ElementType.FLOAT64, ElementType.FLOAT16, ElementType.BFLOAT16})
 
@@ -75,8 +79,8 @@ class TensorKind(Enum):
     PARAMETER = "parameter"
     # Replaced by the newest commit's value.
     BUFFER = "buffer"
-    # Fixed after Initialize.
-    CONSTANT = "constant"
+    # Compared by SHA-256, never sent.
+    FROZEN = "frozen"
 
 
 class TensorRole(Enum):
@@ -88,12 +92,15 @@ class TensorRole(Enum):
     EMBEDDING = "embedding"
 
 
-_KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.CONSTANT: 2}
+_KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.FROZEN: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it."""
+    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it.
+
+    `sha256`: of a FROZEN tensor's bytes, row-major, little-endian.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -102,6 +109,7 @@ class TensorSpec:
     aliases: tuple[str, ...] = ()
     # Not compared: unknown to some workers.
     is_embedding: bool = field(default=False, compare=False)
+    sha256: bytes = b""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
@@ -129,7 +137,8 @@ class TensorSpec:
         """Canonical text, without newline."""
         shape = ",".join(map(str, self.shape))
         names = " ".join(f"{len(name.encode())}:{name}" for name in (self.name, *self.aliases))
-        return f"{self.kind.value} {self.element_type.value} {len(self.shape)}:{shape} {names}"
+        digest = f"{self.sha256.hex()} " if self.kind is TensorKind.FROZEN else ""
+        return f"{self.kind.value} {self.element_type.value} {len(self.shape)}:{shape} {digest}{names}"
 
 
 class Layout:
@@ -149,8 +158,6 @@ class Layout:
         "_parameter_starts",
         "buffer_bytes",
         "buffers",
-        "constant_bytes",
-        "constants",
         "digest",
         "object_bytes",
         "parameter_count",
@@ -163,20 +170,19 @@ class Layout:
         _check(self.tensors)
         self.parameters = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.PARAMETER)
         self.buffers = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.BUFFER)
-        self.constants = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.CONSTANT)
         self._parameter_starts = tuple(accumulate((tensor.elements for tensor in self.parameters), initial=0))
         self.parameter_count = self._parameter_starts[-1]
         self.buffer_bytes = sum(tensor.byte_count for tensor in self.buffers)
-        self.constant_bytes = sum(tensor.byte_count for tensor in self.constants)
         # 8 bytes bound an element.
-        if self.parameter_count * 8 + self.buffer_bytes + self.constant_bytes > MAX_BYTES:
-            largest = max(self.tensors, key=lambda tensor: tensor.elements)
+        if self.parameter_count * 8 + self.buffer_bytes > MAX_BYTES:
+            largest = max((*self.parameters, *self.buffers), key=lambda tensor: tensor.elements)
             raise LayoutError(
                 f"the layout has more than 2**63 bytes: check the shapes, first that of {_short(largest.name)}"
             )
         self.digest = hashlib.sha256(self.canonical_text().encode()).digest()
         self.object_bytes = sum(
             _TENSOR_BYTES
+            + (_DIGEST_BYTES if tensor.sha256 else 0)
             + _DIMENSION_BYTES * len(tensor.shape)
             + sum(_NAME_BYTES + len(name) * (1 if name.isascii() else 4) for name in (tensor.name, *tensor.aliases))
             for tensor in self.tensors
@@ -185,6 +191,13 @@ class Layout:
     @classmethod
     def from_description(cls, tensors: Iterable[dict[str, Any]]) -> Layout:
         """Inverse of `describe`. Raises LayoutError, KeyError, TypeError or ValueError."""
+        tensors = list(tensors)
+        for tensor in tensors:
+            if tensor["kind"] == "constant":
+                raise LayoutError(
+                    f"{_short(tensor['name'])} is a CONSTANT of an older gemps: use that version, or begin a new run "
+                    "from its model.safetensors"
+                )
         return cls(
             TensorSpec(
                 tensor["name"],
@@ -193,6 +206,7 @@ class Layout:
                 TensorKind(tensor["kind"]),
                 tuple(tensor["aliases"]),
                 tensor.get("role") == TensorRole.EMBEDDING.value,
+                bytes.fromhex(tensor.get("sha256", "")),
             )
             for tensor in tensors
         )
@@ -207,6 +221,7 @@ class Layout:
                 "kind": tensor.kind.value,
                 "aliases": list(tensor.aliases),
                 **({"role": tensor.role.value} if tensor.is_embedding else {}),
+                **({"sha256": tensor.sha256.hex()} if tensor.sha256 else {}),
             }
             for tensor in self.tensors
         ]
@@ -259,6 +274,11 @@ def _short(name: str) -> str:
 
 
 def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
+    if replace(ours, sha256=theirs.sha256) == theirs:
+        return (
+            f"the values of {_describe(ours)} have SHA-256 {ours.sha256.hex()[:12]} in the run and "
+            f"{theirs.sha256.hex()[:12]} here: load the same base weights in each worker"
+        )
     return f"the run has {_describe(ours)}, this model has {_describe(theirs)}"
 
 
@@ -281,15 +301,29 @@ def _check(tensors: tuple[TensorSpec, ...]) -> None:
         if tensor.kind is TensorKind.PARAMETER and not tensor.element_type.is_floating:
             raise LayoutError(
                 f"tensor {index} ({tensor.name!r}): a PARAMETER of type {tensor.element_type.value} cannot be trained; "
-                "make it float32, float64, float16 or bfloat16, or declare it a BUFFER or CONSTANT"
+                "make it float32, float64, float16 or bfloat16, or declare it a BUFFER or FROZEN"
             )
+        _check_frozen(index, tensor)
         order = _KIND_ORDER[tensor.kind]
         if order < last_order:
             raise LayoutError(
                 f"tensor {index} ({tensor.name!r}): a {tensor.kind.value} after a {tensors[index - 1].kind.value}; "
-                "list all PARAMETERs first, then all BUFFERs, then all CONSTANTs"
+                "list all PARAMETERs first, then all BUFFERs, then all FROZEN tensors"
             )
         last_order = order
+
+
+def _check_frozen(index: int, tensor: TensorSpec) -> None:
+    expected = SHA256_BYTES if tensor.kind is TensorKind.FROZEN else 0
+    if len(tensor.sha256) != expected:
+        raise LayoutError(
+            f"tensor {index} ({tensor.name!r}): sha256 has {len(tensor.sha256)} bytes; send {SHA256_BYTES} of a FROZEN "
+            "tensor, else none"
+        )
+    if tensor.element_type is ElementType.OTHER and not expected:
+        raise LayoutError(
+            f"tensor {index} ({tensor.name!r}): a {tensor.kind.value} of type other cannot be sent: convert it"
+        )
 
 
 def _check_name(index: int, name: str) -> None:

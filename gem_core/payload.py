@@ -1,4 +1,4 @@
-"""Offsets in a payload: PARAMETERs in the wire type, then BUFFERs (then CONSTANTs) as they are.
+"""Offsets in a payload: PARAMETERs in the wire type, then BUFFERs as they are.
 
 Border: offset at which a chunk may be cut (transfer.proto).
 """
@@ -43,7 +43,6 @@ class PayloadFormat:
 
     layout: Layout
     wire_type: WireType
-    with_constants: bool
     byte_count: int
     parameter_bytes: int
     rest_bytes: int
@@ -51,12 +50,12 @@ class PayloadFormat:
     _region_starts: tuple[int, ...]
     _largest_unit: int
 
-    def __init__(self, layout: Layout, wire_type: WireType, with_constants: bool = False) -> None:
+    def __init__(self, layout: Layout, wire_type: WireType) -> None:
         parameter_bytes = encoded_bytes(wire_type, layout.parameter_count)
-        rest_bytes = layout.buffer_bytes + (layout.constant_bytes if with_constants else 0)
+        rest_bytes = layout.buffer_bytes
         regions = [PayloadRegion(0, parameter_bytes, wire_type.unit_bytes, None)] if parameter_bytes else []
         offset = parameter_bytes
-        for tensor in layout.buffers + (layout.constants if with_constants else ()):
+        for tensor in layout.buffers:
             stop = offset + tensor.byte_count
             if stop == offset:
                 continue
@@ -68,7 +67,6 @@ class PayloadFormat:
         values = {
             "layout": layout,
             "wire_type": wire_type,
-            "with_constants": with_constants,
             "byte_count": parameter_bytes + rest_bytes,
             "parameter_bytes": parameter_bytes,
             "rest_bytes": rest_bytes,
@@ -131,13 +129,13 @@ class PayloadFormat:
             index += 1
 
     def locate_rest(self, offset: int) -> tuple[TensorSpec, int]:
-        """Return the BUFFER or CONSTANT at `offset` and the element within it. Raises IndexError."""
+        """Return the BUFFER at `offset` and the element within it. Raises IndexError."""
         start = self.parameter_bytes
-        for tensor in self.layout.buffers + (self.layout.constants if self.with_constants else ()):
+        for tensor in self.layout.buffers:
             if start <= offset < start + tensor.byte_count:
                 return tensor, (offset - start) // tensor.element_type.byte_size
             start += tensor.byte_count
-        raise IndexError(f"offset {offset} is in no buffer or constant")
+        raise IndexError(f"offset {offset} is in no buffer")
 
     def _region_at(self, offset: int) -> PayloadRegion:
         return self.regions[bisect_right(self._region_starts, offset) - 1]

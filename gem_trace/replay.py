@@ -42,7 +42,6 @@ class Replayed:
     clock: int
     parameters: NDArray[np.float32]
     buffers: bytes
-    constants: bytes
     starts: int = 0
     workers: set[str] = field(default_factory=set)
     sessions: int = 0
@@ -240,17 +239,16 @@ class _Replay:
         count, clock = layout.parameter_count, int(event["clock"])
         kept = event.get("rule_state")  # absent in older traces and where the rule begins
         vectors = 1 + int(kept["vectors"] if kept else 0)
-        if record.payload.nbytes != vectors * 4 * count + layout.buffer_bytes + layout.constant_bytes:
+        if record.payload.nbytes != vectors * 4 * count + layout.buffer_bytes:
             raise ReplayError(f"the parameters at offset {record.offset} have another size than their layout says")
         parameters = np.frombuffer(record.payload, np.float32, count).copy()
         rest = bytes(record.payload[4 * count :])
         buffers, rest = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
-        constants, rest = rest[: layout.constant_bytes], rest[layout.constant_bytes :]
         self._rule.begin(layout)
         if kept:
             values = np.frombuffer(rest, np.float32).reshape(vectors - 1, count)
             self._rule.restore_run([aligned_copy(one) for one in values], kept["scalars"])
-        now = Replayed(layout, self._rule, clock, parameters, buffers, constants)
+        now = Replayed(layout, self._rule, clock, parameters, buffers)
         if before is not None:
             now.commits, now.resets, now.compared_starts = before.commits, before.resets, before.compared_starts
         self._now = now

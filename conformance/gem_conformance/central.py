@@ -62,10 +62,9 @@ class Snapshot:
             decode(wire_type, memoryview(bytes(encode(wire_type, self.theta))), out)
         return out
 
-    def split(self, payload: PayloadFormat, constants: bytes, chunk_bytes: int, start: int) -> Splitter:
+    def split(self, payload: PayloadFormat, chunk_bytes: int, start: int) -> Splitter:
         """Split into chunks."""
-        rest = self.buffers + constants if payload.with_constants else self.buffers
-        return Splitter(payload, self.theta, rest, chunk_bytes, start)
+        return Splitter(payload, self.theta, self.buffers, chunk_bytes, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,6 @@ class Session:
     content: Content | None = None
     snapshot: Snapshot | None = None
     before: Snapshot | None = None
-    has_constants: bool = False
     open: Attempt | None = None
     told_eta: float = 0.0
     eta_before: float = 0.0
@@ -141,7 +139,6 @@ class Central:
     task: Task
     theta: NDArray[np.float32] | None = None
     buffers: bytes = b""
-    constants: bytes = b""
     clock: int = 0
     incarnation: int = field(default_factory=lambda: random.randrange(1, 1 << 63))  # noqa: S311 - no secret
     eta: float = 0.05
@@ -159,13 +156,11 @@ class Central:
         """Simulate another worker's training."""
         self.theta = theta.copy()
         self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)
-        self.constants = buffer_bytes(self.task.layout.constants, 3)
         self.clock = 41
 
-    def initialise(self, theta: NDArray[np.float32], rest: bytes) -> None:
-        """Install the candidate's parameters; `rest`: BUFFERs and CONSTANTs."""
-        size = self.task.layout.buffer_bytes
-        self.theta, self.buffers, self.constants, self.clock = theta, rest[:size], rest[size:], 1
+    def initialise(self, theta: NDArray[np.float32], buffers: bytes) -> None:
+        """Install the candidate's parameters."""
+        self.theta, self.buffers, self.clock = theta, buffers, 1
 
     def others_commit(self) -> int:
         """Simulate commits of other workers; return their number.

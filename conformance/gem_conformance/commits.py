@@ -174,13 +174,6 @@ def _judge_base(session: Session, base: Clock, payload: PayloadFormat) -> Snapsh
             f"base version {base}: {held.lacks}",
             Place.CHUNKS,
         )
-    if payload.layout.constant_bytes and not session.has_constants:
-        raise FaultError(
-            FaultName.NO_CONSTANTS,
-            "a first Pull with with_constants of each incarnation",
-            f"a commit without such a pull of incarnation {base.incarnation}",
-            Place.PULL,
-        )
     return held
 
 

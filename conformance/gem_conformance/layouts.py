@@ -23,7 +23,14 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
         if spec.element_type not in _TYPES or spec.kind not in _KINDS:
             raise LayoutError(f"tensor {index} ({spec.name[:100]!r}) has no known element_type or kind")
         tensors.append(
-            TensorSpec(spec.name, tuple(spec.shape), _TYPES[spec.element_type], _KINDS[spec.kind], tuple(spec.aliases))
+            TensorSpec(
+                spec.name,
+                tuple(spec.shape),
+                _TYPES[spec.element_type],
+                _KINDS[spec.kind],
+                tuple(spec.aliases),
+                sha256=spec.sha256,
+            )
         )
     return Layout(tensors)
 
@@ -38,5 +45,6 @@ def layout_to(layout: Layout) -> layout_pb2.Layout:
             element_type=_TYPE_NUMBERS[spec.element_type],
             kind=_KIND_NUMBERS[spec.kind],
             aliases=spec.aliases,
+            sha256=spec.sha256,
         )
     return message

@@ -114,7 +114,7 @@ class Play:
         """Await, judge and install the first parameters."""
         event = self._await("Initialize", Place.INITIALIZE)
         call, request = call_of(event), self._initialize_header(event)
-        payload = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True)
+        payload = PayloadFormat(self._layout, WireType.FLOAT32)
         upload = Upload(payload, self._chunk_bytes, "Initialize")
         while True:
             upload.receive(
@@ -126,11 +126,10 @@ class Play:
             request = self._part(call, upload, parameters_pb2.InitializeRequest, Place.INITIALIZE)
             if request.HasField("header"):
                 raise FaultError(FaultName.OUT_OF_ORDER, "one header", "a second one", Place.INITIALIZE)
-        rest = buffer_bytes(self._layout.buffers + self._layout.constants, 0)
+        rest = buffer_bytes(self._layout.buffers, 0)
         theta = first_parameters(self._layout.parameter_count)
         judge_values(payload, bytes(upload.received), Expected(theta, rest, Place.CONFORMANCE), "the first parameters")
         self.central.initialise(theta, rest)
-        self.session.has_constants = True
         self._say_initialised(call, parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED)
 
     def already_initialised(self) -> None:
@@ -147,7 +146,7 @@ class Play:
     def send(self, pull: Pull, *, tear_after: int | None = None, damaged: bool = False) -> None:
         """Answer a pull, optionally torn after `tear_after` chunks, or damaged."""
         session = self.session
-        payload = PayloadFormat(self._layout, session.parameter_wire_type, pull.request.with_constants)
+        payload = PayloadFormat(self._layout, session.parameter_wire_type)
         parts = self._transfers.begin(payload, pull.snapshot, pull.offset, self.digest, damaged=damaged)
         if pull.request.with_layout:
             parts[0].parameters.layout.CopyFrom(layout_to(self._layout))
@@ -159,7 +158,6 @@ class Play:
         pull.snapshot.was_sent(whole=is_sent, damaged=damaged)
         if is_sent:
             pull.call.end()
-            session.has_constants |= pull.request.with_constants
             session.open = None
         self._say_what_was_sent("pull", is_sent=is_sent, damaged=damaged)
 
@@ -345,7 +343,6 @@ class Play:
         self.central.incarnation += 1
         self.session.last_applied -= lost
         self.session.stored = None
-        self.session.has_constants = False
         self._talk.forget_delays()
         self._forget_session("UNKNOWN_SESSION")
         self._talk.wire.start()
@@ -585,14 +582,14 @@ class Play:
 
     def _initialize_header(self, event: Event) -> parameters_pb2.InitializeRequest:
         request = parse(event, parameters_pb2.InitializeRequest)
-        expected = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True).byte_count
+        expected = PayloadFormat(self._layout, WireType.FLOAT32).byte_count
         if not request.HasField("header"):
             raise FaultError(FaultName.OUT_OF_ORDER, "the header first", "a message without it", Place.INITIALIZE)
         self._check_session(request.header.session_id)
         if request.header.byte_count != expected:
             raise FaultError(
                 FaultName.WRONG_SIZE,
-                f"{expected} bytes: PARAMETERs as FLOAT32, then BUFFERs, then CONSTANTs",
+                f"{expected} bytes: PARAMETERs as FLOAT32, then BUFFERs",
                 f"a header of {request.header.byte_count} bytes",
                 Place.INITIALIZE,
             )

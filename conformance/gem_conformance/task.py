@@ -5,9 +5,10 @@ The loss is 1/2 * sum(theta^2), so a delta is float32(-eta) * theta.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,11 @@ class Task:
 def tensor(
     name: str, shape: Sequence[int], kind: str = "parameter", element_type: str = "float32", *aliases: str
 ) -> TensorSpec:
-    """Create a tensor."""
-    return TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind), aliases)
+    """Create a tensor; a FROZEN one holds zeros."""
+    spec = TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind), aliases)
+    if spec.kind is not TensorKind.FROZEN:
+        return spec
+    return replace(spec, sha256=hashlib.sha256(bytes(spec.elements * (spec.element_type.byte_size or 1))).digest())
 
 
 def first_parameters(count: int) -> NDArray[np.float32]:
@@ -72,7 +76,7 @@ def delta(theta: NDArray[np.float32], eta: float) -> NDArray[np.float32]:
 
 
 def buffer_bytes(tensors: Sequence[TensorSpec], generation: int) -> bytes:
-    """Synthetic BUFFERs or CONSTANTs."""
+    """Synthetic BUFFERs."""
     parts = []
     for one in tensors:
         values = (np.arange(one.elements) * generation + generation) % (

@@ -32,10 +32,9 @@ class Transfers:
             wire_type=int(payload.wire_type),  # type: ignore[arg-type]
             byte_count=payload.byte_count,
             offset=offset,
-            with_constants=payload.with_constants,
             layout_digest=digest,
         )
-        splitter = snapshot.split(payload, self._central.constants, self._chunk_bytes, offset)
+        splitter = snapshot.split(payload, self._chunk_bytes, offset)
         chunks = [transfer_pb2.Chunk(offset=start, data=bytes(data)) for start, data in splitter]
         footer = transfer_pb2.Footer(
             byte_count=payload.byte_count, chunk_count=splitter.chunk_count, crc32c=splitter.crc32c

@@ -103,10 +103,12 @@ def _first_chunk_head(field: int, size: int) -> bytes:
     return _chunk_head(field, 0, size)
 
 
-def split_message(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[AnyMessage, int, Buffer | None]:
+def split_message(
+    kind: type[AnyMessage], message: Buffer, field: int, limit: int = FIELDS_BYTES
+) -> tuple[AnyMessage, int, Buffer | None]:
     """The parsed fields (maybe with the chunk), chunk offset and chunk data or None.
 
-    Raises FramingError as `split_chunk` does, or if other fields exceed FIELDS_BYTES.
+    Raises FramingError as `split_chunk` does, or if other fields exceed `limit`.
     """
     if len(message) <= FIRST_MESSAGE_BYTES:
         # Eight times faster than `split_chunk`, which judges repeated, unknown or unusually encoded fields (the size
@@ -118,15 +120,15 @@ def split_message(kind: type[AnyMessage], message: Buffer, field: int) -> tuple[
         if parsed is not None and parsed.ByteSize() == len(message):
             chunk = parsed.chunk if parsed.HasField("chunk") else None  # type: ignore[attr-defined]
             data = None if chunk is None else chunk.data
-            _check_fields_bytes(kind, len(message) - len(data or b""))
+            _check_fields_bytes(kind, len(message) - len(data or b""), limit)
             return parsed, 0 if chunk is None else chunk.offset, data
     rest, offset, view = split_chunk(message, field)
-    return parse_fields(kind, rest), offset, view
+    return parse_fields(kind, rest, limit), offset, view
 
 
-def parse_fields(kind: type[AnyMessage], fields: bytes) -> AnyMessage:
+def parse_fields(kind: type[AnyMessage], fields: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:
     """Parse a message without its chunk. Raises FramingError."""
-    _check_fields_bytes(kind, len(fields))
+    _check_fields_bytes(kind, len(fields), limit)
     try:
         return kind.FromString(fields)
     except DecodeError:
@@ -247,9 +249,9 @@ def _chunk(message: memoryview) -> tuple[int, memoryview]:
     return offset, data
 
 
-def _check_fields_bytes(kind: type[Message], size: int) -> None:
-    if size > FIELDS_BYTES:
-        raise FramingError(f"{size} bytes of {kind.DESCRIPTOR.name} besides its chunk, more than {FIELDS_BYTES}")
+def _check_fields_bytes(kind: type[Message], size: int, limit: int) -> None:
+    if size > limit:
+        raise FramingError(f"{size} bytes of {kind.DESCRIPTOR.name} besides its chunk, more than {limit}")
 
 
 def _check_fields(number: int) -> None:

@@ -3,6 +3,8 @@
 MESSAGE_BYTES = (2 << 20) + (64 << 10)
 # All fields of a message except its chunk's data.
 FIELDS_BYTES = 8192
+# More of an Initialize: the adapter.
+ADAPTER_BYTES = 32 << 10
 # Parsing 2 MiB of empty fields would take seconds.
 FIELDS = 1000
 # Larger payloads wait for `proceed` (commit.proto).

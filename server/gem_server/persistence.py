@@ -1,6 +1,7 @@
 """Assembles `durability`, if there is a data directory."""
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -112,7 +113,8 @@ class Persistence:
             logger.warning("the checkpoint was made with --seed %s", saved.state.get("seed"))
         about = {"event": "resuming", "clock": saved.clock, "replayed": recovered.replayed}
         logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed, extra=about)
-        self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.constants, saved.clock)
+        adapter = base64.b64decode(saved.state.get("adapter", ""))
+        self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.clock, adapter=adapter)
         self._rule.begin(saved.layout)
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
@@ -203,7 +205,9 @@ class Persistence:
             raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
 
     def _describe(self) -> dict[str, Any]:
-        return run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed)
+        state = run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed)
+        adapter = self._central.adapter
+        return state | ({"adapter": base64.b64encode(adapter).decode()} if adapter else {})
 
     def _restore_rule(self, saved: Checkpoint) -> None:
         """Raises KeyError, TypeError or ValueError."""

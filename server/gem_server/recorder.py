@@ -98,7 +98,7 @@ class Recorder(CommitObserver):
         if layout is None:
             raise AssertionError("there are no parameters to record")
         event = {"event": "parameters", "run": self._run, "clock": central.clock, "incarnation": central.incarnation}
-        rest = [memoryview(central.buffers), memoryview(central.constants)]
+        rest = [memoryview(central.buffers)]
         if rule is not None:
             vectors = kept_vectors(rule, central.parameters)
             event["rule_state"] = {"vectors": len(vectors), "scalars": rule.kept_scalars}

@@ -75,7 +75,7 @@ class Cluster:
         self._on_delta = on_delta
         self._before_rule = before_rule
         rule.begin(workload.layout)
-        self.parameters, self.buffers, self.constants = workload.first()
+        self.parameters, self.buffers = workload.first()
         self.clock = 1
         self._hands: dict[int, Hand] = {}
         self._workers: dict[int, _Worker] = {}

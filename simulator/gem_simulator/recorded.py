@@ -23,7 +23,7 @@ class Recorded:
     """A recorded run; `events` and `payloads` reread the file.
 
     Attributes:
-        parameters: the first, float32[layout.parameter_count]; `rest`: BUFFERs and CONSTANTs.
+        parameters: the first, float32[layout.parameter_count]; `rest`: BUFFERs.
         batch_size: samples per commit.
         digest: of the final state; None: incomplete trace.
         forgotten: sessions that the rule forgot.

@@ -71,7 +71,6 @@ class SimulationResult:
     layout: Layout
     parameters: NDArray[np.float32]
     buffers: bytes
-    constants: bytes
     digest: str
     clock: int
     history: History

@@ -209,7 +209,6 @@ class _Run:
             self._workload.layout,
             cluster.parameters,
             cluster.buffers,
-            cluster.constants,
             digest(cluster.parameters, cluster.buffers),
             cluster.clock,
             self._history,

@@ -50,7 +50,6 @@ class TraceRecorder:
             [
                 cluster.parameters.data.cast("B") if cluster.parameters.size else memoryview(b""),
                 memoryview(cluster.buffers),
-                memoryview(cluster.constants),
             ],
         )
 

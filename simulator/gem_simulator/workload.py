@@ -93,13 +93,12 @@ class Workload:
         """The model's layout."""
         return self._flat.layout
 
-    def first(self) -> tuple[NDArray[np.float32], bytes, bytes]:
-        """Initial parameters, BUFFERs and CONSTANTs."""
+    def first(self) -> tuple[NDArray[np.float32], bytes]:
+        """Initial parameters and BUFFERs."""
         payload = self._transfer.first_payload()
         count = self.layout.parameter_count
-        split = 4 * count + self.layout.buffer_bytes
         parameters = np.frombuffer(payload, np.float32, count).copy()
-        return parameters, bytes(payload[4 * count : split]), bytes(payload[split:])
+        return parameters, bytes(payload[4 * count :])
 
     def hand(self, rank: int) -> Hand:
         """A new worker's state."""

@@ -27,6 +27,7 @@ class CuttingProxy:
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self.cuts = 0
         self.connections = 0
+        self.passed: dict[Direction, int] = {"to_server": 0, "to_client": 0}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -78,6 +79,7 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             while data := source.recv(4096):
                 allowed = self._take(direction, len(data))
+                self.passed[direction] += allowed
                 sink.sendall(data[:allowed])
                 if allowed < len(data):
                     self.cuts += 1

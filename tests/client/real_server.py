@@ -74,7 +74,7 @@ class RealServer:
 def begin(client: Client, layout: Layout) -> memoryview:
     """Join, initialize with zeros if need be, pull."""
     if not client.join().has_parameters:
-        client.initialize(payload(layout, 0.0, with_constants=True))
-    everything = buffer(layout, with_constants=True)
-    client.pull(everything, with_constants=True)
+        client.initialize(payload(layout, 0.0))
+    everything = buffer(layout)
+    client.pull(everything)
     return buffer(layout)

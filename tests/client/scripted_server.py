@@ -258,7 +258,7 @@ class ScriptedServer:
             session.snapshot, session.version = self.state(), self.version()
         elif request.resume_version != session.version:
             _abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "STALE_BASE"))
-        parts = self._parameters(session, request.resume_offset, request.with_constants)
+        parts = self._parameters(session, request.resume_offset)
         for index, (header, offset, data, footer) in enumerate(parts):
             self._pass("pull-chunk", context)
             first = header if index == 0 else None
@@ -307,7 +307,7 @@ class ScriptedServer:
         self._pass("committed", context)
         if session.version is None:
             session.snapshot, session.version = self.state(), self.version()
-        for index, (parameters, offset, chunk, footer) in enumerate(self._parameters(session, 0, constants=False)):
+        for index, (parameters, offset, chunk, footer) in enumerate(self._parameters(session, 0)):
             self._pass("reply-chunk", context)
             fields = commit_pb2.CommitResponse(footer=footer)
             if index == 0:
@@ -352,17 +352,16 @@ class ScriptedServer:
         return self.theta.tobytes() + b"\1" * self.layout.buffer_bytes
 
     def _parameters(
-        self, session: Session, start: int, constants: bool
+        self, session: Session, start: int
     ) -> Iterator[tuple[transfer_pb2.ParametersHeader, int, memoryview, transfer_pb2.Footer | None]]:
-        format_ = PayloadFormat(self.layout, WireType.FLOAT32, constants)
-        data = memoryview(session.snapshot + (b"\2" * self.layout.constant_bytes if constants else b""))
+        format_ = PayloadFormat(self.layout, WireType.FLOAT32)
+        data = memoryview(session.snapshot)
         assert session.version is not None
         header = transfer_pb2.ParametersHeader(
             version=session.version,
             wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
             byte_count=format_.byte_count,
             offset=start,
-            with_constants=constants,
             layout_digest=self.layout.digest,
             layout=layout_to_wire(self.layout),
         )

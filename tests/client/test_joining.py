@@ -114,7 +114,7 @@ def test_first_parameters_are_uploaded_once(
         server.theta, server.clock = None, 0
     client = connect(server.address, layout).client
     assert client.join().has_parameters is has_parameters
-    assert client.initialize(payload(layout, 1.0, with_constants=True)) is not has_parameters
+    assert client.initialize(payload(layout, 1.0)) is not has_parameters
     assert server.theta is not None
     np.testing.assert_array_equal(server.theta, np.float32(not has_parameters))
 
@@ -126,21 +126,11 @@ def test_torn_upload_is_repeated(point: str, script: Script, connect: Connect) -
     client = connect(server.address, LARGE).client
     client.join()
     server.at(point, tear)
-    accepted = client.initialize(payload(LARGE, 1.0, with_constants=True))
+    accepted = client.initialize(payload(LARGE, 1.0))
     # When only the answer was lost, the repeat finds the first upload there.
     assert accepted is (point == "initialize")
     assert server.theta is not None
     assert server.theta[0] == 1
-
-
-def test_pull_brings_constants_when_asked(script: Script, connect: Connect) -> None:
-    server = script(LARGE)
-    client = connect(server.address, LARGE).client
-    client.join()
-    into = buffer(LARGE, with_constants=True)
-    version = client.pull(into, with_constants=True)
-    assert (version.incarnation, version.clock) == (7, 1)
-    assert bytes(into) == bytes(server.state()) + b"\2" * LARGE.constant_bytes
 
 
 @pytest.mark.parametrize("chunk", range(4))

@@ -21,17 +21,18 @@ from gemps.plain_values import to_dict
 from gemps.v1 import status_pb2
 from google.protobuf.json_format import MessageToDict
 
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.wire_types import WireType
 from tests.client.conftest import Connect, Serve
 from tests.client.cutting_proxy import CuttingProxy
-from tests.client.models import LARGE, buffer, payload
+from tests.client.models import LARGE, SMALL, buffer, payload
 from tests.client.real_server import RealServer
 
 
 def train(server: RealServer, connect: Connect, commits: int = 1) -> Version:
     client = connect(server.address, LARGE).client
     client.join()
-    client.initialize(payload(LARGE, 0.0, with_constants=True))
+    client.initialize(payload(LARGE, 0.0))
     into = buffer(LARGE)
     version = client.pull(into)
     for _ in range(commits):
@@ -88,7 +89,7 @@ def test_watching_ends_when_the_run_is_finished_and_everybody_left(serve: Serve,
     assert started.wait(60)
     client = connect(server.address, LARGE).client
     client.join()
-    client.initialize(payload(LARGE, 0.0, with_constants=True))
+    client.initialize(payload(LARGE, 0.0))
     client.pull(buffer(LARGE))
     client.commit(payload(LARGE, 1.0), buffer(LARGE))
     client.leave("finished")
@@ -122,14 +123,10 @@ def test_parameters_come_with_their_layout(wire_type: WireType, serve: Serve, co
         assert pulled is not None
         assert pulled.version == version
         assert pulled.layout == LARGE
-        assert pulled.with_constants
         size = 4 if wire_type is WireType.FLOAT32 else 2
-        assert len(pulled.payload) == 25_000 * size + 8 + 6
+        assert len(pulled.payload) == 25_000 * size + 8
         if wire_type is WireType.FLOAT32:
             np.testing.assert_array_equal(np.frombuffer(pulled.payload, np.float32, 25_000), np.float32(2))
-        without = observer.pull(with_constants=False)
-        assert without is not None
-        assert len(without.payload) == 100_008
         assert observer.pull(known_version=version) is None
 
 
@@ -189,3 +186,16 @@ def test_server_that_is_not_there_is_one_error_with_the_fix() -> None:
 def test_address_is_checked() -> None:
     with pytest.raises(AddressError, match="leave out"):
         Observer("http://localhost:50051")
+
+
+def test_layout_of_many_frozen_tensors_and_an_adapter_are_received(serve: Serve, connect: Connect) -> None:
+    frozen = [TensorSpec(f"f{i}", (9,), ElementType.INT8, TensorKind.FROZEN, sha256=bytes(32)) for i in range(4000)]
+    layout = Layout([*SMALL.tensors, *frozen])
+    server = serve()
+    client = connect(server.address, layout).client
+    client.join()
+    client.initialize(payload(layout, 1.0), adapter=b"described")
+    with Observer(server.address) as observer:
+        pulled = observer.pull()
+    assert pulled is not None
+    assert (pulled.layout, pulled.adapter, len(pulled.payload)) == (layout, b"described", 32)

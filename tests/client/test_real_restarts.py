@@ -71,7 +71,7 @@ def test_restart_without_resume_wants_the_parameters_again(serve: Serve, connect
     try:
         with pytest.raises(NotInitializedError):
             client.commit(payload(SMALL, 1.0), into)
-        assert client.initialize(payload(SMALL, 5.0, with_constants=True))
+        assert client.initialize(payload(SMALL, 5.0))
         client.pull(into)
         assert client.commit(payload(SMALL, 1.0), into).applied
         assert (parameters_in(SMALL, into) == 6.0).all()

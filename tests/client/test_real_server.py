@@ -102,7 +102,7 @@ def test_connection_cut_during_the_upload_still_initializes(serve: Serve, proxie
         client = connect(proxy.address, LARGE).client
         client.join()
         proxy.cut_after("to_server", cut)
-        client.initialize(payload(LARGE, 2.0, with_constants=True))
+        client.initialize(payload(LARGE, 2.0))
         proxy.disarm()
         assert server.clock() == 1
         assert (server.parameters() == 2.0).all()
@@ -117,7 +117,7 @@ def test_first_upload_of_several_wins_and_all_pull_it(serve: Serve, connect: Con
     def work(index: int) -> None:
         client = clients[index]
         client.join()
-        if client.initialize(payload(LARGE, float(index), with_constants=True)):
+        if client.initialize(payload(LARGE, float(index))):
             accepted.append(index)
         into = buffer(LARGE)
         client.pull(into)
@@ -183,7 +183,7 @@ def test_round_robin_makes_a_worker_wait_as_long_as_the_others_need(serve: Serve
     second = connect(server.address, LARGE, name="second")
     assert first.client.join().run_state is RunState.WAITING
     second.client.join()
-    first.client.initialize(payload(LARGE, 0.0, with_constants=True))
+    first.client.initialize(payload(LARGE, 0.0))
     into = [buffer(LARGE), buffer(LARGE)]
     pulling = threading.Thread(target=first.client.pull, args=(into[0],))
     pulling.start()
@@ -291,7 +291,7 @@ def test_process_that_forgets_to_close_is_closed_before_the_interpreter_ends(ser
         "    except MisuseError as error: print(error, client.transport)\n"
         "atexit.register(tell)\n"
         f"client = Client({server.address!r}, worker_name='worker', layout=LARGE)\n"
-        "client.join(); client.initialize(payload(LARGE, 0.0, with_constants=True)); client.pull(buffer(LARGE))\n"
+        "client.join(); client.initialize(payload(LARGE, 0.0)); client.pull(buffer(LARGE))\n"
         "client.commit(payload(LARGE, 1.0), buffer(LARGE)); print(client.transport)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -172,7 +172,7 @@ def test_server_restarted_without_parameters_asks_for_new_ones(script: Script, c
     with pytest.raises(NotInitializedError, match="--resume"):
         connected.client.commit(payload(SMALL, 0.5), buffer(SMALL))
     assert not connected.client.membership.has_parameters
-    assert connected.client.initialize(payload(SMALL, 3.0, with_constants=True))
+    assert connected.client.initialize(payload(SMALL, 3.0))
     connected.client.pull(buffer(SMALL))
     assert connected.client.commit(payload(SMALL, 0.5), buffer(SMALL)).applied
 

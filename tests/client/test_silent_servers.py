@@ -119,7 +119,7 @@ def test_initialize_that_is_stuck_is_repeated(script: Script, connect: Connect) 
     client.join()
     server.at("initialize", server.hang)
     server.at("heartbeat", refuse(grpc.StatusCode.INTERNAL, "INTERNAL"))
-    assert client.initialize(payload(LARGE, 1.0, with_constants=True))
+    assert client.initialize(payload(LARGE, 1.0))
     assert server.calls.count("Initialize") == 2
 
 

@@ -194,7 +194,6 @@ def short_everywhere(reply: commit_pb2.CommitResponse) -> None:
 WRONG: dict[str, tuple[Callable[[commit_pb2.CommitResponse], object], type[Exception]]] = {
     "other digest": (other_digest, ServerMisbehavedError),
     "other wire type": (lambda reply: setattr(reply.parameters, "wire_type", 2), ServerMisbehavedError),
-    "with constants": (lambda reply: setattr(reply.parameters, "with_constants", True), ServerMisbehavedError),
     "announced from the middle": (lambda reply: setattr(reply.parameters, "offset", 4), ServerMisbehavedError),
     "announced longer": (lambda reply: setattr(reply.parameters, "byte_count", 36), ServerMisbehavedError),
     "announced in shared memory": (lambda reply: reply.parameters.shared_memory.SetInParent(), ServerMisbehavedError),

@@ -78,7 +78,7 @@ class Puppet:
         footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=0, crc32c=crc32c(data))
         header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(data))
         messages = [parameters_pb2.InitializeRequest(header=header)]
-        payload = PayloadFormat(self.task.layout, WireType.FLOAT32, with_constants=True)
+        payload = PayloadFormat(self.task.layout, WireType.FLOAT32)
         for start, end in payload.cut(chunk_bytes):
             chunk = transfer_pb2.Chunk(offset=start, data=data[start:end])
             messages.append(parameters_pb2.InitializeRequest(chunk=chunk))
@@ -89,7 +89,7 @@ class Puppet:
 
     def pull(self, **changes: Any) -> None:
         """Pull, and hold what came, however little that was."""
-        request: dict[str, Any] = {"session_id": self.session_id, "with_constants": True} | changes
+        request: dict[str, Any] = {"session_id": self.session_id} | changes
         data = bytearray()
         for message in self.stub.Pull(parameters_pb2.PullRequest(**request), timeout=_SECONDS):
             if message.HasField("header"):

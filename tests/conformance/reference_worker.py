@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 FLOAT32, FLOAT16, BFLOAT16, INT8_BLOCK = 1, 2, 3, 4
 SPOKEN = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "int8_block": INT8_BLOCK}
-KINDS = ("parameter", "buffer", "constant")
+KINDS = ("parameter", "buffer", "frozen")
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 ELEMENT_BYTES |= {"uint8": 1, "bool": 1}
 # Payloads up to this travel in the header's message (docs/protocol.md, "Commit").
@@ -132,6 +132,7 @@ class Tensor(NamedTuple):
     element_type: str
     kind: str
     aliases: tuple[str, ...] = ()
+    sha256: str = ""
 
     @property
     def elements(self) -> int:
@@ -152,7 +153,8 @@ def canonical_text(layout: Iterable[Tensor]) -> str:
         names = [tensor.name, *sorted(tensor.aliases, key=lambda alias: alias.encode())]
         shape = f"{len(tensor.shape)}:{','.join(map(str, tensor.shape))}"
         named = " ".join(f"{len(name.encode())}:{name}" for name in names)
-        lines.append(f"{tensor.kind} {tensor.element_type} {shape} {named}")
+        digest = f"{tensor.sha256} " if tensor.kind == "frozen" else ""
+        lines.append(f"{tensor.kind} {tensor.element_type} {shape} {digest}{named}")
     return "\n".join(lines) + "\n"
 
 
@@ -162,7 +164,7 @@ def digest_of(text: str) -> bytes:
 
 
 def in_wire_order(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """PARAMETERs, then BUFFERs, then CONSTANTs."""
+    """PARAMETERs, then BUFFERs, then FROZEN tensors."""
     return sorted(tensors, key=lambda tensor: KINDS.index(tensor.kind))
 
 
@@ -174,6 +176,7 @@ def spec(tensor: Tensor) -> layout_pb2.TensorSpec:
         element_type=f"ELEMENT_TYPE_{tensor.element_type.upper()}",
         kind=f"TENSOR_KIND_{tensor.kind.upper()}",
         aliases=tensor.aliases,
+        sha256=bytes.fromhex(tensor.sha256),
     )
 
 
@@ -238,20 +241,18 @@ def decode(wire_type: int, data: bytes, count: int) -> Floats:
 
 
 class Format:
-    """Where what lies in a payload: PARAMETERs in the wire type, then BUFFERs, then CONSTANTs where they travel."""
+    """Where what lies in a payload: PARAMETERs in the wire type, then BUFFERs."""
 
-    def __init__(self, layout: Iterable[Tensor], wire_type: int, *, with_constants: bool) -> None:
+    def __init__(self, layout: Iterable[Tensor], wire_type: int) -> None:
         self.wire_type = wire_type
-        self.with_constants = with_constants
         by_kind = {kind: [tensor for tensor in layout if tensor.kind == kind] for kind in KINDS}
         self.count = sum(tensor.elements for tensor in by_kind["parameter"])
         unit = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, INT8_BLOCK: BLOCK + 4}[wire_type]
         blocks = -(-self.count // BLOCK)
         self.parameter_bytes = self.count + 4 * blocks if wire_type == INT8_BLOCK else self.count * unit
-        self.buffer_bytes = sum(tensor.byte_count for tensor in by_kind["buffer"])
         # Where a run of elements begins, and how many bytes each has: chunks are cut between two of them.
         self._starts, self._units, end = [0], [unit], self.parameter_bytes
-        for tensor in by_kind["buffer"] + (by_kind["constant"] if with_constants else []):
+        for tensor in by_kind["buffer"]:
             if tensor.byte_count:
                 self._starts.append(end)
                 self._units.append(ELEMENT_BYTES[tensor.element_type])
@@ -291,8 +292,6 @@ class Incoming:
             raise Hopeless("the digest of the server's layout is not that of this worker's: it is another model")
         if header.wire_type != self.format.wire_type or header.byte_count != self.format.byte_count:
             raise Hopeless("the server sends parameters of another wire type or size than this worker's")
-        if header.with_constants != self.format.with_constants:
-            raise Hopeless("the server sends constants that were not asked for, or leaves out those that were")
         if header.offset == 0:
             self.data.clear()
         elif header.offset != len(self.data) or header.version != self.version:
@@ -307,15 +306,15 @@ class Incoming:
         self.data += chunk.data
         self._chunks += 1
 
-    def finish(self, footer: transfer_pb2.Footer) -> tuple[Floats, bytes, bytes]:
-        """PARAMETERs as float32; the bytes of the BUFFERs; those of the CONSTANTs. Raises TornCallError."""
+    def finish(self, footer: transfer_pb2.Footer) -> tuple[Floats, bytes]:
+        """PARAMETERs as float32; the bytes of the BUFFERs. Raises TornCallError."""
         expected = (len(self.data), self._chunks, google_crc32c.value(bytes(self.data)))
         if (footer.byte_count, footer.chunk_count, footer.crc32c) != expected or expected[0] != self.format.byte_count:
             raise TornCallError("the footer does not match what came")
         parameters = bytes(self.data[: self.format.parameter_bytes])
         rest = bytes(self.data[self.format.parameter_bytes :])
         values = decode(self.format.wire_type, parameters, self.format.count)
-        return values, rest[: self.format.buffer_bytes], rest[self.format.buffer_bytes :]
+        return values, rest
 
 
 # -- the worker ----------------------------------------------------------------------------------------------------
@@ -362,7 +361,14 @@ class Worker:
         self.name = name
         self.fault = fault
         self.layout = in_wire_order(
-            Tensor(one["name"], tuple(one["shape"]), one["element_type"], one["kind"], tuple(one.get("aliases", ())))
+            Tensor(
+                one["name"],
+                tuple(one["shape"]),
+                one["element_type"],
+                one["kind"],
+                tuple(one.get("aliases", ())),
+                one.get("sha256", ""),
+            )
             for one in task["layout"]
         )
         text = canonical_text(self.layout)
@@ -380,7 +386,6 @@ class Worker:
         self.previous: transfer_pb2.Version | None = None
         self.theta = np.zeros(0, np.float32)
         self.buffers = b""
-        self.constants: bytes | None = None
         self.stream: CommitCall | None = None
         self._failing_since: float | None = None
         self._pause = 0.1
@@ -474,8 +479,8 @@ class Worker:
         if self.membership.settings.local_steps > 1:
             raise Hopeless(f"the run wants {self.membership.settings.local_steps} local steps: this worker has none")
         if self.membership.incarnation != before:
-            # Another process: what it holds for this session is gone, and its constants may be others.
-            self.version = self.previous = self.constants = None
+            # Another process: what it holds for this session is gone.
+            self.version = self.previous = None
         self.last_applied = self.membership.last_applied_sequence
         self.eta = self.membership.next_eta
         self.told(self.membership.run_state)
@@ -526,7 +531,7 @@ class Worker:
 
     def initialize(self) -> None:
         """Upload the first parameters, until some are there: these, or another worker's."""
-        format_ = Format(self.layout, FLOAT32, with_constants=True)
+        format_ = Format(self.layout, FLOAT32)
         first = ((np.arange(format_.count) % 509 - 254) / 256).astype(np.float32)
         payload = encode(FLOAT32, first)
         payload += bytes(format_.byte_count - len(payload))
@@ -551,17 +556,14 @@ class Worker:
 
     # -- pulling -----------------------------------------------------------------------------------------------
 
-    def incoming(self, *, with_constants: bool) -> Incoming:
-        format_ = Format(self.layout, self.membership.parameter_wire_type, with_constants=with_constants)
-        return Incoming(format_, self.digest)
+    def incoming(self) -> Incoming:
+        return Incoming(Format(self.layout, self.membership.parameter_wire_type), self.digest)
 
     def pull(self, torn: Incoming | None = None) -> None:
         """Bring the current parameters, or the rest of a torn transfer as long as the server still has its version."""
-        transfer = torn or self.incoming(with_constants=self.constants is None)
+        transfer = torn or self.incoming()
         while True:
-            request = parameters_pb2.PullRequest(
-                session_id=self.session_id, with_constants=transfer.format.with_constants
-            )
+            request = parameters_pb2.PullRequest(session_id=self.session_id)
             if transfer.version is not None:
                 request.resume_version.CopyFrom(transfer.version)
                 request.resume_offset = len(transfer.data)
@@ -572,7 +574,7 @@ class Worker:
                 self.back_off(reason)
             except Refused as refusal:
                 if self.recovered(refusal, resumed=transfer.version is not None):
-                    transfer = self.incoming(with_constants=self.constants is None)
+                    transfer = self.incoming()
                 else:
                     self.wait_as_asked(refusal)
             if self.finished:
@@ -620,15 +622,13 @@ class Worker:
                 transfer.add(message.chunk)
             if not message.HasField("footer"):
                 return False
-            theta, buffers, constants = transfer.finish(message.footer)
+            theta, buffers = transfer.finish(message.footer)
         except TornCallError:
             transfer.version = None
             transfer.data.clear()
             raise
         self.previous = self.version
         self.theta, self.buffers, self.version = theta, buffers, transfer.version
-        if transfer.format.with_constants:
-            self.constants = constants
         self.succeeded()
         return True
 
@@ -661,7 +661,7 @@ class Worker:
         )
         applied = False
         while True:
-            transfer = self.incoming(with_constants=False)
+            transfer = self.incoming()
             try:
                 self.exchange(header, payload, transfer, header_alone=applied)
                 return
@@ -705,7 +705,7 @@ class Worker:
         if self.stream is None:
             self.stream = CommitCall(self.stub)
         stream = self.stream
-        format_ = Format(self.layout, header.wire_type, with_constants=False)
+        format_ = Format(self.layout, header.wire_type)
         if len(payload) <= WHOLE_BYTES and not header_alone:
             chunk = transfer_pb2.Chunk(offset=0, data=payload) if payload else None
             footer = self.footer(payload, 1 if payload else 0)

@@ -36,7 +36,14 @@ def floats(bits: list[int]) -> Any:
 def test_digests_are_those_of_the_vectors() -> None:
     for case in cases("layout_digest.json"):
         layout = [
-            Tensor(one["name"], tuple(one["shape"]), one["element_type"], one["kind"], tuple(one.get("aliases", ())))
+            Tensor(
+                one["name"],
+                tuple(one["shape"]),
+                one["element_type"],
+                one["kind"],
+                tuple(one.get("aliases", ())),
+                one.get("sha256", ""),
+            )
             for one in case["tensors"]
         ]
         assert digest_of(canonical_text(layout)).hex() == case["digest"], case["name"]

@@ -21,7 +21,7 @@ ETA = 0.05
 SMALL = [
     {"name": "a", "shape": [30, 20], "element_type": "float32", "kind": "parameter"},
     {"name": "none", "shape": [0, 4], "element_type": "float32", "kind": "parameter"},
-    {"name": "frozen", "shape": [7], "element_type": "float64", "kind": "constant"},
+    {"name": "frozen", "shape": [7], "element_type": "float64", "kind": "frozen", "sha256": "ab" * 32},
     {"name": "seen", "shape": [], "element_type": "int64", "kind": "buffer"},
     {"name": "b", "shape": [3], "element_type": "bfloat16", "kind": "parameter"},
 ]

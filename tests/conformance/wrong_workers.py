@@ -71,11 +71,18 @@ def other_layout(puppet: Puppet) -> None:
     puppet.join(layout=message)
 
 
-@wrong(FaultName.WRONG_LAYOUT, "buffers-constants")
+@wrong(FaultName.WRONG_LAYOUT, "buffers-frozen")
 def leaves_the_aliases_out(puppet: Puppet) -> None:
     message = layout_to(puppet.task.layout)
     assert message.tensors[0].aliases
     message.tensors[0].ClearField("aliases")
+    puppet.join(layout=message)
+
+
+@wrong(FaultName.WRONG_LAYOUT, "buffers-frozen")
+def hashes_other_frozen_values(puppet: Puppet) -> None:
+    message = layout_to(puppet.task.layout)
+    message.tensors[-1].sha256 = bytes(32)
     puppet.join(layout=message)
 
 
@@ -221,24 +228,6 @@ def trains_on_a_torn_pull(puppet: Puppet) -> None:
 )
 def trains_on_damaged_parameters(puppet: Puppet) -> None:
     begin(puppet)
-    puppet.commit()
-
-
-@wrong(FaultName.NO_CONSTANTS, "buffers-constants")
-def never_asks_for_constants(puppet: Puppet) -> None:
-    puppet.join()
-    puppet.pull(with_constants=False)
-    puppet.commit()
-
-
-@wrong(FaultName.NO_CONSTANTS, "restart", expected="of each incarnation", after="started another incarnation")
-def keeps_the_constants_over_a_restart(puppet: Puppet) -> None:
-    begin(puppet)
-    puppet.commit()
-    puppet.commit()
-    refused(puppet.commit)
-    puppet.join()
-    puppet.pull(with_constants=False)
     puppet.commit()
 
 
@@ -488,7 +477,7 @@ def other_scale(puppet: Puppet) -> None:
     puppet.commit()
 
 
-@wrong(FaultName.WRONG_BUFFERS, "buffers-constants")
+@wrong(FaultName.WRONG_BUFFERS, "buffers-frozen")
 def buffers_of_its_own(puppet: Puppet) -> None:
     begin(puppet)
     puppet.buffers = bytes(len(puppet.buffers))

@@ -38,6 +38,8 @@ def layout_digest(tensors: list[dict[str, object]]) -> str:
         shape = list(tensor["shape"])  # type: ignore[call-overload]
         names = [tensor["name"], *sorted(tensor.get("aliases", []), key=lambda name: name.encode())]  # type: ignore[call-overload]
         text += f"{tensor['kind']} {tensor['element_type']} {len(shape)}:" + ",".join(map(str, shape))
+        if tensor["kind"] == "frozen":
+            text += f" {tensor['sha256']}"
         for name in names:
             text += f" {len(name.encode())}:{name}"
         text += "\n"

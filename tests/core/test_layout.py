@@ -6,7 +6,8 @@ import pytest
 
 from gem_core import ElementType, Layout, LayoutError, TensorKind, TensorRole, TensorSpec
 
-PARAMETER, BUFFER, CONSTANT = TensorKind.PARAMETER, TensorKind.BUFFER, TensorKind.CONSTANT
+PARAMETER, BUFFER, FROZEN = TensorKind.PARAMETER, TensorKind.BUFFER, TensorKind.FROZEN
+SHA256 = bytes(range(32))
 F32, I64 = ElementType.FLOAT32, ElementType.INT64
 
 
@@ -21,16 +22,14 @@ def test_sizes_are_counted_by_kind() -> None:
             tensor("b", (10,), element_type=ElementType.BFLOAT16),
             tensor("mean", (3,), BUFFER),
             tensor("steps", (), BUFFER, element_type=I64),
-            tensor("frozen", (5,), CONSTANT, element_type=ElementType.FLOAT64),
+            tensor("frozen", (2**40, 2**40), FROZEN, element_type=ElementType.FLOAT64, sha256=SHA256),
         ]
     )
     assert layout.parameter_count == 650
     assert layout.buffer_bytes == 12 + 8
-    assert layout.constant_bytes == 40
     assert [t.name for t in layout.parameters] == ["w", "b"]
     assert [t.name for t in layout.buffers] == ["mean", "steps"]
-    assert [t.name for t in layout.constants] == ["frozen"]
-    assert [t.byte_count for t in layout.tensors] == [2560, 20, 12, 8, 40]
+    assert [t.byte_count for t in layout.tensors[:4]] == [2560, 20, 12, 8]
 
 
 def test_object_bytes_are_about_what_it_takes_in_memory() -> None:
@@ -110,7 +109,14 @@ def test_order_of_aliases_does_not_matter() -> None:
         ([tensor("w", (2**40, 2**40))], r"more than 2\*\*63 bytes"),
         ([tensor("steps", element_type=I64)], "'steps'.*PARAMETER of type int64.*declare it a BUFFER"),
         ([tensor("m", kind=BUFFER), tensor("w")], "'w'.*a parameter after a buffer; list all PARAMETERs first"),
-        ([tensor("c", kind=CONSTANT), tensor("m", kind=BUFFER)], "'m'.*a buffer after a constant"),
+        ([tensor("c", kind=FROZEN, sha256=SHA256), tensor("m", kind=BUFFER)], "'m'.*a buffer after a frozen"),
+        ([tensor("c", kind=FROZEN)], "'c'.*sha256 has 0 bytes; send 32 of a FROZEN tensor, else none"),
+        ([tensor("c", kind=FROZEN, sha256=SHA256[1:])], "'c'.*sha256 has 31 bytes"),
+        ([tensor("w", sha256=SHA256)], "'w'.*sha256 has 32 bytes"),
+        (
+            [tensor("m", kind=BUFFER, element_type=ElementType.OTHER)],
+            "'m'.*a buffer of type other cannot be sent: convert it",
+        ),
         ([tensor(f"t{i}") for i in range(65_537)], "65537 tensors, more than 65536"),
     ],
 )
@@ -133,7 +139,7 @@ RUN = [tensor("w", (10, 64)), tensor("b", (10,)), tensor("m", (3,), BUFFER)]
         (0, tensor("v", (10, 64)), "tensor 0: the run has parameter 'w' .*, this model has parameter 'v'"),
         (1, tensor("b", (11,)), r"tensor 1: the run has parameter 'b' \(float32, shape \[10\]\), .*shape \[11\]"),
         (1, tensor("b", (10,), element_type=ElementType.FLOAT16), r"tensor 1: .*'b' \(float32.*'b' \(float16"),
-        (2, tensor("m", (3,), CONSTANT), "tensor 2: the run has buffer 'm'.*this model has constant 'm'"),
+        (2, tensor("m", (3,), FROZEN, sha256=SHA256), "tensor 2: the run has buffer 'm'.*this model has frozen 'm'"),
         (0, tensor("w", (10, 64), aliases=("tied",)), "tensor 0: .*also called 'tied'"),
     ],
 )
@@ -146,6 +152,25 @@ def test_first_difference_names_the_tensor_and_how_it_differs(
     assert difference is not None
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(difference)
+
+
+def test_first_difference_of_frozen_tensors_names_both_digests_and_the_fix() -> None:
+    ours, theirs = (
+        Layout([tensor("w"), tensor("base.weight", (3, 4), FROZEN, sha256=sha256)]) for sha256 in (SHA256, SHA256[::-1])
+    )
+    assert ours.first_difference(theirs) == (
+        "tensor 1: the values of frozen 'base.weight' (float32, shape [3, 4]) have SHA-256 000102030405 in the run and "
+        "1f1e1d1c1b1a here: load the same base weights in each worker"
+    )
+    assert Layout.from_description(ours.describe()) == ours != theirs
+
+
+def test_description_with_a_constant_of_older_versions_is_refused_with_the_fix() -> None:
+    described = [*Layout([tensor("w")]).describe(), {"name": "base", "kind": "constant"}]
+    with pytest.raises(
+        LayoutError, match="'base' is a CONSTANT of an older gemps: use that version, or begin a new run"
+    ):
+        Layout.from_description(described)
 
 
 def test_first_difference_says_which_layout_ends_first() -> None:

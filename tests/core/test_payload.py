@@ -25,25 +25,23 @@ def borders_one_by_one(payload: PayloadFormat) -> set[int]:
     else:
         borders |= {i * PARAMETER_BYTES[payload.wire_type] // elements for i in range(elements)}
     offset = payload.parameter_bytes
-    for tensor in payload.layout.buffers + (payload.layout.constants if payload.with_constants else ()):
+    for tensor in payload.layout.buffers:
         borders |= {offset + i * tensor.element_type.byte_size for i in range(tensor.elements)}
         offset += tensor.byte_count
     return borders
 
 
 @pytest.mark.parametrize("wire_type", ENCODED)
-@pytest.mark.parametrize("with_constants", [False, True])
-def test_sizes_are_those_of_the_tensors(wire_type: WireType, with_constants: bool) -> None:
-    payload = PayloadFormat(awkward_layout(), wire_type, with_constants)
+def test_sizes_are_those_of_the_tensors(wire_type: WireType) -> None:
+    payload = PayloadFormat(awkward_layout(), wire_type)
     assert payload.parameter_bytes == PARAMETER_BYTES[wire_type]
-    assert payload.rest_bytes == 3 + 20 + 20 + 8 + 6 + (1 + 32 + 4 if with_constants else 0)
+    assert payload.rest_bytes == 3 + 20 + 20 + 8 + 6 + 1 + 32 + 4
     assert payload.byte_count == payload.parameter_bytes + payload.rest_bytes
 
 
 @pytest.mark.parametrize("wire_type", ENCODED)
-@pytest.mark.parametrize("with_constants", [False, True])
-def test_borders_are_found_as_by_walking_over_every_element(wire_type: WireType, with_constants: bool) -> None:
-    payload = PayloadFormat(awkward_layout(), wire_type, with_constants)
+def test_borders_are_found_as_by_walking_over_every_element(wire_type: WireType) -> None:
+    payload = PayloadFormat(awkward_layout(), wire_type)
     expected = borders_one_by_one(payload)
     assert {offset for offset in range(-2, payload.byte_count + 3) if payload.is_border(offset)} == expected
     for offset in range(payload.byte_count + 1):
@@ -54,7 +52,7 @@ def test_borders_are_found_as_by_walking_over_every_element(wire_type: WireType,
 @given(data=st.data())
 @settings(deadline=None, max_examples=50)
 def test_cuts_are_contiguous_and_at_borders_and_as_large_as_can_be(wire_type: WireType, data: st.DataObject) -> None:
-    payload = PayloadFormat(awkward_layout(), wire_type, with_constants=True)
+    payload = PayloadFormat(awkward_layout(), wire_type)
     borders = borders_one_by_one(payload)
     start = data.draw(st.sampled_from(sorted(borders)))
     chunk_bytes = data.draw(st.integers(260, 5000))
@@ -72,12 +70,11 @@ def test_a_small_payload_is_one_chunk_with_its_buffers() -> None:
 
 
 def test_a_payload_without_bytes_has_no_chunks() -> None:
-    layout = Layout([TensorSpec("frozen", (3,), ElementType.FLOAT32, TensorKind.CONSTANT)])
+    layout = Layout([TensorSpec("frozen", (3,), ElementType.FLOAT32, TensorKind.FROZEN, sha256=bytes(32))])
     payload = PayloadFormat(layout, WireType.INT8_BLOCK)
     assert payload.byte_count == 0
     assert list(payload.cut(1024)) == []
     assert payload.is_border(0)
-    assert PayloadFormat(layout, WireType.INT8_BLOCK, with_constants=True).byte_count == 12
 
 
 @pytest.mark.parametrize("chunk_bytes", [259, 0, -1, MAX_CHUNK_BYTES + 1])
@@ -98,7 +95,7 @@ def test_shared_memory_has_no_payload_format() -> None:
 
 
 def test_elements_of_the_rest_are_located_by_their_offset() -> None:
-    payload = PayloadFormat(awkward_layout(), WireType.FLOAT16, with_constants=True)
+    payload = PayloadFormat(awkward_layout(), WireType.FLOAT16)
     start = payload.parameter_bytes
     located = [payload.locate_rest(start + offset) for offset in (0, 2, 3, 22, 23, 43, 51, 57, 58 + 8)]
     assert [(tensor.name, index) for tensor, index in located] == [
@@ -110,7 +107,7 @@ def test_elements_of_the_rest_are_located_by_their_offset() -> None:
         ("steps", 0),
         ("half", 0),
         ("flags", 0),
-        ("frozen", 1),
+        ("wide", 1),
     ]
     for outside in (0, start - 1, payload.byte_count):
         with pytest.raises(IndexError):

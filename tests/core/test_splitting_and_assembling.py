@@ -32,10 +32,9 @@ from gem_core.wire_types import NUMPY, Codec, decode, encode
 from tests.core.transfers import ENCODED, Transfer, awkward_layout, awkward_transfer, deliver
 
 
-@pytest.mark.parametrize("with_constants", [False, True])
 @pytest.mark.parametrize("wire_type", ENCODED)
-def test_what_is_split_is_assembled_again(wire_type: WireType, with_constants: bool) -> None:
-    transfer = awkward_transfer(wire_type, with_constants)
+def test_what_is_split_is_assembled_again(wire_type: WireType) -> None:
+    transfer = awkward_transfer(wire_type)
     assembler, parameters, rest = transfer.decoder()
     for offset, data in transfer.chunks:
         assert not assembler.complete
@@ -117,14 +116,13 @@ def parameter(name: str, *shape: int) -> TensorSpec:
         Layout([parameter("w", 256)]),
         Layout([parameter("w", 257)]),
         Layout([parameter("w", 255), parameter("v", 0), parameter("u", 2)]),
-        Layout([TensorSpec("frozen", (3,), ElementType.BOOL, TensorKind.CONSTANT)]),
+        Layout([TensorSpec("frozen", (3,), ElementType.BOOL, TensorKind.FROZEN, sha256=bytes(32))]),
         Layout([TensorSpec("mean", (3,), ElementType.FLOAT32, TensorKind.BUFFER)]),
     ],
-    ids=["no tensors", "0 elements", "scalar", "1 block", "1 block and 1", "border in tensors", "constants", "buffers"],
+    ids=["no tensors", "0 elements", "scalar", "1 block", "1 block and 1", "border in tensors", "frozen", "buffers"],
 )
-@pytest.mark.parametrize("with_constants", [False, True])
-def test_unusual_layouts_travel(layout: Layout, wire_type: WireType, with_constants: bool) -> None:
-    payload = PayloadFormat(layout, wire_type, with_constants)
+def test_unusual_layouts_travel(layout: Layout, wire_type: WireType) -> None:
+    payload = PayloadFormat(layout, wire_type)
     values = np.linspace(-1, 1, layout.parameter_count, dtype=np.float32)
     transfer = Transfer(payload, values, bytes(payload.rest_bytes), chunk_bytes=260)
     assembler, parameters, _ = transfer.decoder()

@@ -35,6 +35,7 @@ def test_layout_digests_are_those_of_the_vectors(case: dict[str, Any]) -> None:
             ElementType(tensor["element_type"]),
             TensorKind(tensor["kind"]),
             tuple(tensor.get("aliases", ())),
+            sha256=bytes.fromhex(tensor.get("sha256", "")),
         )
         for tensor in case["tensors"]
     )

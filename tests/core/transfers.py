@@ -24,8 +24,8 @@ ENCODED = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_
 
 
 def awkward_layout() -> Layout:
-    """900 parameters in four tensors; buffers and constants of every type, unaligned after an odd number of bytes."""
-    parameter, buffer, constant = TensorKind.PARAMETER, TensorKind.BUFFER, TensorKind.CONSTANT
+    """900 parameters in four tensors; buffers of every type, unaligned after an odd number of bytes; one frozen."""
+    parameter, buffer = TensorKind.PARAMETER, TensorKind.BUFFER
     return Layout(
         [
             TensorSpec("weight", (20, 40), ElementType.FLOAT32, parameter),
@@ -38,9 +38,10 @@ def awkward_layout() -> Layout:
             TensorSpec("nothing", (0,), ElementType.INT64, buffer),
             TensorSpec("steps", (), ElementType.INT64, buffer),
             TensorSpec("half", (3,), ElementType.BFLOAT16, buffer),
-            TensorSpec("flags", (1,), ElementType.UINT8, constant),
-            TensorSpec("frozen", (4,), ElementType.FLOAT64, constant),
-            TensorSpec("small", (2,), ElementType.FLOAT16, constant),
+            TensorSpec("flags", (1,), ElementType.UINT8, buffer),
+            TensorSpec("wide", (4,), ElementType.FLOAT64, buffer),
+            TensorSpec("small", (2,), ElementType.FLOAT16, buffer),
+            TensorSpec("frozen", (1 << 40,), ElementType.OTHER, TensorKind.FROZEN, sha256=bytes(32)),
         ]
     )
 
@@ -77,7 +78,7 @@ class Transfer:
         return self.decoder()[0]
 
 
-def awkward_transfer(wire_type: WireType = WireType.FLOAT32, with_constants: bool = True) -> Transfer:
+def awkward_transfer(wire_type: WireType = WireType.FLOAT32) -> Transfer:
     layout = awkward_layout()
     random = np.random.default_rng(1)
     parameters = random.standard_normal(layout.parameter_count).astype(np.float32)
@@ -86,10 +87,11 @@ def awkward_transfer(wire_type: WireType = WireType.FLOAT32, with_constants: boo
         random.standard_normal(10).astype("<f4").tobytes(),
         np.int64(17).tobytes(),
         np.array([0x3F80, 0x4000, 0xC000], "<u2").tobytes(),
+        b"\xff",
+        random.standard_normal(4).tobytes(),
+        np.array([1, 2], "<f2").tobytes(),
     ]
-    if with_constants:
-        pieces += [b"\xff", random.standard_normal(4).tobytes(), np.array([1, 2], "<f2").tobytes()]
-    return Transfer(PayloadFormat(layout, wire_type, with_constants), parameters, b"".join(pieces))
+    return Transfer(PayloadFormat(layout, wire_type), parameters, b"".join(pieces))
 
 
 def deliver(assembler: Assembler, transfer: Transfer, data: bytes | None = None) -> None:

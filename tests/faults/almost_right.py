@@ -23,7 +23,7 @@ MODEL = Model(
         Tensor("weight", (4, 5), aliases=("head.weight",)),
         Tensor("running_mean", (5,), "buffer"),
         Tensor("steps", (), "buffer", "int64"),
-        Tensor("frozen", (3,), "constant", "float16"),
+        Tensor("frozen", (3,), "frozen", "float16", sha256=bytes(32)),
     )
 )
 CHUNK_BYTES = 40
@@ -79,7 +79,7 @@ def templates(worker: RawWorker) -> list[Template]:
     whole = worker.prepare(worker.delta(2)).with_footer(crc32c=WRONG)
     parts = worker.prepare(worker.delta(2), chunk_bytes=CHUNK_BYTES).with_footer(crc32c=WRONG)
     first = worker.prepare(worker.delta(1), sequence=1).repeated()
-    upload = worker.upload(worker.model.random_values(1, with_constants=True), CHUNK_BYTES)
+    upload = worker.upload(worker.model.random_values(1), CHUNK_BYTES)
     upload[-1].footer.crc32c = WRONG
     handle = transfer_pb2.SharedMemoryHandle(region=1, offset=64, byte_count=len(whole.payload))
     shared = whole.with_header(wire_type=SHARED_MEMORY, shared_memory=handle, scale=0.5)
@@ -100,7 +100,7 @@ def templates(worker: RawWorker) -> list[Template]:
         Template("Join", [guest]),
         Template("Heartbeat", [session_pb2.HeartbeatRequest(session_id=worker.session_id)]),
         Template("Leave", [session_pb2.LeaveRequest(session_id=worker.session_id, reason="fuzz")]),
-        Template("Pull", [parameters_pb2.PullRequest(with_constants=True, with_layout=True)]),
+        Template("Pull", [parameters_pb2.PullRequest(with_layout=True)]),
         Template("Pull", [known]),
         Template("Pull", [resumed]),
         Template("Commit", [first.opening()]),

@@ -20,7 +20,7 @@ GONE = (grpc.aio.AioRpcError, AssertionError, asyncio.InvalidStateError)
 
 def crew(model: Model, size: int = 4, *, shares: bool = False) -> "tuple[History, list[LoggedWorker]]":
     """A history that begins with random parameters, and workers that write it; no two deltas of theirs are the same."""
-    history = History(model, model.random_values(0, with_constants=True))
+    history = History(model, model.random_values(0))
     seeds = itertools.count(1)
     return history, [LoggedWorker(f"worker-{number}", model, history, seeds, shares=shares) for number in range(size)]
 

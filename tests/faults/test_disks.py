@@ -58,7 +58,7 @@ async def test_power_lost_at_any_moment_costs_no_more_than_the_level_says(
 
     At `commit` nothing that was acknowledged is lost; at `interval` no checkpoint that the server has told of.
     """
-    history = History(model, model.random_values(0, with_constants=True))
+    history = History(model, model.random_values(0))
     workers = [
         LoggedWorker(f"worker-{number}", model, history, itertools.count(100_000 * number)) for number in range(4)
     ]

@@ -144,7 +144,7 @@ class Fuzzer:
                 break
         parameters = b""
         if status.version.clock:
-            pulled = self._ask("Pull", parameters_pb2.PullRequest(with_constants=True))
+            pulled = self._ask("Pull", parameters_pb2.PullRequest())
             parameters = b"".join(parameters_pb2.PullResponse.FromString(raw).chunk.data for raw in pulled)
         applied = []
         for worker in (self._own, *self._others):

@@ -54,7 +54,7 @@ LANE_BYTES = 8 << 10
 
 def first_giants(worker: RawWorker) -> dict[str, Request]:
     """For a server without parameters, which knows the worker: requests, by what they declare or count."""
-    upload = worker.upload(SMALL.random_values(1, with_constants=True))[0]
+    upload = worker.upload(SMALL.random_values(1))[0]
     upload.header.byte_count = TERABYTE
     return {
         "a first model of 1 TB": join_of(worker, layout_of(Tensor("weight", (TERABYTE // 4,)))),

@@ -36,7 +36,7 @@ SHARED_REPLY_BYTES = 300
 
 
 def new_history(model: Model) -> History:
-    return History(model, model.random_values(0, with_constants=True))
+    return History(model, model.random_values(0))
 
 
 async def judge(server: ServerProcess, history: History) -> None:

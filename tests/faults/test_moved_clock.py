@@ -73,7 +73,7 @@ def is_about(date: datetime, clock: MovedClock) -> bool:
 async def test_servers_clock_moves_by_a_day_and_back_under_load(tmp_path: Path, figures: Figures) -> None:
     clock = MovedClock(tmp_path / "moved-by")
     server = MovedServer(tmp_path, clock)
-    log = History(SMALL, SMALL.random_values(0, with_constants=True))
+    log = History(SMALL, SMALL.random_values(0))
     seeds = itertools.count(1)
     workers = [LoggedWorker(f"worker-{number}", SMALL, log, seeds) for number in range(4)]
     silent = workers[-1]

@@ -28,8 +28,8 @@ def commit_of(worker: RawWorker) -> list[Any]:
 
 
 def upload_of(worker: RawWorker) -> list[Any]:
-    payload = worker.model.byte_count(with_constants=True)
-    return worker.upload(worker.model.random_values(1, with_constants=True), payload // PARTS)
+    payload = worker.model.byte_count()
+    return worker.upload(worker.model.random_values(1), payload // PARTS)
 
 
 async def until_torn_away(server: ServerProcess, clock: int) -> None:

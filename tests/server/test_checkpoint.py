@@ -37,7 +37,7 @@ LAYOUT = Layout(
         TensorSpec("nothing", (0, 4), ElementType.FLOAT32, TensorKind.PARAMETER),
         TensorSpec("flag", (3,), ElementType.BOOL, TensorKind.BUFFER),
         TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
-        TensorSpec("frozen", (2,), ElementType.FLOAT32, TensorKind.CONSTANT),
+        TensorSpec("frozen", (2,), ElementType.OTHER, TensorKind.FROZEN, sha256=bytes(32)),
     ]
 )
 
@@ -46,9 +46,8 @@ def sample(clock: int = 7) -> Checkpoint:
     random = np.random.default_rng(clock)
     parameters = random.standard_normal(LAYOUT.parameter_count).astype(np.float32)
     buffers = b"\1\0\1" + np.int64(-5).tobytes()
-    constants = np.array([1.5, -2.5], np.float32).tobytes()
     vectors = tuple(random.standard_normal((2, LAYOUT.parameter_count)).astype(np.float32))
-    return Checkpoint(LAYOUT, clock, parameters, buffers, constants, {"seed": 3}, vectors)
+    return Checkpoint(LAYOUT, clock, parameters, buffers, {"seed": 3}, vectors)
 
 
 def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_path: Path) -> None:
@@ -58,11 +57,10 @@ def test_what_was_written_is_read_back_bit_for_bit_in_every_element_type(tmp_pat
     assert back is not None
     assert back.parameters.tobytes() == written.parameters.tobytes()
     assert [one.tobytes() for one in back.rule_vectors] == [one.tobytes() for one in written.rule_vectors]
-    assert (back.layout, back.clock, back.buffers, back.constants, back.state) == (
+    assert (back.layout, back.clock, back.buffers, back.state) == (
         written.layout,
         written.clock,
         written.buffers,
-        written.constants,
         written.state,
     )
 
@@ -71,9 +69,7 @@ def test_model_file_has_every_name_of_the_state_dict_in_the_models_types(tmp_pat
     written = sample()
     file = checkpoint.write_checkpoint(tmp_path, written) / "model.safetensors"
     with safe_open(file, framework="np") as model:
-        assert sorted(model.keys()) == sorted(
-            ["embed", "head", "double", "half", "brain", "nothing", "flag", "steps", "frozen"]
-        )
+        assert sorted(model.keys()) == sorted(["embed", "head", "double", "half", "brain", "nothing", "flag", "steps"])
         embed = model.get_tensor("embed")
         assert embed.tobytes() == model.get_tensor("head").tobytes() == written.parameters[:6].tobytes()
         assert embed.shape == (3, 2)
@@ -82,14 +78,13 @@ def test_model_file_has_every_name_of_the_state_dict_in_the_models_types(tmp_pat
         assert model.get_slice("brain").get_dtype() == "BF16"
         assert model.get_tensor("nothing").shape == (0, 4)
         assert model.get_tensor("steps") == -5
-        assert model.get_tensor("frozen").tolist() == [1.5, -2.5]
 
 
 def test_bfloat16_parameters_are_rounded_half_to_even(tmp_path: Path) -> None:
     layout = Layout([TensorSpec("w", (4,), ElementType.BFLOAT16, TensorKind.PARAMETER)])
     # 1 + 2^-8 lies halfway between 1 and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6
     values = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8 + 2**-20)], np.float32)
-    place = checkpoint.write_checkpoint(tmp_path, Checkpoint(layout, 1, values, b"", b"", {}))
+    place = checkpoint.write_checkpoint(tmp_path, Checkpoint(layout, 1, values, b"", {}))
     ((_, tensor),) = safetensors.deserialize((place / "model.safetensors").read_bytes())
     raw = tensor["data"]
     assert np.frombuffer(bytes(raw), np.uint16).tolist() == [0x3F80, 0x3F80, 0x3F82, 0xBF81]
@@ -179,7 +174,7 @@ def test_bit_flipped_anywhere_is_refused_with_file_and_offset(tmp_path: Path) ->
 
 def test_offset_of_the_damage_is_that_of_its_mebibyte(tmp_path: Path) -> None:
     layout = Layout([TensorSpec("w", (600_000,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-    place = checkpoint.write_checkpoint(tmp_path, Checkpoint(layout, 1, np.zeros(600_000, np.float32), b"", b"", {}))
+    place = checkpoint.write_checkpoint(tmp_path, Checkpoint(layout, 1, np.zeros(600_000, np.float32), b"", {}))
     file = place / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:2_000_000] + b"\1" + whole[2_000_001:])
@@ -248,7 +243,7 @@ async def test_checkpoints_are_written_after_each_interval_and_at_once_when_told
     try:
         writer = server.persistence.checkpointer
         assert writer is not None
-        server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
+        server.central.bind(LAYOUT, sample().parameters, sample().buffers)
         first = await eventually_async(lambda: writer.newest)
         written_at, looks = writer.written_at, 0
         await eventually_async(lambda: looks > 4)
@@ -263,7 +258,7 @@ async def test_finished_run_is_written_at_once_without_an_interval(tmp_path: Pat
     server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=0))
     await server.start()
     try:
-        server.central.bind(LAYOUT, sample().parameters, sample().buffers, sample().constants)
+        server.central.bind(LAYOUT, sample().parameters, sample().buffers)
         server.run.finish("enough")
         saved = await eventually_async(lambda: checkpoint.read_latest(tmp_path))
         assert saved is not None

@@ -156,13 +156,11 @@ def test_memory_of_layouts_is_counted_and_that_of_equal_ones_once() -> None:
     assert registry.sessions.memory.reserved == 0
 
 
-def test_memory_of_constants_is_counted_for_each_upload_that_may_bring_them() -> None:
-    model = Layout([TensorSpec("frozen", (1000,), ElementType.FLOAT32, TensorKind.CONSTANT)])
+def test_frozen_tensors_take_no_memory() -> None:
+    model = Layout([TensorSpec("frozen", (1000,), ElementType.FLOAT32, TensorKind.FROZEN, sha256=bytes(32))])
     registry = Registry()
     registry.join(1, model=model)
-    assert registry.sessions.memory.reserved == 4000 * (1 + 4) + model.object_bytes
-    registry.sessions.memory.bind(model)
-    assert registry.sessions.memory.reserved == 4000 + model.object_bytes
+    assert registry.sessions.memory.reserved == model.object_bytes
 
 
 def test_memory_of_staging_buffers_is_what_the_pool_may_take() -> None:

@@ -21,7 +21,7 @@ SHARED_MEMORY = transfer_pb2.WIRE_TYPE_SHARED_MEMORY
 COPIED_WIRE_TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8_BLOCK)
 
 BLOCK = 256
-KINDS = ("parameter", "buffer", "constant")
+KINDS = ("parameter", "buffer", "frozen")
 # NumPy has no bfloat16: its bits travel as uint16.
 DTYPES = {
     "float32": "<f4",
@@ -45,6 +45,7 @@ class Tensor:
     type: str = "float32"
     aliases: tuple[str, ...] = ()
     role: int = 0
+    sha256: bytes = b""
 
     @property
     def elements(self) -> int:
@@ -62,12 +63,14 @@ class Tensor:
             kind=layout_pb2.TensorKind.Value(f"TENSOR_KIND_{self.kind.upper()}"),
             aliases=self.aliases,
             role=self.role,
+            sha256=self.sha256,
         )
 
     def canonical_line(self) -> str:
         names = [self.name, *sorted(self.aliases, key=str.encode)]
         counted = " ".join(f"{len(name.encode())}:{name}" for name in names)
-        return f"{self.kind} {self.type} {len(self.shape)}:{','.join(map(str, self.shape))} {counted}\n"
+        digest = f"{self.sha256.hex()} " if self.kind == "frozen" else ""
+        return f"{self.kind} {self.type} {len(self.shape)}:{','.join(map(str, self.shape))} {digest}{counted}\n"
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,8 @@ class Model:
             return count + 4 * (-(-count // BLOCK))
         return count * {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2}[wire_type]
 
-    def rest_tensors(self, with_constants: bool) -> list[Tensor]:
-        return self.of_kind("buffer") + (self.of_kind("constant") if with_constants else [])
-
-    def byte_count(self, wire_type: int = FLOAT32, with_constants: bool = False) -> int:
-        return self.parameter_bytes(wire_type) + sum(t.byte_count for t in self.rest_tensors(with_constants))
+    def byte_count(self, wire_type: int = FLOAT32) -> int:
+        return self.parameter_bytes(wire_type) + sum(t.byte_count for t in self.of_kind("buffer"))
 
     def encode(self, values: Values, wire_type: int = FLOAT32, *, saturate: bool = False) -> bytes:
         """Payload bytes; parameters saturate in FLOAT16 (`saturate`), a delta that does not fit becomes infinite."""
@@ -122,42 +122,40 @@ class Model:
         border = self.parameter_bytes(wire_type)
         return Values(decode_parameters(payload[:border], wire_type, self.parameter_count), bytes(payload[border:]))
 
-    def borders(self, wire_type: int = FLOAT32, with_constants: bool = False) -> list[tuple[int, int, int]]:
+    def borders(self, wire_type: int = FLOAT32) -> list[tuple[int, int, int]]:
         """(first byte, byte after the last, unit) of each region in which a chunk may be cut at multiples of unit."""
         unit = BLOCK + 4 if wire_type == INT8_BLOCK else {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2}[wire_type]
         regions = [(0, self.parameter_bytes(wire_type), unit)]
-        for tensor in self.rest_tensors(with_constants):
+        for tensor in self.of_kind("buffer"):
             first = regions[-1][1]
             regions.append((first, first + tensor.byte_count, np.dtype(DTYPES[tensor.type]).itemsize))
         return regions
 
-    def is_border(self, offset: int, wire_type: int = FLOAT32, with_constants: bool = False) -> bool:
+    def is_border(self, offset: int, wire_type: int = FLOAT32) -> bool:
         return any(
             offset == last or (first <= offset < last and (offset - first) % unit == 0)
-            for first, last, unit in self.borders(wire_type, with_constants)
+            for first, last, unit in self.borders(wire_type)
         )
 
-    def cut(
-        self, chunk_bytes: int, wire_type: int = FLOAT32, with_constants: bool = False
-    ) -> Iterator[tuple[int, int]]:
+    def cut(self, chunk_bytes: int, wire_type: int = FLOAT32) -> Iterator[tuple[int, int]]:
         """(start, end) of consecutive chunks of at most chunk_bytes, each ending at a border."""
         cuts = [0]
-        for first, last, unit in self.borders(wire_type, with_constants):
+        for first, last, unit in self.borders(wire_type):
             while cuts[-1] + chunk_bytes < last:
                 end = cuts[-1] + chunk_bytes
                 if end < first:
                     break
                 cuts.append(first + (end - first) // unit * unit)
-        total = self.byte_count(wire_type, with_constants)
+        total = self.byte_count(wire_type)
         if cuts[-1] != total:
             cuts.append(total)
         return pairwise(cuts)
 
-    def random_values(self, seed: int, *, scale: float = 1.0, with_constants: bool = False) -> Values:
+    def random_values(self, seed: int, *, scale: float = 1.0) -> Values:
         """Finite values in every tensor, different for every seed."""
         generator = np.random.default_rng(seed)
         parameters = (generator.standard_normal(self.parameter_count) * scale).astype(np.float32)
-        rest = b"".join(_random_bytes(tensor, generator) for tensor in self.rest_tensors(with_constants))
+        rest = b"".join(_random_bytes(tensor, generator) for tensor in self.of_kind("buffer"))
         return Values(parameters, rest)
 
 
@@ -202,6 +200,7 @@ def decode_parameters(data: bytes, wire_type: int, count: int) -> NDArray[np.flo
     return decoded
 
 
+SHA256 = bytes(range(32))
 # Fits into one message: commits travel whole.
 SMALL = Model(
     (
@@ -209,7 +208,7 @@ SMALL = Model(
         Tensor("bias", (5,)),
         Tensor("running_mean", (5,), "buffer"),
         Tensor("steps", (), "buffer", "int64"),
-        Tensor("frozen", (3,), "constant", "float16"),
+        Tensor("frozen", (3,), "frozen", "float16", sha256=SHA256),
     )
 )
 # 200 KiB: too large to travel whole, a handful of chunks for tests that cut at each.
@@ -220,6 +219,6 @@ LARGE = Model(
         Tensor("running_var", (64,), "buffer"),
         Tensor("flags", (3,), "buffer", "bool"),
         Tensor("batches", (), "buffer", "int64"),
-        Tensor("embedding", (300,), "constant", "bfloat16"),
+        Tensor("embedding", (300_000,), "frozen", "bfloat16", sha256=SHA256),
     )
 )

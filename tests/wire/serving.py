@@ -97,7 +97,7 @@ class Endpoint:
         version = (await self.status()).version
         if version.clock == 0:
             return version.incarnation, 0, b""
-        transfer = await self.read(model, with_constants=True)
+        transfer = await self.read(model)
         return transfer.version.incarnation, transfer.clock, bytes(transfer.payload)
 
     async def values(self, model: Model = SMALL) -> Values:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -26,16 +27,16 @@ async def refuse_upload(serving: Serving, worker: RawWorker, messages: list[obje
     """A wrong upload is refused, binds nothing, and the same worker's good one is accepted afterwards."""
     refusal = await refused(worker.initialize(messages=messages), *reasons)
     assert (await serving.status()).version.clock == 0
-    values = worker.model.random_values(5, with_constants=True)
+    values = worker.model.random_values(5)
     assert (await worker.initialize(values)).outcome == ACCEPTED
-    pulled = (await worker.pull(with_constants=True)).values
+    pulled = (await worker.pull()).values
     np.testing.assert_array_equal(pulled.parameters, values.parameters)
     assert pulled.rest == values.rest
     return refusal.message
 
 
 def upload(worker: RawWorker, chunk_bytes: int = CHUNK) -> list[parameters_pb2.InitializeRequest]:
-    return worker.upload(worker.model.random_values(1, with_constants=True), chunk_bytes)
+    return worker.upload(worker.model.random_values(1), chunk_bytes)
 
 
 def uploads() -> list[Upload]:
@@ -45,11 +46,11 @@ def uploads() -> list[Upload]:
 
 async def test_first_upload_becomes_the_first_parameters(serving: Serving) -> None:
     worker = await serving.joined(LARGE)
-    values = LARGE.random_values(3, with_constants=True)
+    values = LARGE.random_values(3)
     answer = await worker.initialize(values)
     assert answer.outcome == ACCEPTED
     assert (answer.version.incarnation, answer.version.clock) == (worker.membership.incarnation, 1)
-    pulled = await worker.pull(with_constants=True)
+    pulled = await worker.pull()
     assert pulled.version == answer.version
     assert bytes(pulled.payload) == LARGE.encode(values)
 
@@ -65,7 +66,7 @@ async def test_later_upload_is_told_that_parameters_exist(serving: Serving) -> N
     (worker,) = await serving.training(1)
     other = await serving.joined()
     async with serving.unchanged(worker):
-        answer = await other.initialize(SMALL.random_values(9, with_constants=True))
+        answer = await other.initialize(SMALL.random_values(9))
         assert answer.outcome == ALREADY_INITIALIZED
         assert answer.version == worker.version
 
@@ -105,7 +106,7 @@ async def test_upload_that_came_second_is_forgotten(serving: Serving) -> None:
 
 async def test_eight_initialize_at_once_and_the_first_is_killed_midway(serving: Serving) -> None:
     workers = [await serving.joined(LARGE) for _ in range(8)]
-    values = [LARGE.random_values(seed, with_constants=True) for seed in range(8)]
+    values = [LARGE.random_values(seed) for seed in range(8)]
     streams = [worker.initialize_stream() for worker in workers]
     uploads = [worker.upload(v, CHUNK) for worker, v in zip(workers, values, strict=True)]
     for step in range(3):
@@ -125,7 +126,7 @@ async def test_eight_initialize_at_once_and_the_first_is_killed_midway(serving: 
     winner = 1 + outcomes.index(ACCEPTED)
     assert {answer.version.clock for answer in answers} == {1}
     for worker in workers[1:]:
-        pulled = await worker.pull(with_constants=True)
+        pulled = await worker.pull()
         assert bytes(pulled.payload) == LARGE.encode(values[winner])
     for worker in workers[1:]:
         await serving.next_commit_works(worker) if worker is workers[1] else await worker.leave()
@@ -189,10 +190,10 @@ async def test_upload_with_a_chunk_above_2_mib_is_refused(serving: Serving) -> N
 async def test_upload_whose_header_has_the_wrong_size_is_refused(serving: Serving) -> None:
     worker = await serving.joined()
     messages = upload(worker)
-    # As if the CONSTANTs did not travel.
-    messages[0].header.byte_count = SMALL.byte_count()
+    # As if FROZEN tensors travelled.
+    messages[0].header.byte_count = SMALL.byte_count() + 6
     message = await refuse_upload(serving, worker, messages, "SIZE_MISMATCH")
-    assert str(SMALL.byte_count(with_constants=True)) in message
+    assert str(SMALL.byte_count()) in message
 
 
 @pytest.mark.parametrize("field", ["byte_count", "chunk_count"])
@@ -213,7 +214,7 @@ async def test_upload_with_the_wrong_checksum_is_refused(serving: Serving) -> No
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 async def test_upload_with_an_illegal_parameter_is_refused(serving: Serving, value: float) -> None:
     worker = await serving.joined()
-    values = SMALL.random_values(1, with_constants=True)
+    values = SMALL.random_values(1)
     values.parameters[631] = value
     assert "bias" in await refuse_upload(serving, worker, worker.upload(values), "BAD_VALUE")
 
@@ -226,19 +227,19 @@ async def test_parameters_that_legal_deltas_made_larger_than_any_of_them_begin_a
     delta.parameters[::2], delta.parameters[1::2] = 1e30, -1e30
     for _ in range(3):
         await worker.commit(delta)
-    pulled = (await older.read(SMALL, with_constants=True)).values
+    pulled = (await older.read(SMALL)).values
     assert np.abs(pulled.parameters).min() > 2e30
     heir = await newer.joined()
     assert (await heir.initialize(pulled)).outcome == ACCEPTED
-    again = (await newer.read(SMALL, with_constants=True)).values
+    again = (await newer.read(SMALL)).values
     assert (again.parameters.tobytes(), again.rest) == (pulled.parameters.tobytes(), pulled.rest)
 
 
-async def test_upload_with_an_illegal_constant_is_refused(serving: Serving) -> None:
+async def test_upload_with_an_illegal_buffer_is_refused(serving: Serving) -> None:
     worker = await serving.joined()
-    values = SMALL.random_values(1, with_constants=True)
-    wrong = Values(values.parameters, values.rest[:-2] + np.float16(np.nan).tobytes())
-    assert "frozen" in await refuse_upload(serving, worker, worker.upload(wrong), "BAD_VALUE")
+    values = SMALL.random_values(1)
+    wrong = Values(values.parameters, np.float32(np.nan).tobytes() + values.rest[4:])
+    assert "running_mean" in await refuse_upload(serving, worker, worker.upload(wrong), "BAD_VALUE")
 
 
 async def test_uploads_that_stall_do_not_stop_a_later_one(serve: Serve) -> None:
@@ -252,3 +253,24 @@ async def test_uploads_that_stall_do_not_stop_a_later_one(serve: Serve) -> None:
     worker = await serving.joined(LARGE)
     answer = await asyncio.wait_for(worker.initialize(), 60)
     assert answer.outcome == ACCEPTED
+
+
+async def test_adapter_is_kept_as_it_is_over_a_restart_and_comes_with_the_layout(serve: Serve, tmp_path: Path) -> None:
+    serving = await serve(data_dir=tmp_path)
+    worker = await serving.joined()
+    messages = upload(worker)
+    messages[0].header.adapter = adapter = bytes(range(256)) * 128
+    assert (await worker.initialize(messages=messages)).outcome == ACCEPTED
+    assert (await serving.read(SMALL, with_layout=True)).header.adapter == adapter
+    assert not (await serving.read(SMALL)).header.adapter
+    await serving.close()
+    await serving.stop()
+    again = await serve(data_dir=tmp_path, resume=True)
+    assert (await again.read(SMALL, with_layout=True)).header.adapter == adapter
+
+
+async def test_longer_adapter_is_refused(serving: Serving) -> None:
+    worker = await serving.joined()
+    messages = upload(worker)
+    messages[0].header.adapter = bytes(32_769)
+    assert "at most 32768" in await refuse_upload(serving, worker, messages, "MALFORMED")

@@ -1,15 +1,18 @@
 """Layouts: which are legal, and that two that differ never mix; the refusal names the first tensor that differs."""
 
+from dataclasses import replace
+
 import pytest
 from gemps.v1 import layout_pb2, parameters_pb2, session_pb2
 
 from gem_core import TensorRole
-from tests.wire.model import DTYPES, SMALL, Model, Tensor
+from tests.wire.model import DTYPES, SHA256, SMALL, Model, Tensor
 from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
 from tests.wire.transfer import MIB
 
 WEIGHT = Tensor("weight", (2, 3))
+FROZEN = Tensor("c", (3,), "frozen", sha256=SHA256)
 
 
 async def refuse_layout(serving: Serving, layout: layout_pb2.Layout, *words: str) -> None:
@@ -29,9 +32,11 @@ async def refuse_layout(serving: Serving, layout: layout_pb2.Layout, *words: str
         pytest.param([Tensor("a", aliases=("x", "x"))], "x", id="alias-twice-in-one-tensor"),
         pytest.param([Tensor("own", aliases=("own",))], "own", id="alias-is-its-own-name"),
         pytest.param([Tensor("mean", kind="buffer"), WEIGHT], "weight", id="buffer-before-parameter"),
-        pytest.param(
-            [WEIGHT, Tensor("c", kind="constant"), Tensor("mean", kind="buffer")], "mean", id="constant-first"
-        ),
+        pytest.param([WEIGHT, FROZEN, Tensor("mean", kind="buffer")], "mean", id="frozen-first"),
+        pytest.param([replace(FROZEN, sha256=b"")], "sha256", id="frozen-without-digest"),
+        pytest.param([replace(FROZEN, sha256=SHA256 + b"x")], "sha256", id="long-digest"),
+        pytest.param([replace(WEIGHT, sha256=SHA256)], "sha256", id="digest-of-a-parameter"),
+        pytest.param([Tensor("mean", kind="buffer", type="other")], "mean", id="buffer-of-another-type"),
         pytest.param([Tensor("deep", (1,) * 17)], "deep", id="17-dimensions"),
         pytest.param([Tensor("count", type="int64")], "count", id="integer-parameter"),
         pytest.param([Tensor("flag", type="bool")], "flag", id="bool-parameter"),
@@ -70,6 +75,12 @@ async def test_65536_tensors_are_taken(serving: Serving) -> None:
     model = Model([Tensor(f"{i:x}") for i in range(65_536)])
     await serving.training(1, model)
     assert (await serving.status()).tensor_count == 65_536
+
+
+async def test_constant_of_an_older_worker_is_refused_with_the_fix(serving: Serving) -> None:
+    tensor = replace(FROZEN, sha256=b"").to_proto()
+    tensor.kind = 3
+    await refuse_layout(serving, layout_pb2.Layout(tensors=[tensor]), "'c'", "CONSTANT", "update the worker")
 
 
 @pytest.mark.parametrize("field", ["element_type", "kind"])
@@ -126,14 +137,16 @@ async def test_a_role_may_be_given_or_left_out(serving: Serving) -> None:
         pytest.param([WEIGHT, Tensor("none", (0, 5))], id="tensor-without-elements"),
         pytest.param([Tensor("none", (0, 5))], id="no-elements"),
         pytest.param([Tensor("steps", (3,), "buffer", "int64")], id="no-parameter"),
-        pytest.param([Tensor("c", (3,), "constant", "int8")], id="constants-alone"),
+        pytest.param([replace(FROZEN, type="int8")], id="frozen-alone"),
         pytest.param([Tensor("n" * 1024, aliases=("ü" * 512,))], id="long-names"),
         pytest.param(
             [Tensor("a b", (2,)), Tensor("重み", (1,), aliases=("β", "a"))], id="names-with-blanks-and-unicode"
         ),
         pytest.param([Tensor("p", (3,), type="bfloat16"), Tensor("q", (2,), type="float64")], id="parameter-types"),
         pytest.param([WEIGHT, *(Tensor(f"b.{t}", (3,), "buffer", t) for t in DTYPES)], id="all-buffer-types"),
-        pytest.param([WEIGHT, *(Tensor(f"c.{t}", (3,), "constant", t) for t in DTYPES)], id="all-constant-types"),
+        pytest.param(
+            [WEIGHT, *(replace(FROZEN, name=f"c.{t}", type=t) for t in (*DTYPES, "other"))], id="all-frozen-types"
+        ),
     ],
 )
 async def test_legal_layouts_train_and_have_the_digest_of_the_canonical_text(
@@ -164,9 +177,10 @@ def _described(tensor: layout_pb2.TensorSpec) -> tuple[object, ...]:
         pytest.param(SMALL.with_tensor(2, type="float64"), "running_mean", "float64", id="type"),
         pytest.param(SMALL.with_tensor(2, kind="parameter"), "running_mean", "parameter", id="kind"),
         pytest.param(SMALL.with_tensor(0, aliases=()), "weight", "head.weight", id="alias"),
+        pytest.param(SMALL.with_tensor(4, sha256=SHA256[::-1]), "frozen", "load the same base weights", id="values"),
         pytest.param(Model(SMALL.tensors[:-1]), "frozen", "", id="missing-at-the-end"),
         pytest.param(Model(SMALL.tensors[1:]), "weight", "", id="missing-at-the-start"),
-        pytest.param(Model([*SMALL.tensors, Tensor("more", (), "constant")]), "more", "", id="extra"),
+        pytest.param(Model([*SMALL.tensors, replace(FROZEN, name="more")]), "more", "", id="extra"),
     ],
 )
 async def test_worker_with_another_layout_is_refused_with_the_first_tensor_that_differs(
@@ -210,7 +224,7 @@ async def test_upload_under_way_with_another_layout_does_not_win_when_one_is_bou
     model = SMALL.with_tensor(1, name="offset")
     other = await serving.joined(model)
     stream = other.initialize_stream()
-    messages = other.upload(model.random_values(1, with_constants=True))
+    messages = other.upload(model.random_values(1))
     await stream.send(messages[0])
     (worker,) = await serving.training(1)
     async with serving.unchanged(worker):

@@ -95,22 +95,9 @@ async def test_header_tells_the_totals(serving: Serving) -> None:
     """`Transfer` compares byte_count, digest, offset and type with this folder's own arithmetic."""
     (worker,) = await serving.training(1, LARGE)
     assert (await worker.pull()).header.byte_count == LARGE.byte_count()
-    pulled = await worker.pull(with_constants=True)
-    assert pulled.header.with_constants
-    assert pulled.header.byte_count == LARGE.byte_count(with_constants=True)
+    pulled = await worker.pull()
     assert not pulled.header.HasField("layout")
     assert (await worker.pull(with_layout=True)).header.layout == LARGE.to_proto()
-
-
-async def test_constants_are_those_of_the_first_upload(serving: Serving) -> None:
-    worker = await serving.joined(LARGE)
-    values = LARGE.random_values(4, with_constants=True)
-    await worker.initialize(values)
-    await worker.pull()
-    await worker.commit(worker.delta(1))
-    size = sum(tensor.byte_count for tensor in LARGE.of_kind("constant"))
-    assert (await worker.pull(with_constants=True)).values.rest[-size:] == values.rest[-size:]
-    assert (await serving.read(LARGE, with_constants=True)).values.rest[-size:] == values.rest[-size:]
 
 
 @pytest.mark.parametrize("chunk_bytes", [4096, 50_001, 2 * 1024 * 1024])
@@ -119,14 +106,14 @@ async def test_chunks_have_the_size_that_the_server_was_told(serve: Serve, chunk
     serving = await serve(chunk_bytes=chunk_bytes)
     (worker,) = await serving.training(1, LARGE)
     assert worker.membership.chunk_bytes == chunk_bytes
-    pulled = await worker.pull(with_constants=True)
-    assert pulled.chunk_count >= -(-LARGE.byte_count(with_constants=True) // chunk_bytes)
+    pulled = await worker.pull()
+    assert pulled.chunk_count >= -(-LARGE.byte_count() // chunk_bytes)
 
 
 @pytest.mark.parametrize("wire_type", COPIED_WIRE_TYPES)
 async def test_reader_without_session_chooses_the_wire_type(serving: Serving, wire_type: int) -> None:
     worker = await serving.joined()
-    values = SMALL.random_values(2, with_constants=True)
+    values = SMALL.random_values(2)
     await worker.initialize(values)
     transfer = await serving.read(SMALL, wire_type=wire_type)
     expected = SMALL.encode(values, wire_type, saturate=True)
@@ -140,7 +127,7 @@ async def test_reader_without_session_chooses_the_wire_type(serving: Serving, wi
 
 async def test_parameters_saturate_in_float16(serving: Serving) -> None:
     worker = await serving.joined(parameter_wire_types=[FLOAT16])
-    values = SMALL.random_values(2, with_constants=True)
+    values = SMALL.random_values(2)
     values.parameters[:4] = [65519.0, 7e4, -1e29, 3e-9]
     await worker.initialize(values)
     pulled = await worker.pull()
@@ -194,16 +181,15 @@ async def chunky(serve: Serve, **join_fields: object) -> tuple[Serving, RawWorke
 
 
 @pytest.mark.parametrize("chunks", range(6))
-@pytest.mark.parametrize("with_constants", [False, True])
-async def test_pull_torn_at_any_chunk_goes_on_where_it_stopped(serve: Serve, chunks: int, with_constants: bool) -> None:
+async def test_pull_torn_at_any_chunk_goes_on_where_it_stopped(serve: Serve, chunks: int) -> None:
     """Also when the central variable has moved on: a resumed pull reads the session's snapshot unchanged."""
     serving, worker, other = await chunky(serve)
     await other.commit(other.delta(1))
-    expected = bytes((await serving.read(LARGE, with_constants=with_constants)).payload)
-    torn = await worker.pull(stop_after=chunks, with_constants=with_constants)
+    expected = bytes((await serving.read(LARGE)).payload)
+    torn = await worker.pull(stop_after=chunks)
     assert not torn.complete
     await other.commit(other.delta(2))
-    whole = await worker.resume(torn, with_constants=with_constants)
+    whole = await worker.resume(torn)
     assert whole.clock == 2
     assert bytes(whole.payload) == expected
     np.testing.assert_array_equal(serving.snapshot(worker).parameters, whole.values.parameters)

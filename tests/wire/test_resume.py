@@ -40,14 +40,14 @@ async def test_version_budget_schedule_and_ledger_go_on_after_a_stop(serve: Serv
     for seed in range(3):
         await worker.commit(worker.delta(seed))
     await other.commit(other.delta(3))
-    before = await serving.read(SMALL, with_constants=True)
+    before = await serving.read(SMALL)
 
     serving = await restart(serve, serving, tmp_path, **settings)
     status = await serving.status()
     assert status.commits == 4
     assert status.version.clock == before.clock == 5
     assert status.version.incarnation != before.version.incarnation
-    after = await serving.read(SMALL, with_constants=True)
+    after = await serving.read(SMALL)
     assert bytes(after.payload) == bytes(before.payload)
     assert {w.name: w.commits for w in status.workers} == {worker.name: 3, other.name: 1}
     back = moved(worker, serving)
@@ -284,11 +284,10 @@ async def test_checkpoint_on_demand_holds_every_name_of_the_model(serve: Serve, 
     path = Path(answer.checkpoint_path)
     assert path.parent.parent == tmp_path
     tensors = load_file(path / "model.safetensors")
-    assert set(tensors) == {"weight", "head.weight", "bias", "running_mean", "steps", "frozen"}
+    assert set(tensors) == {"weight", "head.weight", "bias", "running_mean", "steps"}
     weight = outcome.reply.values.parameters[:630].reshape(7, 90)
     np.testing.assert_array_equal(tensors["weight"], weight)
     np.testing.assert_array_equal(tensors["head.weight"], weight)
-    assert tensors["frozen"].dtype == np.float16
     json.loads((path / "state.json").read_text())
     status = (await serving.status()).checkpoint
     assert status.path == str(path)

@@ -19,10 +19,8 @@ def crc32c(data: bytes) -> int:
     return int(google_crc32c.value(data))
 
 
-def cut_payload(
-    model: Model, payload: bytes, chunk_bytes: int, wire_type: int = FLOAT32, with_constants: bool = False
-) -> list[transfer_pb2.Chunk]:
-    cuts = model.cut(chunk_bytes, wire_type, with_constants)
+def cut_payload(model: Model, payload: bytes, chunk_bytes: int, wire_type: int = FLOAT32) -> list[transfer_pb2.Chunk]:
+    cuts = model.cut(chunk_bytes, wire_type)
     return [transfer_pb2.Chunk(offset=start, data=payload[start:end]) for start, end in cuts]
 
 
@@ -98,7 +96,7 @@ class Transfer:
         assert self.header is None
         assert self.chunk_count == 0
         assert header.wire_type == self.wire_type
-        assert header.byte_count == self.model.byte_count(self.wire_type, header.with_constants)
+        assert header.byte_count == self.model.byte_count(self.wire_type)
         assert header.offset == self.start
         assert header.layout_digest == self.model.digest
         assert header.version.incarnation > 0
@@ -113,7 +111,7 @@ class Transfer:
         self.payload += chunk.data
         self.chunk_count += 1
         assert self.received <= self.header.byte_count
-        assert self.model.is_border(self.received, self.wire_type, self.header.with_constants)
+        assert self.model.is_border(self.received, self.wire_type)
         self.crc32c = int(google_crc32c.extend(self.crc32c, chunk.data))
 
     def add_footer(self, footer: transfer_pb2.Footer) -> None:

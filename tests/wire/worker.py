@@ -110,7 +110,7 @@ class RawWorker:
     def upload(self, values: Values, chunk_bytes: int = MIB) -> list[parameters_pb2.InitializeRequest]:
         """The messages of an Initialize: header, each chunk, footer."""
         payload = self.model.encode(values)
-        chunks = cut_payload(self.model, payload, chunk_bytes, FLOAT32, with_constants=True)
+        chunks = cut_payload(self.model, payload, chunk_bytes, FLOAT32)
         header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(payload))
         return [
             parameters_pb2.InitializeRequest(header=header),
@@ -125,7 +125,7 @@ class RawWorker:
         self, values: Values | None = None, messages: list[Message | bytes] | None = None
     ) -> parameters_pb2.InitializeResponse:
         stream = self.initialize_stream()
-        for message in messages or self.upload(values or self.model.random_values(0, with_constants=True)):
+        for message in messages or self.upload(values or self.model.random_values(0)):
             await stream.send(message)
         await stream.half_close()
         return await stream.answer()

@@ -1,6 +1,7 @@
 """FlatModel: parameters, gradients and buffers are views of flat memory, and stay so whatever a training loop does."""
 
 import copy
+import hashlib
 import io
 import weakref
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from gem_worker.client.messages import layout_of, layout_to_wire
 from gem_worker.flat_model import FlatModel
+from gem_worker.model_tensors import inspect_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -189,14 +191,28 @@ def test_an_embedding_says_so_also_where_its_weight_is_tied() -> None:
     assert layout_of(layout_to_wire(FlatModel(model).layout)).tensors[0].is_embedding
 
 
-def test_frozen_layers_are_constants_and_stay_where_they_are() -> None:
+def test_frozen_layers_are_named_by_digest_and_stay_where_they_are() -> None:
     model = make("frozen-layer")
+    before = model.get_parameter("1.weight").data_ptr()
     flat = FlatModel(model)
-    assert {spec.name: spec.kind for spec in flat.layout.constants} == {
-        "1.weight": TensorKind.CONSTANT,
-        "1.bias": TensorKind.CONSTANT,
+    frozen = {spec.name: spec.sha256 for spec in flat.layout.tensors if spec.kind is TensorKind.FROZEN}
+    assert frozen == {
+        name: hashlib.sha256(model.get_parameter(name).detach().numpy().tobytes()).digest()
+        for name in ("1.weight", "1.bias")
     }
+    assert model.get_parameter("1.weight").data_ptr() == before
     assert model.get_parameter("1.weight").grad is None
+
+
+def test_frozen_tensors_are_hashed_again_only_after_a_write() -> None:
+    model = make("frozen-layer")
+    layout, before = inspect_model(model)
+    model[1].weight.data.add_(1)  # not counted as a write, so a second hash would show
+    assert inspect_model(model, before)[0] == layout
+    with torch.no_grad():
+        model[1].weight.add_(1)
+    changed, _ = inspect_model(model, before)
+    assert changed == inspect_model(model)[0] != layout
 
 
 def test_buffers_of_every_type_are_views_and_non_persistent_ones_stay_local() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gem_worker.evaluate import EvaluationResult as EvaluationResult
     from gem_worker.evaluate import evaluate_checkpoint as evaluate_checkpoint
     from gem_worker.evaluate import evaluate_server as evaluate_server
+    from gem_worker.evaluate import export_adapter as export_adapter
     from gem_worker.evaluator import Followed as Followed
     from gem_worker.evaluator import evaluate_run as evaluate_run
     from gem_worker.evaluator_settings import EvaluatorSettings as EvaluatorSettings

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gem_core.layout import Layout, TensorKind
+from gem_worker.adapter import read_description, write_adapter
 from gem_worker.client import ClientSettings, Observer, Version
 from gem_worker.devices import device_for
 from gem_worker.errors import TaskError
@@ -98,7 +99,7 @@ def evaluate_server(
     TaskError (other model), ServerUnavailableError, or NotInitializedError (no parameters yet).
     """
     with Observer(address, settings=client_settings) as observer:
-        pulled = observer.pull(with_constants=True)
+        pulled = observer.pull()
         assert pulled is not None  # None only answers a known_version
         tensors = tensors_of_payload(pulled.layout, pulled.payload)
         result = HeldOut(settings or WorkerSettings()).evaluate(tensors, f"the server {address}", pulled.version)
@@ -114,11 +115,28 @@ def evaluate_server(
     return result
 
 
+def export_adapter(
+    folder: Path, *, path: Path | None = None, address: str = "", client_settings: ClientSettings | None = None
+) -> None:
+    """Write the adapter of a model.safetensors, its folder, or a server to `folder`, in PEFT's format.
+
+    Raises TaskError without one, else as `read_model` and `evaluate_server`.
+    """
+    if path is not None:
+        write_adapter(folder, read_description(path), read_model(path), str(path))
+        return
+    with Observer(address, settings=client_settings) as observer:
+        pulled = observer.pull()
+    assert pulled is not None  # None only answers a known_version
+    tensors = tensors_of_payload(pulled.layout, pulled.payload)
+    write_adapter(folder, pulled.adapter, tensors, f"the server {address}")
+
+
 def tensors_of_payload(layout: Layout, payload: memoryview | bytes | bytearray) -> dict[str, Tensor]:
-    """Convert a FLOAT32 payload with constants to a state_dict."""
+    """Convert a FLOAT32 payload to a state_dict, without FROZEN tensors."""
     tensors: dict[str, Tensor] = {}
     offset = 0
-    for spec in layout.tensors:
+    for spec in (*layout.parameters, *layout.buffers):
         own_type: torch.dtype = getattr(torch, spec.element_type.value)
         travels_as = torch.float32 if spec.kind is TensorKind.PARAMETER else own_type
         size = spec.elements * travels_as.itemsize

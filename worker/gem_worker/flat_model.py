@@ -5,7 +5,7 @@ Only the parameters' memory moves, so objects that hold a `Parameter` keep worki
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,12 +53,15 @@ class HeldBuffer:
 
 
 class FlatModel:
-    """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError."""
+    """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
 
-    def __init__(self, model: nn.Module) -> None:
+    `before`: result of `inspect_model` on this model.
+    """
+
+    def __init__(self, model: nn.Module, before: Iterable[ModelTensor] = ()) -> None:
         self.model = model
         self.layout: Layout
-        self.layout, tensors = inspect_model(model)
+        self.layout, tensors = inspect_model(model, before)
         by_kind = {kind: [one for one in tensors if one.spec.kind is kind] for kind in TensorKind}
         self.device: torch.device = tensors[0].tensor.device
         self.groups: tuple[Group, ...]
@@ -69,7 +72,6 @@ class FlatModel:
         self._buffers: tuple[HeldBuffer, ...]
         self.flat_buffers, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
         self._buffer_bytes = tuple(flat.view(torch.uint8) for flat in self.flat_buffers)
-        self.constants: tuple[ModelTensor, ...] = tuple(by_kind[TensorKind.CONSTANT])
         self.tensors: tuple[ModelTensor, ...] = tensors
         self._structure = _structure(model)
 

@@ -5,9 +5,10 @@ digest:
 
 1. PARAMETERs (`requires_grad`): float32, float64, float16, bfloat16, each in state_dict order.
 2. BUFFERs by descending element size, for alignment. Non-persistent ones stay local.
-3. CONSTANTs (`requires_grad=False`), sent once.
+3. FROZEN: `requires_grad=False`, and tensors that the state_dict makes of a frozen module (quantisation state).
 """
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,20 +21,31 @@ from gem_core.errors import LayoutError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_worker.errors import UnsupportedModelError
 
+_PIECE_ELEMENTS = 1 << 22
+_ELEMENT_TYPES = {one.value: one for one in ElementType}
 PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """A tensor's layout entry, object, and (module, attribute) owners."""
+    """A tensor's layout entry, object, and (module, attribute) owners; `changes`: in-place writes when inspected."""
 
     spec: TensorSpec
     tensor: Tensor
     owners: tuple[tuple[nn.Module, str], ...]
+    changes: int
 
 
-def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
-    """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModelError."""
+def inspect_model(model: nn.Module, before: Iterable[ModelTensor] = ()) -> tuple[Layout, tuple[ModelTensor, ...]]:
+    """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModelError.
+
+    `before`: an earlier result, whose FROZEN tensors are not hashed again unless written since.
+    """
+    known = {
+        (id(one.tensor), one.changes, one.spec.element_type): one.spec.sha256
+        for one in before
+        if one.spec.kind is TensorKind.FROZEN
+    }
     owners = _owners(model)
     for name, tensor in _named_tensors(model):
         _refuse_unready(name, tensor)
@@ -41,11 +53,14 @@ def inspect_model(model: nn.Module) -> tuple[Layout, tuple[ModelTensor, ...]]:
     tensors = []
     for identity, (name, *aliases) in names.items():
         tensor = owners[identity][0]
-        kind = _kind(tensor)
+        kind = _kind(tensor, owners[identity][1])
         element_type = _element_type(name, tensor, kind)
         is_embedding = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module, _ in owners[identity][1])
-        spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding)
-        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
+        changes, digest = tensor._version, b""
+        if kind is TensorKind.FROZEN:
+            digest = known.get((identity, changes, element_type)) or _sha256(tensor)
+        spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding, digest)
+        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1]), changes))
     _refuse_together(model, tensors)
     refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)
     tensors.sort(key=_position)
@@ -96,6 +111,8 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
                 f"{name}: the state_dict holds a {type(value).__name__} here (extra state, or quantised weights), "
                 "and only tensors can be shared: train the model without it, and quantise after training"
             )
+        if id(value) not in owners and _is_of_frozen_module(model, name):
+            owners[id(value)] = value, []
         if id(value) not in owners:
             raise UnsupportedModelError(
                 f"{name}: state_dict() makes this tensor anew, it is no parameter or buffer of the model; "
@@ -111,10 +128,29 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
     return names
 
 
-def _kind(tensor: Tensor) -> TensorKind:
-    if not isinstance(tensor, nn.Parameter):
-        return TensorKind.BUFFER
-    return TensorKind.PARAMETER if tensor.requires_grad else TensorKind.CONSTANT
+def _is_of_frozen_module(model: nn.Module, name: str) -> bool:
+    """Whether a tensor of the state_dict belongs to a module whose own parameters are all frozen."""
+    module = model
+    for part in name.split("."):
+        if part not in module._modules:
+            break
+        module = module.get_submodule(part)
+    own = [one for one in module._parameters.values() if one is not None]
+    return bool(own) and not any(one.requires_grad for one in own)
+
+
+def _kind(tensor: Tensor, owners: list[tuple[nn.Module, str]]) -> TensorKind:
+    if isinstance(tensor, nn.Parameter):
+        return TensorKind.PARAMETER if tensor.requires_grad else TensorKind.FROZEN
+    return TensorKind.BUFFER if owners else TensorKind.FROZEN
+
+
+def _sha256(tensor: Tensor) -> bytes:
+    """Hash the elements' bytes, row-major, in pieces."""
+    digest = hashlib.sha256()
+    for piece in torch.split(tensor.detach().resolve_conj().contiguous().view(-1), _PIECE_ELEMENTS):
+        digest.update(piece.cpu().view(torch.uint8).numpy().data)
+    return digest.digest()
 
 
 def _refuse_unready(name: str, tensor: Tensor) -> None:
@@ -139,6 +175,8 @@ def _refuse_unready(name: str, tensor: Tensor) -> None:
 
 
 def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
+    if kind is TensorKind.FROZEN:
+        return _ELEMENT_TYPES.get(str(tensor.dtype).removeprefix("torch."), ElementType.OTHER)
     if tensor.is_complex():
         raise UnsupportedModelError(
             f"{name}: is complex; hold it as a real tensor with a last dimension of 2, and use "
@@ -162,8 +200,9 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
         raise UnsupportedModelError(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
         )
-    first = tensors[0]
-    for one in tensors:
+    sent = [one for one in tensors if one.spec.kind is not TensorKind.FROZEN]
+    first = sent[0]
+    for one in sent:
         if one.tensor.device != first.tensor.device:
             raise UnsupportedModelError(
                 f"{one.spec.name}: is on {one.tensor.device} but {first.spec.name} on {first.tensor.device}; "
@@ -178,8 +217,9 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
         for name, tensor in _named_tensors(model)
         if tensor.numel()
     )
+    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
     for (_, end, identity, name), (start, _, other, other_name) in itertools.pairwise(ranges):
-        if start < end and identity != other:
+        if start < end and identity != other and not frozen >= {identity, other}:
             raise UnsupportedModelError(
                 f"{name} and {other_name}: share memory but are two objects, so training would pull them apart; "
                 "tie them by assigning the same Parameter object to both, or copy one with .clone()"

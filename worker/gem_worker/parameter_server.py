@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from gem_core.layout import Layout
 from gem_core.registry import DIRECTIONS
 from gem_core.wire_types import WireType
+from gem_worker.adapter import describe_adapter
 from gem_worker.client import (
     Client,
     ClientEvent,
@@ -38,7 +39,7 @@ from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
-from gem_worker.transfer import Staged, Transfer, host_view
+from gem_worker.transfer import Staged, Transfer
 from gem_worker.wire_names import WIRE_TYPES
 
 _log = logging.getLogger(__name__)
@@ -164,12 +165,13 @@ class ParameterServer:
         client_settings = client_settings or ClientSettings()
         self._on_join = on_join
         self._layout: Layout
-        self._layout, tensors = inspect_model(model)
+        self._layout, self._tensors = inspect_model(model)
+        self._adapter = describe_adapter(model, self._tensors)
         self._client = Client(
             address,
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=self._layout,
-            device=device or str(tensors[0].tensor.device),
+            device=device or str(self._tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
@@ -201,7 +203,7 @@ class ParameterServer:
             membership = self._client.join()
             if self._on_join is not None:
                 self._on_join(membership)
-            flat = FlatModel(self.model)
+            flat = FlatModel(self.model, self._tensors)
             difference = self._layout.first_difference(flat.layout)
             if difference is not None:
                 raise UnsupportedModelError(f"the model's layout changed while it joined: {difference}")
@@ -414,12 +416,9 @@ class ParameterServer:
             exchange = time.perf_counter() - started
             transfer.arrived(outcome.parameters)
             transfer.install()
-            constants_are_void = self._constants_are_void(outcome)
             self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
-            if constants_are_void:
-                self._bring_parameters(transfer, has_parameters=True)
         if applied:
             self.applied_steps += 1
         compute, copy = transfer.clock.times()
@@ -481,10 +480,6 @@ class ParameterServer:
             self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
             if self._finished:
                 self._install(transfer, outcome.version, buffers=True)
-            elif self._constants_are_void(outcome):
-                # Drops the gradient: its base is of the previous server.
-                self._bring_parameters(transfer, has_parameters=True)
-                outcome = None
         self._step_before, self.last_report = None, report
         return report, outcome.version if outcome is not None and not self._finished else None
 
@@ -556,20 +551,13 @@ class ParameterServer:
         finally:
             courier.close()
 
-    def _constants_are_void(self, outcome: CommitOutcome) -> bool:
-        """Whether a restart may have replaced the CONSTANTs."""
-        if self._version is None or self._joined is None or outcome.run_finished:
-            return False
-        return outcome.version.incarnation != self._version.incarnation and bool(self._joined[0].constants)
-
     def _bring_parameters(self, transfer: Transfer, *, has_parameters: bool) -> None:
         """Upload parameters if needed, then pull: only a pull sets the base."""
         if not has_parameters:
-            self._client.initialize(transfer.first_payload())
-        payload = transfer.whole_reply()
-        version = self._client.pull(host_view(payload), with_constants=True)
-        transfer.install_whole(payload)
-        self._version = version
+            self._client.initialize(transfer.first_payload(), adapter=self._adapter)
+        self._version = self._client.pull(transfer.reply)
+        transfer.arrived()
+        transfer.install()
 
     def _check_running(self) -> None:
         if self._finished:

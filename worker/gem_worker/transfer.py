@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gem_core.layout import TensorKind
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from gem_worker import wire_casts
@@ -189,8 +190,8 @@ class Transfer:
     @torch.no_grad()
     def first_payload(self) -> memoryview:
         """Return Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
-        refuse_non_finite(self._flat.tensors)
-        form = PayloadFormat(self._flat.layout, WireType.FLOAT32, with_constants=True)
+        refuse_non_finite(one for one in self._flat.tensors if one.spec.kind is not TensorKind.FROZEN)
+        form = PayloadFormat(self._flat.layout, WireType.FLOAT32)
         payload = torch.empty(form.byte_count, dtype=torch.uint8)
         values = payload[: form.parameter_bytes].view(torch.float32)
         if self._on_host:
@@ -199,35 +200,8 @@ class Transfer:
             on_device = self._memory_on_device()
             self._flat.read_parameters(on_device)
             values.copy_(on_device)
-        offset = form.parameter_bytes + self._flat.layout.buffer_bytes
-        self._flat.read_buffers(payload[form.parameter_bytes : offset], non_blocking=False)
-        for one in self._flat.constants:
-            end = offset + one.spec.byte_count
-            payload[offset:end].copy_(one.tensor.detach().contiguous().view(-1).view(torch.uint8))
-            offset = end
+        self._flat.read_buffers(payload[form.parameter_bytes :], non_blocking=False)
         return host_view(payload)
-
-    def whole_reply(self) -> Tensor:
-        """Return host memory for a pull with constants."""
-        if not self._flat.constants:
-            return self._replies[0]
-        form = PayloadFormat(self._flat.layout, self._reply_format.wire_type, with_constants=True)
-        return torch.empty(form.byte_count, dtype=torch.uint8)
-
-    @torch.no_grad()
-    def install_whole(self, payload: Tensor) -> None:
-        """Copy a payload with constants into the model."""
-        offset = self._reply_format.byte_count
-        if payload is not self._replies[0]:
-            self._replies[0].copy_(payload[:offset])
-        for one in self._flat.constants:
-            end = offset + one.spec.byte_count
-            # clone: the slice may be unaligned.
-            value = payload[offset:end].clone().view(one.tensor.dtype).view(one.tensor.shape)
-            one.tensor.detach().copy_(value)
-            offset = end
-        self.arrived()
-        self.install()
 
     def _at(self, parameters: memoryview, reply: Tensor) -> Tensor:
         """Tensor cached by address."""

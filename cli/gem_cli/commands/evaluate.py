@@ -46,6 +46,14 @@ def evaluate(
             "--follow", help="With --server: evaluate new versions until the run ends, and report each to the server."
         ),
     ] = False,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            "--adapter",
+            metavar="FOLDER",
+            help="Evaluate nothing; write the run's PEFT adapter there, for PeftModel.from_pretrained.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object, for programs; with --follow one a line.")
     ] = False,
@@ -62,6 +70,8 @@ def evaluate(
       gemps evaluate runs/20260101-120000-digits-gem/model.safetensors
 
       gemps evaluate --server 127.0.0.1:50051 --follow --keep-best best --stop-at-accuracy 0.98
+
+      gemps evaluate state/latest --adapter adapter
     """
     if model_file is not None and (report or follow or given.has_flag(WorkerSettings, "server")):
         raise CommandError("give either a MODEL_FILE or --server (with --report or --follow or not), not both", USAGE)
@@ -72,7 +82,9 @@ def evaluate(
     for name in EvaluatorSettings.model_fields:
         if given.has_flag(EvaluatorSettings, name) and not follow:
             raise CommandError(f"{flag(name)} is for an evaluator that follows a run: add --follow", USAGE)
-    of_run = {} if model_file is None else _run_settings(model_file)
+    if adapter is not None and (report or follow):
+        raise CommandError("--adapter writes an adapter and evaluates nothing: leave out --report and --follow", USAGE)
+    of_run = {} if model_file is None or adapter is not None else _run_settings(model_file)
     worker = of_run.get("worker") or {}
     settings = given.load(WorkerSettings, fallback={name: worker[name] for name in _DATA_AND_MODEL if name in worker})
     if model_file is not None and of_run.get("command") and not settings.model_fields_set & {"task", "model"}:
@@ -92,6 +104,9 @@ def evaluate(
         check_credentials(connection)
     check_model(settings.model, settings.task)
     require("worker", "evaluate", "torch", "safetensors")
+    if adapter is not None:
+        _write_adapter(adapter, model_file, settings.server, connection)
+        return
     if model_file is not None and settings.task == "text":
         _warn_of_another_text(of_run.get("text"), settings)
     if follow:
@@ -109,6 +124,16 @@ def evaluate(
         raise refused(error) from None
     found = dataclasses.asdict(result)
     print(json.dumps(found) if as_json else describe_evaluation(found))
+
+
+def _write_adapter(folder: Path, model_file: Path | None, server: str, connection: ClientSettings) -> None:
+    from gem_worker import ClientError, TaskError, export_adapter
+
+    try:
+        export_adapter(folder, path=model_file, address=server, client_settings=connection)
+    except (ClientError, TaskError) as error:
+        raise refused(error) from None
+    print(f"{folder} has the adapter: PeftModel.from_pretrained(base, {str(folder)!r})")
 
 
 def _follow(

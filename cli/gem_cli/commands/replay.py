@@ -95,7 +95,7 @@ def _recovered(data_dir: Path) -> "Checkpoint":
 def _write_statistics(found: "Replayed", folder: Path) -> None:
     from gem_server.durability.checkpoint import Checkpoint, write_tensors
 
-    whole = Checkpoint(found.layout, found.clock, found.parameters, found.buffers, found.constants, {})
+    whole = Checkpoint(found.layout, found.clock, found.parameters, found.buffers, {})
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder, whole)

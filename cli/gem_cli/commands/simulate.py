@@ -153,7 +153,7 @@ def _write_result(result: "SimulationResult", folder: Path) -> None:
     from gem_server.durability.checkpoint import Checkpoint, write_tensors
     from gem_simulator.results import COLUMNS
 
-    whole = Checkpoint(result.layout, result.clock, result.parameters, result.buffers, result.constants, {})
+    whole = Checkpoint(result.layout, result.clock, result.parameters, result.buffers, {})
     document: dict[str, Any] = {"summary": result.summary(), "settings": result.settings}
     document["evaluations"] = [asdict(one) for one in result.evaluations]
     try:

@@ -190,6 +190,8 @@ def _finish(
                 f"needs a ParameterServer without an address, so that it trains here; the logs are in {folder.logs}"
             )
         reporter.event("training_failed", text)
+    elif folder.has_adapter() and (trouble := results.write_adapter(folder)):
+        reporter.event("no_adapter", trouble)
     summary = results.summarize(outcome, started=started, settings=used)
     folder.write_summary(summary)
     if has_model and evaluation_arguments is not None and outcome.interrupted_by is None:

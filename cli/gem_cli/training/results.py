@@ -29,6 +29,14 @@ def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str,
     return result
 
 
+def write_adapter(folder: RunFolder) -> str:
+    """Write the adapter; return an error line, or "". Subprocess, as in `evaluate`."""
+    command = gemps("evaluate", str(folder.path), "--adapter", str(folder.adapter))
+    with folder.log("adapter").open("wb") as log:
+        done = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)  # noqa: S603
+    return "" if done.returncode == 0 else f"the adapter is not written; the log is {folder.log('adapter')}"
+
+
 def report_best(folder: RunFolder, target: float | None, reporter: Reporter) -> dict[str, Any]:
     """Report the best evaluation; return summary fields."""
     facts = folder.best / "best.json"

@@ -8,6 +8,7 @@ plot.png            figures over time
 report.html         report
 tensorboard/        event files
 best/               best parameters
+adapter/            a PEFT model's adapter, in PEFT's format
 logs/               of all processes
 checkpoints/        `latest` is the newest
 """
@@ -34,6 +35,7 @@ class RunFolder:
         self.plot = path / "plot.png"
         self.report = path / "report.html"
         self.best = path / "best"
+        self.adapter = path / "adapter"
         self.logs = path / "logs"
         self.ready_file = path / "server.json"
 
@@ -92,6 +94,11 @@ class RunFolder:
             return False
         shutil.copyfile(newest, self.model)
         return True
+
+    def has_adapter(self) -> bool:
+        """Whether the newest checkpoint describes an adapter."""
+        state = self.path / "latest" / "state.json"
+        return "adapter" in json.loads(state.read_text(encoding="utf-8"))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""

@@ -50,7 +50,7 @@ def _tensors(count: int) -> Task:
     return Task(Layout([*parameters, *buffers]))
 
 
-# Chunks are cut within a BUFFER and a CONSTANT, not at multiples of 4.
+# Chunks are cut within a BUFFER, not at multiples of 4.
 _KINDS = Task(
     Layout(
         [
@@ -60,11 +60,13 @@ _KINDS = Task(
             tensor("mean", (19_000,), "buffer", "float32"),
             tensor("counts", (5,), "buffer", "int32"),
             tensor("mask", (9,), "buffer", "bool"),
-            tensor("frozen.weight", (11, 3), "constant", "float32"),
-            tensor("frozen.table", (80_013,), "constant", "uint8"),
+            tensor("table", (80_013,), "buffer", "uint8"),
+            tensor("frozen.weight", (11, 3), "frozen", "float32", "frozen.tied"),
+            tensor("frozen.table", (80_013,), "frozen", "uint8"),
         ]
     )
 )
+_SENT = set(ElementType) - {ElementType.OTHER}
 _TYPES = Task(
     Layout(
         [
@@ -74,8 +76,9 @@ _TYPES = Task(
             tensor("trained.as_bfloat16", (17,), "parameter", "bfloat16"),
             *(
                 tensor(f"kept.as_{one.value}", (3,), "buffer", one.value)
-                for one in sorted(ElementType, key=lambda one: (-one.byte_size, f"torch.{one.value}"))
+                for one in sorted(_SENT, key=lambda one: (-one.byte_size, f"torch.{one.value}"))
             ),
+            *(tensor(f"frozen.as_{one.value}", (3,), "frozen", one.value) for one in ElementType),
         ]
     )
 )
@@ -89,7 +92,7 @@ _EMPTY = Task(
             tensor("no_columns", (7, 0)),
             tensor("empty", (0,), "buffer"),
             tensor("count", (2,), "buffer"),
-            tensor("frozen", (3, 0), "constant"),
+            tensor("frozen", (3, 0), "frozen"),
         ]
     )
 )
@@ -116,8 +119,8 @@ _SPOKEN = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_
 SCENARIOS = (
     *(_wire(True, one) for one in _SPOKEN),
     *(_wire(False, one) for one in _SPOKEN),
-    Scenario("buffers-constants", "BUFFERs go along, CONSTANTs come once", commits, _KINDS),
-    Scenario("buffers-first", "BUFFERs and CONSTANTs in the first upload", initialise, _KINDS),
+    Scenario("buffers-frozen", "BUFFERs go along, FROZEN tensors never", commits, _KINDS),
+    Scenario("buffers-first", "BUFFERs in the first upload, no FROZEN tensors", initialise, _KINDS),
     Scenario("element-types", "tensors of every element type", exact_commits, _TYPES, may_not_speak=True),
     Scenario("empty-tensor", "tensors of 0 elements", commits, _EMPTY),
     Scenario(

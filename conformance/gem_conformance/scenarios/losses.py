@@ -1,9 +1,7 @@
 """Scenarios: broken streams, sessions and servers."""
 
 from gem_conformance.play import Play
-from gem_conformance.scenarios.scenario import LARGE, SMALL, Scenario
-from gem_conformance.task import Task, tensor
-from gem_core.layout import Layout
+from gem_conformance.scenarios.scenario import LARGE, Scenario
 
 __all__ = ["SCENARIOS"]
 
@@ -66,15 +64,10 @@ def restart(play: Play) -> None:
     play.last_commit()
 
 
-# CONSTANTs are valid for one incarnation only.
-_FROZEN = Task(Layout([*SMALL.layout.tensors, tensor("frozen", (7, 3), "constant")]))
-
 SCENARIOS = (
     Scenario("torn-commit", "the stream breaks in a payload: nothing was applied", torn_commit, LARGE),
     Scenario("dropped-reply", "applied, and the verdict is lost: not a second time", dropped_reply),
     Scenario("duplicate", "applied only after a Heartbeat said that it was not: do not drop it", duplicate, LARGE),
     Scenario("torn-reply", "the reply breaks in its parameters: bring the rest", torn_reply, LARGE),
-    Scenario(
-        "restart", "another incarnation on the same port: join, pull (CONSTANTs too), drop the delta", restart, _FROZEN
-    ),
+    Scenario("restart", "another incarnation on the same port: join, pull, drop the delta", restart),
 )

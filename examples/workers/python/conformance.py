@@ -31,7 +31,7 @@ def build(layout: list[dict[str, Any]]) -> nn.Module:
     """A model with these tensors."""
     model, done = nn.Module(), 0
     for spec in layout:
-        value = torch.zeros(spec["shape"], dtype=getattr(torch, spec["element_type"]))
+        value = torch.zeros(spec["shape"], dtype=getattr(torch, spec["element_type"], torch.float8_e4m3fn))
         if spec["kind"] == "parameter":
             elements = torch.arange(done, done + value.numel())
             value = ((elements % 509 - 254) / 256).to(value.dtype).view(value.shape)

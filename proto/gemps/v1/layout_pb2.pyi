@@ -20,13 +20,14 @@ class ElementType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ELEMENT_TYPE_INT64: _ClassVar[ElementType]
     ELEMENT_TYPE_UINT8: _ClassVar[ElementType]
     ELEMENT_TYPE_BOOL: _ClassVar[ElementType]
+    ELEMENT_TYPE_OTHER: _ClassVar[ElementType]
 
 class TensorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TENSOR_KIND_UNSPECIFIED: _ClassVar[TensorKind]
     TENSOR_KIND_PARAMETER: _ClassVar[TensorKind]
     TENSOR_KIND_BUFFER: _ClassVar[TensorKind]
-    TENSOR_KIND_CONSTANT: _ClassVar[TensorKind]
+    TENSOR_KIND_FROZEN: _ClassVar[TensorKind]
 
 class TensorRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -43,28 +44,31 @@ ELEMENT_TYPE_INT32: ElementType
 ELEMENT_TYPE_INT64: ElementType
 ELEMENT_TYPE_UINT8: ElementType
 ELEMENT_TYPE_BOOL: ElementType
+ELEMENT_TYPE_OTHER: ElementType
 TENSOR_KIND_UNSPECIFIED: TensorKind
 TENSOR_KIND_PARAMETER: TensorKind
 TENSOR_KIND_BUFFER: TensorKind
-TENSOR_KIND_CONSTANT: TensorKind
+TENSOR_KIND_FROZEN: TensorKind
 TENSOR_ROLE_UNSPECIFIED: TensorRole
 TENSOR_ROLE_EMBEDDING: TensorRole
 
 class TensorSpec(_message.Message):
-    __slots__ = ("name", "shape", "element_type", "kind", "aliases", "role")
+    __slots__ = ("name", "shape", "element_type", "kind", "aliases", "role", "sha256")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     element_type: ElementType
     kind: TensorKind
     aliases: _containers.RepeatedScalarFieldContainer[str]
     role: TensorRole
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., element_type: _Optional[_Union[ElementType, str]] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., role: _Optional[_Union[TensorRole, str]] = ...) -> None: ...
+    sha256: bytes
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., element_type: _Optional[_Union[ElementType, str]] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., role: _Optional[_Union[TensorRole, str]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("tensors",)

@@ -49,24 +49,24 @@ class Footer(_message.Message):
     def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ParametersHeader(_message.Message):
-    __slots__ = ("version", "wire_type", "byte_count", "offset", "with_constants", "layout_digest", "layout", "shared_memory")
+    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    WITH_CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     version: Version
     wire_type: WireType
     byte_count: int
     offset: int
-    with_constants: bool
     layout_digest: bytes
     layout: _layout_pb2.Layout
     shared_memory: SharedMemoryHandle
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., with_constants: bool = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ...) -> None: ...
+    adapter: bytes
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ...) -> None: ...
 
 class SharedMemoryHandle(_message.Message):
     __slots__ = ("region", "offset", "byte_count")

@@ -59,14 +59,13 @@ _HALVES = (ElementType.FLOAT16, ElementType.BFLOAT16)
 class Checkpoint:
     """The state at one point; `state` holds JSON values.
 
-    `parameters`, `rule_vectors`: float32[layout.parameter_count]; `buffers`, `constants`: bytes in layout order.
+    `parameters`, `rule_vectors`: float32[layout.parameter_count]; `buffers`: bytes in layout order.
     """
 
     layout: Layout
     clock: int
     parameters: NDArray[np.float32]
     buffers: bytes
-    constants: bytes
     state: dict[str, Any]
     rule_vectors: tuple[NDArray[np.float32], ...] = ()
     moments: Mapping[str, Vectors] = field(default_factory=dict)
@@ -118,14 +117,13 @@ def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | No
             raise StartupError(f"{place / STATE_FILE}: not a checkpoint of this version of gemps ({FORMAT})")
         layout = Layout.from_description(document.pop("layout"))
         clock = int(document.pop("clock"))
-        parameters, rest = _read_tensors(place, layout)
+        parameters, buffers = _read_tensors(place, layout)
         rule_vectors = _read_vectors(place / RULE_FILE, layout.parameter_count)
         workers = document.pop("moments", [])
         moments = _read_moments(place / WORKERS_FILE, layout.parameter_count, workers if with_moments else [])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
-    buffers, constants = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
-    return Checkpoint(layout, clock, parameters, buffers, constants, document, rule_vectors, moments)
+    return Checkpoint(layout, clock, parameters, buffers, document, rule_vectors, moments)
 
 
 def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
@@ -148,9 +146,9 @@ def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
             model[name] = tensor(spec, spec.element_type, _as_type(values, spec.element_type))
         if spec.element_type in _HALVES:
             exact[spec.name] = tensor(spec, ElementType.FLOAT32, values)
-    rest = np.frombuffer(checkpoint.buffers + checkpoint.constants, np.uint8)
+    rest = np.frombuffer(checkpoint.buffers, np.uint8)
     start = 0
-    for spec in (*checkpoint.layout.buffers, *checkpoint.layout.constants):
+    for spec in checkpoint.layout.buffers:
         data = rest[start : start + spec.byte_count]
         start += spec.byte_count
         for name in (spec.name, *spec.aliases):
@@ -234,7 +232,7 @@ def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32],
         wide = spec.element_type is ElementType.FLOAT64
         parameters[start : start + spec.elements] = np.frombuffer(data, np.float64 if wide else np.float32)
         start += spec.elements
-    rest = b"".join(_tensor_bytes(model, spec, spec.element_type) for spec in (*layout.buffers, *layout.constants))
+    rest = b"".join(_tensor_bytes(model, spec, spec.element_type) for spec in layout.buffers)
     return parameters, rest
 
 

@@ -212,8 +212,7 @@ class Checkpointer:
         if layout is None:
             raise AssertionError("there are no parameters to write")
         state["rule"] = rule.record
-        constants = self._central.constants
-        whole = Checkpoint(layout, version.clock, parameters, buffers, constants, state, rule.vectors, rule.moments)
+        whole = Checkpoint(layout, version.clock, parameters, buffers, state, rule.vectors, rule.moments)
         job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write_checkpoint, self._data_dir, whole, self._files))
         try:
             self.newest = await asyncio.shield(job)

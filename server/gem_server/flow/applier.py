@@ -331,7 +331,7 @@ class Applier:
         session = request.session
         session.check_alive()
         layout = session.join_info.layout
-        self._central.bind(layout, request.parameters, request.buffers, request.constants)
+        self._central.bind(layout, request.parameters, request.buffers, adapter=request.adapter)
         await self._maybe_elsewhere(lambda: self._rule.begin(layout))
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)

@@ -46,15 +46,15 @@ class InitializeService:
             self._sessions.check_layout(session)
             raise AlreadyInitializedError
 
-    async def stage(self, session: Session, call: Call, byte_count: int) -> "Upload":
+    async def stage(self, session: Session, call: Call, byte_count: int, adapter: bytes) -> "Upload":
         """Wait for a place in the pool. The upload's memory becomes the central variable."""
         self.check_open(session)
-        payload = PayloadFormat(session.join_info.layout, WireType.FLOAT32, with_constants=True)
+        payload = PayloadFormat(session.join_info.layout, WireType.FLOAT32)
         if byte_count != payload.byte_count:
             raise RefusedError(
                 Reason.SIZE_MISMATCH,
                 f"byte_count is {byte_count}; first parameters of this layout must have {payload.byte_count} bytes "
-                "(float32, then buffers, then constants)",
+                "(float32, then buffers; FROZEN tensors are not sent)",
             )
         older, session.initialize_call = session.initialize_call, call
         if older is not None:
@@ -64,16 +64,14 @@ class InitializeService:
         hold = await self._staging.reserve(session, call, Purpose.INITIALIZE)
         try:
             self.check_open(session)
-            return Upload(self, session, hold, payload)
+            return Upload(self, session, hold, payload, adapter)
         except BaseException:
             self._staging.release(hold)
             raise
 
     async def submit(self, upload: "Upload") -> None:
         """Enqueue a complete upload. Raises AlreadyInitializedError."""
-        buffers = upload.payload.layout.buffer_bytes
-        rest = upload.rest
-        request = InitializeRequest(upload.session, upload.parameters, bytes(rest[:buffers]), bytes(rest[buffers:]))
+        request = InitializeRequest(upload.session, upload.parameters, bytes(upload.rest), upload.adapter)
         self._applier.submit(request)
         if not await request.done:
             self.check_open(upload.session)
@@ -95,12 +93,18 @@ class Upload:
     """An upload of first parameters; a context."""
 
     def __init__(
-        self, initialize_service: InitializeService, session: Session, hold: BufferLease, payload: PayloadFormat
+        self,
+        initialize_service: InitializeService,
+        session: Session,
+        hold: BufferLease,
+        payload: PayloadFormat,
+        adapter: bytes,
     ) -> None:
         self._initialize_service = initialize_service
         self.session = session
         self.hold = hold
         self.payload = payload
+        self.adapter = adapter
         self.parameters = aligned_empty(payload.layout.parameter_count)
         self.rest = memoryview(bytearray(payload.rest_bytes))
         self._assembler = hold.sink = DecodingAssembler(payload, self.parameters, self.rest, FINITE)

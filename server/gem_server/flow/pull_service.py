@@ -26,7 +26,6 @@ class Wanted:
     resume_version: Version | None
     resume_offset: int
     wire_type: WireType
-    with_constants: bool
 
 
 class PullService:
@@ -38,16 +37,16 @@ class PullService:
         self._applier = applier
         self._journal = journal
         self._waiting_readers = 0
-        self._formats: dict[tuple[WireType, bool], PayloadFormat] = {}
+        self._formats: dict[WireType, PayloadFormat] = {}
 
-    def format(self, wire_type: WireType, with_constants: bool) -> PayloadFormat:
+    def format(self, wire_type: WireType) -> PayloadFormat:
         """The payload format. Raises NOT_INITIALIZED."""
         if self._central.layout is None:
             raise RefusedError(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize first")
-        known = self._formats.get((wire_type, with_constants))
+        known = self._formats.get(wire_type)
         if known is None:
-            known = PayloadFormat(self._central.layout, wire_type, with_constants)
-            self._formats[wire_type, with_constants] = known
+            known = PayloadFormat(self._central.layout, wire_type)
+            self._formats[wire_type] = known
         return known
 
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
@@ -62,7 +61,7 @@ class PullService:
         return outcome
 
     async def _open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
-        payload = self.format(wanted.wire_type, wanted.with_constants)
+        payload = self.format(wanted.wire_type)
         if wanted.resume_version is not None:
             return await self._resume(session, call, wanted, payload)
         if session is None:

@@ -167,7 +167,7 @@ class InitializeRequest(Request[bool]):
     session: Session
     parameters: NDArray[np.float32]
     buffers: bytes
-    constants: bytes
+    adapter: bytes
 
     async def _execute(self, applier: "Applier") -> None:
         self.resolve(await applier.initialize(self))

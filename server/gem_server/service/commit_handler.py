@@ -142,7 +142,6 @@ class CommitHandler:
                 transport,
                 applied.reader,
                 payload,
-                b"",
                 head=head,
                 chunk_field=COMMIT_RESPONSE_CHUNK,
                 chunk_bytes=self._chunk_bytes,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gemps.framing import INITIALIZE_REQUEST_CHUNK, Buffer, split_message
+from gemps.limits import ADAPTER_BYTES, FIELDS_BYTES
 from gemps.v1 import parameters_pb2
 
 from gem_server.errors import Reason, RefusedError
@@ -41,8 +42,13 @@ class InitializeHandler:
         message, offset, data = _split_message(await call_session.idle(context.read()))
         if not message.HasField("header"):
             raise RefusedError(Reason.OUT_OF_ORDER, "send the header first; see parameters.proto")
-        session = call_session.attend(message.header.session_id)
-        with await self._initialize_service.stage(session, call, message.header.byte_count) as upload:
+        header = message.header
+        if len(header.adapter) > ADAPTER_BYTES:
+            raise RefusedError(
+                Reason.MALFORMED, f"adapter has {len(header.adapter)} bytes: send at most {ADAPTER_BYTES}, or none"
+            )
+        session = call_session.attend(header.session_id)
+        with await self._initialize_service.stage(session, call, header.byte_count, header.adapter) as upload:
             while True:
                 if data is not None:
                     upload.add(offset, data)
@@ -60,4 +66,5 @@ def _split_message(raw: Any) -> tuple[parameters_pb2.InitializeRequest, int, Buf
         raise RefusedError(
             Reason.OUT_OF_ORDER, "the stream ended without a footer, and nothing was taken: send it again"
         )
-    return split_message(parameters_pb2.InitializeRequest, raw, INITIALIZE_REQUEST_CHUNK)
+    limit = FIELDS_BYTES + ADAPTER_BYTES
+    return split_message(parameters_pb2.InitializeRequest, raw, INITIALIZE_REQUEST_CHUNK, limit)

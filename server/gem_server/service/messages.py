@@ -33,12 +33,15 @@ _ELEMENT_TYPES = {
     layout_pb2.ELEMENT_TYPE_INT64: ElementType.INT64,
     layout_pb2.ELEMENT_TYPE_UINT8: ElementType.UINT8,
     layout_pb2.ELEMENT_TYPE_BOOL: ElementType.BOOL,
+    layout_pb2.ELEMENT_TYPE_OTHER: ElementType.OTHER,
 }
 _KINDS = {
     layout_pb2.TENSOR_KIND_PARAMETER: TensorKind.PARAMETER,
     layout_pb2.TENSOR_KIND_BUFFER: TensorKind.BUFFER,
-    layout_pb2.TENSOR_KIND_CONSTANT: TensorKind.CONSTANT,
+    layout_pb2.TENSOR_KIND_FROZEN: TensorKind.FROZEN,
 }
+# TENSOR_KIND_CONSTANT of older workers.
+_CONSTANT = 3
 _ELEMENT_TYPE_NUMBERS = {value: key for key, value in _ELEMENT_TYPES.items()}
 _KIND_NUMBERS = {value: key for key, value in _KINDS.items()}
 RUN_STATES = {
@@ -97,6 +100,11 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
     """Decode a layout. Raises LayoutError."""
     tensors = []
     for index, spec in enumerate(message.tensors):
+        if spec.kind == _CONSTANT:
+            raise LayoutError(
+                f"tensor {index} ({spec.name[:100]!r}) is a CONSTANT, which this server replaced by FROZEN: update the "
+                "worker"
+            )
         if spec.element_type not in _ELEMENT_TYPES or spec.kind not in _KINDS:
             raise LayoutError(
                 f"tensor {index} ({spec.name[:100]!r}) has an unspecified or unknown element_type or kind: set both"
@@ -109,6 +117,7 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
                 _KINDS[spec.kind],
                 tuple(spec.aliases),
                 spec.role == layout_pb2.TENSOR_ROLE_EMBEDDING,
+                spec.sha256,
             )
         )
     return Layout(tensors)
@@ -126,6 +135,7 @@ def layout_to(layout: Layout) -> bytes:
                 kind=_KIND_NUMBERS[spec.kind],
                 aliases=spec.aliases,
                 role=layout_pb2.TENSOR_ROLE_EMBEDDING if spec.is_embedding else layout_pb2.TENSOR_ROLE_UNSPECIFIED,
+                sha256=spec.sha256,
             )
             for spec in layout.tensors
         ]

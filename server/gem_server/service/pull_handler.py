@@ -45,16 +45,16 @@ class PullHandler:
                 )
                 await context.write(parameters_pb2.PullResponse(not_modified=not_modified).SerializeToString())
                 return
-            payload = self._pull_service.format(wanted.wire_type, wanted.with_constants)
+            payload = self._pull_service.format(wanted.wire_type)
             head = parameters_pb2.PullResponse()
             put_header(outcome, payload, head.header, wanted.resume_offset)
             if request.with_layout:
                 head.header.layout.MergeFromString(messages.layout_to(payload.layout))
+                head.header.adapter = self._central.adapter
             sent = await send(
                 GrpcTransport(context),
                 outcome,
                 payload,
-                self._central.constants,
                 head=head,
                 chunk_field=PULL_RESPONSE_CHUNK,
                 chunk_bytes=self._chunk_bytes,
@@ -82,5 +82,4 @@ def _wanted(request: parameters_pb2.PullRequest, session: Session | None) -> Wan
         resume,
         request.resume_offset,
         wire_type,
-        request.with_constants,
     )

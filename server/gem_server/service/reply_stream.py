@@ -24,7 +24,6 @@ def put_header(reader: Reader, payload: PayloadFormat, message: transfer_pb2.Par
     message.wire_type = int(payload.wire_type)  # type: ignore[assignment]
     message.byte_count = payload.byte_count
     message.offset = offset
-    message.with_constants = payload.with_constants
     message.layout_digest = payload.layout.digest
 
 
@@ -32,7 +31,6 @@ async def send(
     writer: PayloadWriter,
     reader: Reader,
     payload: PayloadFormat,
-    constants: bytes,
     *,
     head: HasFooter,
     chunk_field: int,
@@ -43,8 +41,7 @@ async def send(
 
     `head` travels with the first chunk.
     """
-    rest = reader.buffers + constants if payload.with_constants else reader.buffers
-    splitter = Splitter(payload, reader.parameters, memoryview(rest), chunk_bytes, offset, COMPILED)
+    splitter = Splitter(payload, reader.parameters, memoryview(reader.buffers), chunk_bytes, offset, COMPILED)
     try:
         reader.check_alive()
         # Encode, checksum, send by chunk: cache locality.

@@ -60,7 +60,7 @@ class Snapshot:
 
 
 class CentralVariable:
-    """Theta, float32[parameter_count], with BUFFERs and CONSTANTs (bytes, in layout order)."""
+    """Theta, float32[parameter_count], with BUFFERs (bytes, in layout order); `adapter`: parameters.proto."""
 
     def __init__(self) -> None:
         # Random: a restored backup must not repeat it. Fits int64; 0 means unset on the wire.
@@ -69,7 +69,7 @@ class CentralVariable:
         self.layout: Layout | None = None
         self.parameters: NDArray[np.float32] = np.empty(0, np.float32)
         self.buffers = b""
-        self.constants = b""
+        self.adapter = b""
 
     @property
     def version(self) -> Version:
@@ -77,7 +77,7 @@ class CentralVariable:
         return Version(self.incarnation, self.clock)
 
     def bind(
-        self, layout: Layout, parameters: NDArray[np.float32], buffers: bytes, constants: bytes, clock: int = 1
+        self, layout: Layout, parameters: NDArray[np.float32], buffers: bytes, clock: int = 1, *, adapter: bytes = b""
     ) -> None:
         """Set first or recovered parameters, without a copy."""
         if self.layout is not None:
@@ -85,7 +85,7 @@ class CentralVariable:
         self.layout = layout
         self.parameters = parameters
         self.buffers = buffers
-        self.constants = constants
+        self.adapter = adapter
         self.clock = clock
 
     def apply(

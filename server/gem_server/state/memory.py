@@ -49,7 +49,7 @@ class MemoryBudget:
         vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
         rules = FLOAT32_BYTES * layout.parameter_count * self.vectors_per_run
         buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
-        return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules + layout.constant_bytes
+        return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules
 
     def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
         """Return the bytes per worker."""
@@ -77,9 +77,7 @@ class MemoryBudget:
         instead_of: bytes | None = None,
     ) -> None:
         """Reserve a worker's vectors, instead of another's. Raises MEMORY, retryable if that fits alone."""
-        model = self._bound
-        if model is None:  # uploads have separate constants
-            model = self.model_bytes(layout) + layout.constant_bytes * count_buffers(self.staging_buffers, None)
+        model = self.model_bytes(layout) if self._bound is None else self._bound
         worker = self.worker_bytes(layout, overlap=overlap)
         going = (session_id, instead_of)
         others = sum(cost for other, cost in self._workers.items() if other not in going)

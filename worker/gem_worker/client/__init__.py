@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
+    from gemps.limits import ADAPTER_BYTES as ADAPTER_BYTES
+
     from gem_worker.client.client import Client as Client
     from gem_worker.client.courier import Courier as Courier
     from gem_worker.client.errors import AddressError as AddressError

@@ -32,11 +32,10 @@ _FLOAT32 = (WireType.FLOAT32,)
 class Client:
     """A worker's session with a gemps server.
 
-    Order of calls: join(), initialize() if `membership.has_parameters` is False, pull() with constants, commit()
+    Order of calls: join(), initialize() if `membership.has_parameters` is False, pull(), commit()
     repeatedly, leave(), close(). Retries, rejoining and heartbeats are automatic.
 
-    Buffers are contiguous payloads (transfer.proto): PARAMETERs in the negotiated wire type, BUFFERs, then CONSTANTs if
-    requested.
+    Buffers are contiguous payloads (transfer.proto): PARAMETERs in the negotiated wire type, BUFFERs.
 
     Not thread-safe. Raises MisuseError in a forked child: gRPC does not survive a fork.
 
@@ -163,24 +162,24 @@ class Client:
         self._watchdog.start()
         return membership
 
-    def initialize(self, payload: memoryview) -> bool:
-        """Upload the first parameters: PARAMETERs as float32, BUFFERs, CONSTANTs. Call pull() next.
+    def initialize(self, payload: memoryview, *, adapter: bytes = b"") -> bool:
+        """Upload the first parameters: PARAMETERs as float32, BUFFERs. Call pull() next.
 
-        Returns False if the server already had parameters, perhaps these. Raises ValueError for a wrong size, else as
-        join().
+        `adapter`: parameters.proto. Returns False if the server already had parameters, perhaps these. Raises
+        ValueError for a wrong size, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._layout, WireType.FLOAT32, with_constants=True)
+        format_ = PayloadFormat(self._layout, WireType.FLOAT32)
         view = byte_view(payload, format_, "the first parameters")
-        return initialize(self._calls, self._watchdog, self._session, view, format_)
+        return initialize(self._calls, self._watchdog, self._session, view, format_, adapter)
 
-    def pull(self, into: memoryview, *, with_constants: bool = False) -> Version:
+    def pull(self, into: memoryview) -> Version:
         """Receive the current parameters in `membership.parameter_wire_type`.
 
         Raises ValueError for an unsuitable buffer, NotInitializedError if the server has no parameters, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type, with_constants)
+        format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type)
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
         version = self._puller.pull(view, format_)
         if self._session.unsettled:

@@ -16,15 +16,20 @@ from gem_worker.client.watchdog import Watchdog
 
 
 def initialize(
-    calls: Calls, watchdog: Watchdog, session: ClientSession, payload: memoryview, format_: PayloadFormat
+    calls: Calls,
+    watchdog: Watchdog,
+    session: ClientSession,
+    payload: memoryview,
+    format_: PayloadFormat,
+    adapter: bytes,
 ) -> bool:
-    """Upload `payload` (float32, with constants); return True if accepted.
+    """Upload `payload` (float32); return True if accepted.
 
     False may mean that an earlier attempt succeeded; pull next either way.
     """
     while True:
         try:
-            response = _upload(calls, watchdog, session, payload, format_)
+            response = _upload(calls, watchdog, session, payload, format_, adapter)
         except TornCallError as torn:
             session.patience.torn(torn)
         except SupersededError as refusal:
@@ -46,8 +51,11 @@ def _upload(
     session: ClientSession,
     payload: memoryview,
     format_: PayloadFormat,
+    adapter: bytes,
 ) -> parameters_pb2.InitializeResponse:
-    header = parameters_pb2.InitializeHeader(session_id=session.session_id, byte_count=format_.byte_count)
+    header = parameters_pb2.InitializeHeader(
+        session_id=session.session_id, byte_count=format_.byte_count, adapter=adapter
+    )
     # gRPC requests the first message before the call exists.
     with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
         watched.waiting = False

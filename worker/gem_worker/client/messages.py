@@ -213,6 +213,7 @@ def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
             kind=layout_pb2.TensorKind.Value(f"TENSOR_KIND_{tensor.kind.value.upper()}"),
             aliases=tensor.aliases,
             role=layout_pb2.TENSOR_ROLE_EMBEDDING if tensor.is_embedding else layout_pb2.TENSOR_ROLE_UNSPECIFIED,
+            sha256=tensor.sha256,
         )
     return message
 
@@ -227,6 +228,7 @@ def layout_of(message: layout_pb2.Layout) -> Layout:
             kind=TensorKind(_word(layout_pb2.TensorKind.Name(tensor.kind), "TENSOR_KIND_")),
             aliases=tuple(tensor.aliases),
             is_embedding=tensor.role == layout_pb2.TENSOR_ROLE_EMBEDDING,
+            sha256=tensor.sha256,
         )
         for tensor in message.tensors
     )

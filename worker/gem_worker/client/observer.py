@@ -37,13 +37,13 @@ _CONTROL_TIMEOUT = 600.0
 
 @dataclass(frozen=True, slots=True)
 class PulledParameters:
-    """Parameters with their layout; PARAMETERs are in `wire_type`."""
+    """Parameters with their layout; PARAMETERs are in `wire_type`. `adapter`: parameters.proto."""
 
     version: Version
     layout: Layout
     wire_type: WireType
-    with_constants: bool
     payload: memoryview
+    adapter: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +133,11 @@ class Observer:
         self,
         *,
         wire_type: WireType = WireType.FLOAT32,
-        with_constants: bool = True,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
         """Return the current parameters; None if `known_version` is current. Raises NotInitializedError."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
-            with_constants=with_constants,
             with_layout=True,
         )
         if known_version is not None:
@@ -241,6 +239,7 @@ class _LayoutReceiver:
         self._inner: ParametersReceiver | None = None
         self._format: PayloadFormat | None = None
         self._buffer = memoryview(b"")
+        self._adapter = b""
 
     def reset(self) -> None:
         self._inner = None
@@ -250,7 +249,8 @@ class _LayoutReceiver:
             layout = layout_of(header.layout)
         except LayoutError as error:
             raise ServerMisbehavedError(f"the server's layout is not legal: {error}") from error
-        self._format = PayloadFormat(layout, wire_type_of(header.wire_type), header.with_constants)
+        self._format = PayloadFormat(layout, wire_type_of(header.wire_type))
+        self._adapter = header.adapter
         if header.byte_count == self._format.byte_count:
             self._buffer = memoryview(bytearray(header.byte_count))
         self._inner = ParametersReceiver(self._format, self._buffer)
@@ -267,7 +267,7 @@ class _LayoutReceiver:
         if version is None or self._format is None:
             raise ServerMisbehavedError("the server sent no header")
         format_ = self._format
-        return PulledParameters(version, format_.layout, format_.wire_type, format_.with_constants, self._buffer)
+        return PulledParameters(version, format_.layout, format_.wire_type, self._buffer, self._adapter)
 
     def _started(self) -> ParametersReceiver:
         if self._inner is None:

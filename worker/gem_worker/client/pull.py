@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import grpc
 from gemps.framing import PULL_RESPONSE_CHUNK, FramingError, split_message
+from gemps.limits import ADAPTER_BYTES, FIELDS_BYTES
 from gemps.v1 import parameters_pb2
 
 from gem_core.errors import CoreError
-from gem_core.payload import PayloadFormat
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_worker.client.channel import Calls
 from gem_worker.client.errors import (
     NotInitializedError,
@@ -22,6 +23,9 @@ from gem_worker.client.receive import ParametersReceiver, Receiver
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.session import LOST_SESSION, ClientSession
 from gem_worker.client.watchdog import Watchdog, Watched
+
+# A layout is as long as in Join.
+_HEADER_BYTES = MAX_CHUNK_BYTES + FIELDS_BYTES + ADAPTER_BYTES
 
 
 def receive_pull(
@@ -48,7 +52,9 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         for message in call:
             watched.waiting = False
             watched.progress()
-            fields, offset, data = split_message(parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK)
+            fields, offset, data = split_message(
+                parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK, _HEADER_BYTES
+            )
             if fields.HasField("not_modified"):
                 return fields.not_modified
             if fields.HasField("header"):
@@ -104,7 +110,7 @@ class Puller:
             is_resumed = is_resumed and receiver.version is not None
             before = receiver.received
             try:
-                receive_pull(self._calls, self._watchdog, self._request(receiver, payload), receiver)
+                receive_pull(self._calls, self._watchdog, self._request(receiver), receiver)
             except TornCallError as torn:
                 if receiver.received > before:
                     session.patience.moved_on()
@@ -117,8 +123,8 @@ class Puller:
             else:
                 return self._done(receiver), is_resumed
 
-    def _request(self, receiver: ParametersReceiver, payload: PayloadFormat) -> parameters_pb2.PullRequest:
-        request = parameters_pb2.PullRequest(session_id=self._session.session_id, with_constants=payload.with_constants)
+    def _request(self, receiver: ParametersReceiver) -> parameters_pb2.PullRequest:
+        request = parameters_pb2.PullRequest(session_id=self._session.session_id)
         if receiver.version is not None:
             request.resume_version.CopyFrom(receiver.version.to_wire())
             request.resume_offset = receiver.received

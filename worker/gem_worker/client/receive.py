@@ -41,7 +41,7 @@ class ParametersReceiver:
         self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None = None, *, in_place: bool = False
     ) -> None:
         self._payload = payload
-        self._asked = (payload.byte_count, int(payload.wire_type), payload.with_constants, payload.layout.digest)
+        self._asked = (payload.byte_count, int(payload.wire_type), payload.layout.digest)
         self._into = into
         self._shared = shared
         self._in_place = in_place
@@ -91,7 +91,6 @@ class ParametersReceiver:
         return self._asked == (
             header.byte_count,
             header.wire_type,
-            header.with_constants,
             header.layout_digest,
         )
 

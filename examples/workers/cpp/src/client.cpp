@@ -104,9 +104,8 @@ void Client::join_until_answered() {
   joined_ = std::move(answer);
   is_member_ = true;
   check_membership();
-  delta_format_.emplace(layout_, joined_.delta_wire_type(), false);
-  reply_format_.emplace(layout_, joined_.parameter_wire_type(), false);
-  full_format_.emplace(layout_, joined_.parameter_wire_type(), true);
+  delta_format_.emplace(layout_, joined_.delta_wire_type());
+  reply_format_.emplace(layout_, joined_.parameter_wire_type());
   last_applied_ = joined_.last_applied_sequence();
   next_eta_ = joined_.next_eta();
   run_state_ = joined_.run_state();

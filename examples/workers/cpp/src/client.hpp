@@ -109,12 +109,9 @@ class Client {
   // The version that the server keeps for this session, and that `into` holds. Unset when that is in doubt: then only a
   // pull goes on.
   std::optional<v1::Version> held_;
-  // The incarnation whose CONSTANTs have come.
-  std::uint64_t constants_of_ = 0;
-  // Made by Join: a delta, a reply, a pull with CONSTANTs.
+  // Made by Join: a delta, and parameters.
   std::optional<PayloadFormat> delta_format_;
   std::optional<PayloadFormat> reply_format_;
-  std::optional<PayloadFormat> full_format_;
 
   std::unique_ptr<Stream> stream_;
   // The watch over the commit on the stream: what awaits its verdict, and whether a Heartbeat said it is applied.

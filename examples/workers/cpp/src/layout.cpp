@@ -42,6 +42,28 @@ std::string sha256(const std::string& text) {
   return {reinterpret_cast<const char*>(digest.data()), size};
 }
 
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+std::string bytes_of_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+    const auto high = kHexDigits.find(hex[i]);
+    const auto low = kHexDigits.find(hex[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) throw UsageError("no hexadecimal: " + hex);
+    bytes.push_back(static_cast<char>(high * 16 + low));
+  }
+  return bytes;
+}
+
+std::string hex_of_bytes(const std::string& bytes) {
+  std::string hex;
+  for (const char one : bytes) {
+    const auto byte = static_cast<unsigned char>(one);
+    hex += {kHexDigits[byte / 16], kHexDigits[byte % 16]};
+  }
+  return hex;
+}
+
 v1::TensorSpec tensor_from_json(const nlohmann::json& description) {
   v1::TensorSpec tensor;
   tensor.set_name(description.at("name").get<std::string>());
@@ -57,6 +79,7 @@ v1::TensorSpec tensor_from_json(const nlohmann::json& description) {
   for (const auto& alias : description.value("aliases", nlohmann::json::array())) {
     tensor.add_aliases(alias.get<std::string>());
   }
+  tensor.set_sha256(bytes_of_hex(description.value("sha256", std::string())));
   return tensor;
 }
 
@@ -92,19 +115,17 @@ std::uint64_t element_count(const v1::TensorSpec& tensor) {
 Layout::Layout(v1::Layout tensors) : tensors_(std::move(tensors)) {
   for (const auto& tensor : tensors_.tensors()) {
     const std::uint64_t count = element_count(tensor);
-    const std::uint64_t bytes = count * byte_size(tensor.element_type());
     switch (tensor.kind()) {
       case v1::TENSOR_KIND_PARAMETER:
         parameter_count_ += count;
         break;
       case v1::TENSOR_KIND_BUFFER:
-        buffer_bytes_ += bytes;
+        buffer_bytes_ += count * byte_size(tensor.element_type());
         break;
-      case v1::TENSOR_KIND_CONSTANT:
-        constant_bytes_ += bytes;
+      case v1::TENSOR_KIND_FROZEN:
         break;
       default:
-        throw UsageError("tensor " + tensor.name() + " is neither parameter nor buffer nor constant");
+        throw UsageError("tensor " + tensor.name() + " is neither parameter nor buffer nor frozen");
     }
   }
   digest_ = sha256(canonical_text());
@@ -129,6 +150,7 @@ std::string Layout::canonical_text() const {
     for (const std::uint64_t dimension : tensor.shape()) text += std::to_string(dimension) + ",";
     if (tensor.shape_size() > 0) text.pop_back();
     text += " ";
+    if (tensor.kind() == v1::TENSOR_KIND_FROZEN) text += hex_of_bytes(tensor.sha256()) + " ";
     append_name(text, tensor.name());
     // std::string compares bytes as unsigned numbers, which is the order that the text wants.
     std::vector<std::string> aliases(tensor.aliases().begin(), tensor.aliases().end());

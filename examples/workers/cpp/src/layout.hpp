@@ -20,14 +20,13 @@ class Layout {
  public:
   explicit Layout(v1::Layout tensors);
 
-  // From a list of {"name", "shape", "element_type", "kind", "aliases"?}, as proto/vectors/layout_digest.json has them.
+  // From a list of {"name", "shape", "element_type", "kind", "aliases"?, "sha256"?}, as proto/vectors/layout_digest.json has them.
   // Throws UsageError.
   static Layout from_json(const nlohmann::json& tensors);
 
   [[nodiscard]] const v1::Layout& tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::uint64_t parameter_count() const noexcept { return parameter_count_; }
   [[nodiscard]] std::uint64_t buffer_bytes() const noexcept { return buffer_bytes_; }
-  [[nodiscard]] std::uint64_t constant_bytes() const noexcept { return constant_bytes_; }
   // SHA-256 of the canonical text: 32 bytes.
   [[nodiscard]] const std::string& digest() const noexcept { return digest_; }
 
@@ -37,7 +36,6 @@ class Layout {
   v1::Layout tensors_;
   std::uint64_t parameter_count_ = 0;
   std::uint64_t buffer_bytes_ = 0;
-  std::uint64_t constant_bytes_ = 0;
   std::string digest_;
 };
 

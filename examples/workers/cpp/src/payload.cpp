@@ -11,19 +11,17 @@
 namespace gemps {
 
 Tensors::Tensors(const Layout& layout)
-    : parameters(layout.parameter_count()), rest(layout.buffer_bytes() + layout.constant_bytes()) {}
+    : parameters(layout.parameter_count()), rest(layout.buffer_bytes()) {}
 
-PayloadFormat::PayloadFormat(const Layout& layout, v1::WireType wire_type, bool with_constants)
+PayloadFormat::PayloadFormat(const Layout& layout, v1::WireType wire_type)
     : wire_type_(wire_type),
-      with_constants_(with_constants),
       digest_(layout.digest()),
       parameter_count_(layout.parameter_count()),
       parameter_bytes_(encoded_bytes(wire_type, layout.parameter_count())),
       byte_count_(parameter_bytes_) {
   if (parameter_bytes_ > 0) regions_.push_back({0, parameter_bytes_, unit_bytes(wire_type)});
   for (const auto& tensor : layout.tensors().tensors()) {
-    if (tensor.kind() == v1::TENSOR_KIND_PARAMETER) continue;
-    if (tensor.kind() == v1::TENSOR_KIND_CONSTANT && !with_constants) continue;
+    if (tensor.kind() != v1::TENSOR_KIND_BUFFER) continue;
     const std::uint64_t unit = byte_size(tensor.element_type());
     const std::uint64_t stop = byte_count_ + element_count(tensor) * unit;
     if (stop == byte_count_) continue;

@@ -14,7 +14,7 @@ namespace gemps {
 
 inline constexpr std::uint32_t kLargestChunk = 2U << 20;  // bytes of a chunk: transfer.proto
 
-// What a worker holds of a model: all PARAMETERs as float32, and the bytes of the BUFFERs, then of the CONSTANTs.
+// What a worker holds of a model: all PARAMETERs as float32, and the bytes of the BUFFERs.
 struct Tensors {
   explicit Tensors(const Layout& layout);
 
@@ -29,13 +29,12 @@ struct PayloadView {
   std::span<const std::byte> rest;
 };
 
-// The places of one payload: of a layout, in a wire type, with or without the CONSTANTs.
+// The places of one payload: of a layout, in a wire type.
 class PayloadFormat {
  public:
-  PayloadFormat(const Layout& layout, v1::WireType wire_type, bool with_constants);
+  PayloadFormat(const Layout& layout, v1::WireType wire_type);
 
   [[nodiscard]] v1::WireType wire_type() const noexcept { return wire_type_; }
-  [[nodiscard]] bool with_constants() const noexcept { return with_constants_; }
   [[nodiscard]] const std::string& digest() const noexcept { return digest_; }
   [[nodiscard]] std::uint64_t byte_count() const noexcept { return byte_count_; }
   [[nodiscard]] std::uint64_t parameter_count() const noexcept { return parameter_count_; }
@@ -59,7 +58,6 @@ class PayloadFormat {
   };
 
   v1::WireType wire_type_;
-  bool with_constants_;
   std::string digest_;
   std::uint64_t parameter_count_;
   std::uint64_t parameter_bytes_;

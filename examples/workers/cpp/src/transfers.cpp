@@ -80,7 +80,6 @@ class Client::Receiver {
  public:
   Receiver(const PayloadFormat& format, Tensors& into) : format_(format), reader_(format, into) {}
 
-  [[nodiscard]] const PayloadFormat& format() const noexcept { return format_; }
   [[nodiscard]] const std::optional<v1::Version>& version() const noexcept { return version_; }
   [[nodiscard]] std::uint64_t received() const noexcept { return reader_.received(); }
 
@@ -94,7 +93,7 @@ class Client::Receiver {
       throw ServerMisbehaved("the server sends parameters of another layout than this worker joined with");
     }
     if (header.byte_count() != format_.byte_count() || header.wire_type() != format_.wire_type() ||
-        header.with_constants() != format_.with_constants() || header.has_shared_memory()) {
+        header.has_shared_memory()) {
       throw ServerMisbehaved("the server sends other parameters than were asked for");
     }
     if (header.offset() != received() || (version_ && !same_version(*version_, header.version()))) {
@@ -233,7 +232,7 @@ bool Client::initialize(const Tensors& first) {
 }
 
 v1::InitializeOutcome Client::upload(const Tensors& first) {
-  const PayloadFormat format(layout_, v1::WIRE_TYPE_FLOAT32, true);
+  const PayloadFormat format(layout_, v1::WIRE_TYPE_FLOAT32);
   Stream stream(connection_.channel(), kInitialize, patience_, [this] { return examine(0); });
   v1::InitializeRequest message;
   message.mutable_header()->set_session_id(request_.session_id());
@@ -258,9 +257,8 @@ void Client::pull(Tensors& into) {
 }
 
 void Client::bring_anew(Tensors& into) {
-  Receiver receiver(constants_of_ == joined_.incarnation() ? *reply_format_ : *full_format_, into);
+  Receiver receiver(*reply_format_, into);
   bring(receiver);
-  if (receiver.format().with_constants()) constants_of_ = joined_.incarnation();
 }
 
 // Parameters into the receiver, from where it is: of the version it has begun with as long as the server keeps that
@@ -297,7 +295,6 @@ void Client::bring(Receiver& receiver) {
 void Client::receive_pull(Receiver& receiver) {
   v1::PullRequest request;
   request.set_session_id(request_.session_id());
-  request.set_with_constants(receiver.format().with_constants());
   if (receiver.version()) {
     *request.mutable_resume_version() = *receiver.version();
     request.set_resume_offset(receiver.received());

@@ -19,7 +19,7 @@ using gemps::PayloadReader;
 using gemps::Tensors;
 namespace v1 = gemps::v1;
 
-// 600 PARAMETERs (two blocks of 256, and one of 88), then elements of 8, 1 and 2 bytes; a CONSTANT of 4.
+// 600 PARAMETERs (two blocks of 256, and one of 88), then elements of 8, 1, 2 and 4 bytes; a FROZEN tensor.
 Layout mixed_layout() {
   return Layout::from_json(nlohmann::json::parse(R"([
     {"name": "a", "shape": [20, 15], "element_type": "float32", "kind": "parameter"},
@@ -28,7 +28,8 @@ Layout mixed_layout() {
     {"name": "c", "shape": [5], "element_type": "int64", "kind": "buffer"},
     {"name": "d", "shape": [3], "element_type": "bool", "kind": "buffer"},
     {"name": "e", "shape": [4], "element_type": "float16", "kind": "buffer"},
-    {"name": "f", "shape": [2], "element_type": "int32", "kind": "constant"}
+    {"name": "f", "shape": [2], "element_type": "int32", "kind": "buffer"},
+    {"name": "g", "shape": [9], "element_type": "other", "kind": "frozen", "sha256": "00ff"}
   ])"));
 }
 
@@ -70,13 +71,13 @@ constexpr auto kTypes = {v1::WIRE_TYPE_FLOAT32, v1::WIRE_TYPE_FLOAT16, v1::WIRE_
 
 TEST("payload", "sizes are those of the contract") {
   const Layout layout = mixed_layout();
-  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_FLOAT32, false).byte_count() == 2400 + 40 + 3 + 8);
-  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_BFLOAT16, true).byte_count() == 1200 + 40 + 3 + 8 + 8);
-  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_INT8_BLOCK, false).byte_count() == 600 + 12 + 40 + 3 + 8);
+  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_FLOAT32).byte_count() == 2400 + 40 + 3 + 8 + 8);
+  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_BFLOAT16).byte_count() == 1200 + 40 + 3 + 8 + 8);
+  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_INT8_BLOCK).byte_count() == 600 + 12 + 40 + 3 + 8 + 8);
 }
 
 TEST("payload", "chunks are cut at the borders of elements and blocks") {
-  const PayloadFormat format(mixed_layout(), v1::WIRE_TYPE_INT8_BLOCK, true);
+  const PayloadFormat format(mixed_layout(), v1::WIRE_TYPE_INT8_BLOCK);
   const auto border = [&](std::uint64_t offset) { return format.border_at_or_before(offset); };
   CHECK(border(0) == 0 && border(259) == 0 && border(260) == 260 && border(611) == 520);  // blocks, the last one short
   CHECK(border(612) == 612 && border(619) == 612 && border(620) == 620);                  // 8 bytes each
@@ -92,7 +93,7 @@ TEST("payload", "a range is encoded as it lies in the whole") {
   const Layout layout = mixed_layout();
   const Tensors tensors = made_up(layout);
   for (const auto type : kTypes) {
-    const PayloadFormat format(layout, type, true);
+    const PayloadFormat format(layout, type);
     const auto whole = bytes_of(format, tensors);
     std::vector<std::byte> together;
     for (std::uint64_t begin = 0; begin < whole.size();) {
@@ -110,7 +111,7 @@ TEST("payload", "chunks in pieces of any size are put together") {
   const Layout layout = mixed_layout();
   const Tensors tensors = made_up(layout);
   for (const auto type : kTypes) {
-    const PayloadFormat format(layout, type, true);
+    const PayloadFormat format(layout, type);
     const auto bytes = bytes_of(format, tensors);
     for (const std::size_t piece : {1U, 3U, 64U, 255U, 259U, 260U, 261U, 10'000U}) {
       Tensors received(layout);
@@ -131,7 +132,7 @@ TEST("payload", "chunks in pieces of any size are put together") {
 
 TEST("payload", "a resumed stream counts its own chunks, and the checksum is over all bytes") {
   const Layout layout = mixed_layout();
-  const PayloadFormat format(layout, v1::WIRE_TYPE_FLOAT32, false);
+  const PayloadFormat format(layout, v1::WIRE_TYPE_FLOAT32);
   const auto bytes = bytes_of(format, made_up(layout));
   Tensors received(layout);
   PayloadReader reader(format, received);
@@ -146,7 +147,7 @@ TEST("payload", "a resumed stream counts its own chunks, and the checksum is ove
 
 TEST("payload", "chunks that do not follow, are empty, too long or cut within an element are refused") {
   const Layout layout = mixed_layout();
-  const PayloadFormat format(layout, v1::WIRE_TYPE_FLOAT32, false);
+  const PayloadFormat format(layout, v1::WIRE_TYPE_FLOAT32);
   Tensors received(layout);
   PayloadReader reader(format, received);
   CHECK(check::throws<gemps::Torn>([&] { reader.begin_chunk(4, 4); }));
@@ -157,7 +158,7 @@ TEST("payload", "chunks that do not follow, are empty, too long or cut within an
 
 TEST("payload", "a footer of other bytes, chunks or checksum is refused") {
   const Layout layout = mixed_layout();
-  const PayloadFormat format(layout, v1::WIRE_TYPE_FLOAT32, false);
+  const PayloadFormat format(layout, v1::WIRE_TYPE_FLOAT32);
   const auto bytes = bytes_of(format, made_up(layout));
   Tensors received(layout);
   PayloadReader reader(format, received);

@@ -88,7 +88,7 @@ export class Client {
   /** Commit `delta`, float32 of every parameter, with the buffers as they are now. Throws RunFinished. */
   commit(delta: Float32Array, buffers: Uint8Array, loss: number | undefined, samples: number): Promise<Outcome> {
     return this.#busy(() => {
-      const payload = this.#session.formats.delta.encode({ parameters: delta, buffers, constants: NOTHING });
+      const payload = this.#session.formats.delta.encode({ parameters: delta, buffers });
       return this.#committer.commit(payload, loss, samples);
     });
   }
@@ -116,5 +116,3 @@ export class Client {
     this.#session.probe().catch(() => undefined);
   }
 }
-
-const NOTHING = new Uint8Array(0);

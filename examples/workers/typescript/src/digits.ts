@@ -48,7 +48,7 @@ export class Digits implements Task {
   }
 
   firstState(seed: number): ModelState {
-    return { parameters: this.model.firstParameters(randomNumbers(seed)), buffers: NOTHING, constants: NOTHING };
+    return { parameters: this.model.firstParameters(randomNumbers(seed)), buffers: NOTHING };
   }
 
   begin(seed: number, rank: number): void {

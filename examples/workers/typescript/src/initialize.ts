@@ -16,7 +16,7 @@ import { codecOf } from './wire-types.js';
  */
 export async function initialize(session: Session): Promise<void> {
   const { patience } = session.context;
-  const format = new PayloadFormat(session.identity.layout, codecOf('float32'), true);
+  const format = new PayloadFormat(session.identity.layout, codecOf('float32'));
   const payload = format.encode(session.state);
   while (!session.joined.hasParameters) {
     try {
@@ -58,7 +58,7 @@ async function upload(session: Session, format: PayloadFormat, payload: Uint8Arr
 }
 
 function* messages(session: Session, format: PayloadFormat, payload: Uint8Array): Generator<InitializeRequest> {
-  const header = { sessionId: session.id, byteCount: BigInt(payload.length) };
+  const header = { sessionId: session.id, byteCount: BigInt(payload.length), adapter: new Uint8Array(0) };
   const chunks = format.chunks(session.joined.chunkBytes);
   yield { header, chunk: undefined, footer: undefined };
   for (const [start, end] of chunks) {

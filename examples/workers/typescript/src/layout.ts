@@ -15,12 +15,13 @@ const ELEMENTS = {
   int64: { wire: ElementType.INT64, bytes: 8 },
   uint8: { wire: ElementType.UINT8, bytes: 1 },
   bool: { wire: ElementType.BOOL, bytes: 1 },
+  other: { wire: ElementType.OTHER, bytes: 0 }, // of frozen tensors, whose bytes never travel
 } as const;
 
 const KINDS = {
   parameter: TensorKind.PARAMETER,
   buffer: TensorKind.BUFFER,
-  constant: TensorKind.CONSTANT,
+  frozen: TensorKind.FROZEN,
 } as const;
 
 export type ElementName = keyof typeof ELEMENTS;
@@ -34,9 +35,11 @@ export interface Tensor {
   readonly kind: KindName;
   /** Further names of the same storage. */
   readonly aliases?: readonly string[];
+  /** Of a frozen tensor's bytes, in hexadecimal. */
+  readonly sha256?: string;
 }
 
-/** A model's tensors: all parameters, then all buffers, then all constants. */
+/** A model's tensors: all parameters, then all buffers, then all frozen ones. */
 export class Layout {
   /** Elements of all parameters together. */
   readonly parameterCount: number;
@@ -60,12 +63,13 @@ export class Layout {
 
   toMessage(): LayoutMessage {
     return LayoutMessage.fromPartial({
-      tensors: this.tensors.map(({ name, shape, elementType, kind, aliases }) => ({
+      tensors: this.tensors.map(({ name, shape, elementType, kind, aliases, sha256 }) => ({
         name,
         shape: shape.map(BigInt),
         elementType: ELEMENTS[elementType].wire,
         kind: KINDS[kind],
         aliases: [...(aliases ?? [])],
+        sha256: Buffer.from(sha256 ?? '', 'hex'),
       })),
     });
   }
@@ -82,11 +86,12 @@ export function elementBytes(tensor: Tensor): number {
 
 /** The text whose digest names the layout; layout.proto has its grammar. */
 export function canonicalText(tensors: readonly Tensor[]): string {
-  const lines = tensors.map(({ name, shape, elementType, kind, aliases }) => {
+  const lines = tensors.map(({ name, shape, elementType, kind, aliases, sha256 }) => {
     // By their bytes in UTF-8: JavaScript's own order is that of UTF-16.
     const sorted = [...(aliases ?? [])].sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
     const names = [name, ...sorted].map((one) => `${Buffer.byteLength(one)}:${one}`);
-    return `${kind} ${elementType} ${shape.length}:${shape.join(',')} ${names.join(' ')}\n`;
+    const digest = kind === 'frozen' ? `${sha256 ?? ''} ` : '';
+    return `${kind} ${elementType} ${shape.length}:${shape.join(',')} ${digest}${names.join(' ')}\n`;
   });
   return `gemps-layout-1\n${lines.join('')}`;
 }

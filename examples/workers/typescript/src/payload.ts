@@ -9,7 +9,6 @@ export interface ModelState {
   readonly parameters: Float32Array;
   /** In their own element types, little-endian. */
   readonly buffers: Uint8Array;
-  readonly constants: Uint8Array;
 }
 
 /** Bytes [start, end) that may be cut each `unit` bytes, counted from `start`. */
@@ -19,7 +18,7 @@ interface Region {
   readonly unit: number;
 }
 
-/** The form of a payload: parameters as `codec` packs them, then the buffers, then the constants where they travel. */
+/** The form of a payload: parameters as `codec` packs them, then the buffers. */
 export class PayloadFormat {
   readonly byteCount: number;
   readonly #regions: readonly Region[];
@@ -27,12 +26,11 @@ export class PayloadFormat {
   constructor(
     readonly layout: Layout,
     readonly codec: Codec,
-    readonly withConstants = false,
   ) {
     const parts: { bytes: number; unit: number }[] = [
       { bytes: codec.byteCount(layout.parameterCount), unit: codec.unitBytes },
     ];
-    for (const tensor of [...layout.of('buffer'), ...(withConstants ? layout.of('constant') : [])]) {
+    for (const tensor of layout.of('buffer')) {
       const unit = elementBytes(tensor);
       parts.push({ bytes: elementCount(tensor) * unit, unit });
     }
@@ -76,20 +74,13 @@ export class PayloadFormat {
     const parameters = this.codec.byteCount(this.layout.parameterCount);
     this.codec.encode(state.parameters, payload);
     payload.set(state.buffers, parameters);
-    if (this.withConstants) payload.set(state.constants, parameters + state.buffers.length);
     return payload;
   }
 
-  /** The opposite of `encode`; without constants in the payload there are none in the result. Throws BadValue. */
+  /** The opposite of `encode`. Throws BadValue. */
   decode(payload: Uint8Array): ModelState {
     const parameters = new Float32Array(this.layout.parameterCount);
     this.codec.decode(payload, parameters);
-    const buffersAt = this.codec.byteCount(parameters.length);
-    const constantsAt = buffersAt + this.layout.ownBytes('buffer');
-    return {
-      parameters,
-      buffers: payload.slice(buffersAt, constantsAt),
-      constants: payload.slice(constantsAt),
-    };
+    return { parameters, buffers: payload.slice(this.codec.byteCount(parameters.length)) };
   }
 }

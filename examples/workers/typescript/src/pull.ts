@@ -5,7 +5,7 @@ import { LOST_SESSION, Misbehaved, Refusal, Torn } from './errors.js';
 import type { PullRequest, PullResponse } from './generated/gemps/v1/parameters.js';
 import { WireType } from './generated/gemps/v1/transfer.js';
 import { initialize } from './initialize.js';
-import { type ModelState, PayloadFormat } from './payload.js';
+import type { ModelState } from './payload.js';
 import { Damaged, Receiver } from './receiver.js';
 import type { Session } from './session.js';
 
@@ -25,7 +25,7 @@ export async function complete(session: Session, torn: Receiver | undefined): Pr
   for (;;) {
     if (!session.joined.hasParameters && receiver === undefined) await initialize(session);
     // Anew after each Join, which may have settled another wire type.
-    receiver ??= new Receiver(format(session));
+    receiver ??= new Receiver(session.formats.parameters);
     const before = receiver.received;
     try {
       const state = await receive(session, receiver);
@@ -53,12 +53,6 @@ async function startsOver(session: Session, refusal: Refusal, receiver: Receiver
   if (refusal.reason === 'SUPERSEDED') await session.confirmSuperseded(refusal);
   else await session.context.patience.asked(refusal);
   return false;
-}
-
-/** With the constants in the first pull of each incarnation: another server may have others. */
-function format({ formats, hasConstants }: Session): PayloadFormat {
-  const { layout, codec } = formats.parameters;
-  return new PayloadFormat(layout, codec, !hasConstants);
 }
 
 /** One Pull into `receiver`, which keeps what arrived when the stream breaks. */
@@ -94,7 +88,6 @@ function request(session: Session, receiver: Receiver): PullRequest {
     resumeVersion: receiver.version,
     resumeOffset: receiver.version === undefined ? 0n : BigInt(receiver.received),
     wireType: WireType.UNSPECIFIED, // Join has settled it
-    withConstants: receiver.format.withConstants,
     withLayout: false,
   };
 }

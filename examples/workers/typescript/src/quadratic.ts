@@ -15,7 +15,6 @@ export class Quadratic implements Task {
     return {
       parameters: Float32Array.from({ length: this.layout.parameterCount }, (_, i) => ((i % 509) - 254) / 256),
       buffers: new Uint8Array(this.layout.ownBytes('buffer')),
-      constants: new Uint8Array(this.layout.ownBytes('constant')),
     };
   }
 
@@ -54,7 +53,7 @@ export function readConformance(text: string, path: string): Conformance {
 }
 
 function readTensor(value: unknown, path: string): Tensor {
-  const { name, shape, element_type, kind, aliases } = value as Record<string, unknown>;
+  const { name, shape, element_type, kind, aliases, sha256 } = value as Record<string, unknown>;
   if (typeof name !== 'string') throw new TaskError(`${path}: a tensor of the layout has no name`);
   if (typeof element_type !== 'string' || !isElementName(element_type)) {
     throw new TaskError(`${path}: ${name} has no known "element_type"`);
@@ -64,7 +63,14 @@ function readTensor(value: unknown, path: string): Tensor {
   if (!dimensions.every((one) => Number.isSafeInteger(one) && one >= 0)) {
     throw new TaskError(`${path}: ${name} has no usable "shape"`);
   }
-  return { name, shape: dimensions, elementType: element_type, kind, aliases: strings(aliases ?? [], path, 'aliases') };
+  return {
+    name,
+    shape: dimensions,
+    elementType: element_type,
+    kind,
+    aliases: strings(aliases ?? [], path, 'aliases'),
+    ...(typeof sha256 === 'string' ? { sha256 } : {}),
+  };
 }
 
 function list(value: unknown, path: string, name: string): unknown[] {

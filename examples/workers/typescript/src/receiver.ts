@@ -52,7 +52,6 @@ export class Receiver {
     if (
       header.byteCount !== BigInt(format.byteCount) ||
       header.wireType !== format.codec.wireType ||
-      header.withConstants !== format.withConstants ||
       header.sharedMemory !== undefined ||
       header.version === undefined
     ) {

@@ -51,7 +51,7 @@ export class Session {
   /** Parameters that this worker holds and the server knows it to hold; undefined when that is open: pull. */
   held: Version | undefined;
   /** The newest values that came, and what Initialize would upload; kept when `held` is lost. */
-  state: ModelState = { parameters: new Float32Array(0), buffers: new Uint8Array(0), constants: new Uint8Array(0) };
+  state: ModelState = { parameters: new Float32Array(0), buffers: new Uint8Array(0) };
   /** The newest sequence that the server is known to have applied. */
   lastApplied = 0n;
   /** The learning rate of the next commit, as Join or the last verdict told it. */
@@ -59,7 +59,6 @@ export class Session {
   runState: RunState = RunState.WAITING;
   #joined: JoinResponse | undefined;
   #formats: Formats | undefined;
-  #constantsOf: bigint | undefined; // the incarnation that they came from
   #isMember = false;
 
   constructor(
@@ -78,15 +77,9 @@ export class Session {
     return this.#formats;
   }
 
-  /** Whether the constants of the server as it is now are held. */
-  get hasConstants(): boolean {
-    return this.#constantsOf === this.joined.incarnation;
-  }
-
   /** A transfer is complete: its values are what this worker holds. */
-  install(state: ModelState, { format, version }: Receiver): void {
-    if (format.withConstants) this.#constantsOf = version?.incarnation;
-    this.state = format.withConstants ? state : { ...state, constants: this.state.constants };
+  install(state: ModelState, { version }: Receiver): void {
+    this.state = state;
     this.held = version;
   }
 

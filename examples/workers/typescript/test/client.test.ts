@@ -55,10 +55,10 @@ class Quiet {
         wireType: WireType.FLOAT32,
         byteCount: 8n,
         offset: 0n,
-        withConstants: clock === 1n,
         layoutDigest: LAYOUT.digest,
         layout: undefined,
         sharedMemory: undefined,
+        adapter: new Uint8Array(0),
       },
       chunk: { offset: 0n, data: BYTES },
       footer: { byteCount: 8n, chunkCount: 1n, crc32c: crc32c(BYTES) },
@@ -112,7 +112,7 @@ async function beside(server: Quiet, work: (client: Client) => Promise<void>): P
   const settings = { ...DEFAULTS, heartbeatInterval: 30, backoffFirst: 1 };
   const client = new Client(await server.listen(), identity, () => undefined, stop.signal, settings);
   try {
-    await client.start(() => ({ parameters: new Float32Array(2), buffers: NOTHING, constants: NOTHING }));
+    await client.start(() => ({ parameters: new Float32Array(2), buffers: NOTHING }));
     await work(client);
   } finally {
     await client.leave('done');

@@ -6,7 +6,14 @@ import { vectors } from './vectors.js';
 
 interface Case {
   name: string;
-  tensors: { name: string; shape: number[]; element_type: ElementName; kind: KindName; aliases?: string[] }[];
+  tensors: {
+    name: string;
+    shape: number[];
+    element_type: ElementName;
+    kind: KindName;
+    aliases?: string[];
+    sha256?: string;
+  }[];
   digest: string;
 }
 

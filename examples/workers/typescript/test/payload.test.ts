@@ -14,14 +14,13 @@ const LAYOUT = new Layout([
   { name: 'empty', shape: [0, 4], elementType: 'float64', kind: 'parameter' },
   { name: 'steps', shape: [3], elementType: 'int64', kind: 'buffer' },
   { name: 'flags', shape: [5], elementType: 'bool', kind: 'buffer' },
-  { name: 'frozen', shape: [7], elementType: 'float16', kind: 'constant' },
+  { name: 'frozen', shape: [7], elementType: 'float16', kind: 'frozen', sha256: 'ab'.repeat(32) },
 ]);
 const STATE: ModelState = {
   parameters: Float32Array.from({ length: 600 }, (_, i) => i / 8),
   buffers: Uint8Array.from({ length: 29 }, (_, i) => i),
-  constants: Uint8Array.from({ length: 14 }, (_, i) => 100 + i),
 };
-const FORMAT = new PayloadFormat(LAYOUT, codecOf('float32'), true);
+const FORMAT = new PayloadFormat(LAYOUT, codecOf('float32'));
 const VERSION = { incarnation: 7n, clock: 41n };
 
 function header(format: PayloadFormat, changed: Partial<ParametersHeader> = {}): ParametersHeader {
@@ -30,10 +29,10 @@ function header(format: PayloadFormat, changed: Partial<ParametersHeader> = {}):
     wireType: format.codec.wireType,
     byteCount: BigInt(format.byteCount),
     offset: 0n,
-    withConstants: format.withConstants,
     layoutDigest: LAYOUT.digest,
     layout: undefined,
     sharedMemory: undefined,
+    adapter: new Uint8Array(0),
     ...changed,
   };
 }
@@ -48,7 +47,7 @@ function footer(payload: Uint8Array, chunkCount: number): { byteCount: bigint; c
 
 test('chunks follow each other, are no larger than asked for, and end at borders', () => {
   for (const name of ['float32', 'int8_block'] as const) {
-    const format = new PayloadFormat(LAYOUT, codecOf(name), true);
+    const format = new PayloadFormat(LAYOUT, codecOf(name));
     for (const chunkBytes of [260, 261, 300, 1000, 1 << 20]) {
       let at = 0;
       for (const [start, end] of format.chunks(chunkBytes)) {
@@ -129,7 +128,6 @@ test('parameters of another layout, size, wire type or version are refused', () 
     { layoutDigest: new Uint8Array(32) },
     { byteCount: 4n },
     { wireType: codecOf('float16').wireType },
-    { withConstants: false },
     { offset: 4n },
     { version: undefined },
   ]) {

@@ -1,0 +1,177 @@
+"""Frozen weights are compared by digest and never sent; PEFT models train, and PEFT loads their adapters."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from gem_worker import ClientSettings, Observer, ParameterServer, ServerRefusedError, TaskError, export_adapter
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tests.client.cutting_proxy import CuttingProxy
+from tests.worker import peft_worker
+from tests.worker.peft_worker import base, lora, loss_of, outputs_of
+from tests.worker.serving import ServerThread, processes_in
+
+# A worker's bytes are counted on one connection.
+PLAIN = ClientSettings(connect_timeout=20, lane=False, shared_memory=False)
+
+
+def train(ps: ParameterServer, model: PeftModel, steps: int) -> float:
+    for _ in range(steps):
+        loss = loss_of(model)
+        loss.backward()
+        ps.step(loss, samples=2)
+    return float(loss.detach())
+
+
+@pytest.mark.parametrize("own_optimizer", [False, True])
+def test_two_processes_train_a_lora_one_is_killed_and_peft_loads_the_adapter(
+    own_optimizer: bool, tmp_path: Path
+) -> None:
+    more = ["own"] if own_optimizer else []
+    settings = ("--momentum=0",) if own_optimizer else ("--eta=0.2",)
+    with processes_in(tmp_path) as processes:
+        server, address = processes.serve("--commits=60", "--min-workers=2", "--session-timeout=5", *settings)
+        workers = [
+            processes.start(
+                name, peft_worker.__file__, "0", str(tmp_path / f"{name}.pt"), *more, GEMPS_SERVER=address,
+                PYTHONPATH=":".join(sys.path),
+            )
+            for name in ("stays", "goes")
+        ]  # fmt: skip
+        workers[1].until_log_has("step 1,")
+        workers[1].end()
+        assert (workers[0].wait(), server.wait()) == (0, 0), workers[0].output + server.output
+        command = [sys.executable, "-m", "gem_cli", "evaluate", str(tmp_path / "state" / "latest")]
+        subprocess.run([*command, "--adapter", str(tmp_path / "adapter")], check=True, timeout=120)
+    trained = torch.load(tmp_path / "stays.pt")
+    loaded = PeftModel.from_pretrained(base(), tmp_path / "adapter")
+    assert torch.equal(outputs_of(loaded), trained)
+    assert not torch.allclose(outputs_of(lora()), trained, atol=0.1)
+    assert sorted(load_file(tmp_path / "adapter" / "adapter_model.safetensors"))[:2] == [
+        "base_model.model.lm_head.weight",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+    ]
+
+
+def test_server_resumes_a_lora_and_still_compares_the_base(tmp_path: Path) -> None:
+    data = {"data_dir": tmp_path / "state"}
+    with ServerThread(**data) as server:
+        model = lora()
+        with ParameterServer(server.address, model, client_settings=PLAIN) as ps:
+            before = train(ps, model, 5)
+        server.stop()
+        names = set(load_file(server.checkpoint))
+    assert names == {name for name, value in model.named_parameters() if value.requires_grad}
+    with ServerThread(**data, resume=True) as server:
+        other = lora(1)
+        with pytest.raises(ServerRefusedError) as refused, ParameterServer(server.address, other, name="other"):
+            pass
+        # One line names the tensor and the fix.
+        assert "'base_model.model.model.embed_tokens.weight'" in str(refused.value)
+        assert "load the same base weights in each worker" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        again = lora()
+        with ParameterServer(server.address, again, client_settings=PLAIN) as ps:
+            assert train(ps, again, 5) < before
+            export_adapter(tmp_path / "adapter", address=server.address)
+        server.stop()
+        export_adapter(tmp_path / "from-file", path=server.checkpoint)
+    for folder in ("adapter", "from-file"):
+        assert torch.equal(outputs_of(PeftModel.from_pretrained(base(), tmp_path / folder)), outputs_of(again))
+
+
+def test_run_without_an_adapter_says_so(tmp_path: Path) -> None:
+    with (
+        ServerThread(data_dir=tmp_path) as server,
+        ParameterServer(server.address, nn.Linear(2, 2)),
+        pytest.raises(TaskError, match="has no adapter: its model is not PEFT's"),
+    ):
+        export_adapter(tmp_path / "adapter", address=server.address)
+    with pytest.raises(TaskError, match="has no adapter"):
+        export_adapter(tmp_path / "adapter", path=tmp_path / "latest")
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_lora_on_50_million_frozen_parameters_sends_and_takes_only_its_own_size(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(25_000, 1000), nn.Linear(1000, 25_000))
+    model = get_peft_model(model, LoraConfig(r=8, target_modules=["1"]))
+    trained = 4 * sum(one.numel() for one in model.parameters() if one.requires_grad)
+    assert trained == 4 * 8 * (1000 + 25_000)
+    assert sum(one.numel() for one in model.parameters() if not one.requires_grad) > 50_000_000
+    with processes_in(tmp_path) as processes:
+        server, address = processes.serve("--durability=none")
+        memory = psutil.Process(server.pid).memory_info
+        before = memory().rss
+        proxy = CuttingProxy(int(address.rpartition(":")[2]))
+        try:
+            with ParameterServer(proxy.address, model, client_settings=PLAIN):
+                assert proxy.passed["to_server"] <= 1.1 * trained
+            with ParameterServer(proxy.address, model, name="second", client_settings=PLAIN):
+                assert proxy.passed["to_server"] <= 1.2 * trained
+                grown = memory().rss - before
+                print(f"sent {proxy.passed['to_server']} bytes by two workers, adapter {trained}, server + {grown}")
+                assert grown < 60e6
+                with Observer(address) as observer:
+                    assert observer.get_status()["parameter_count"] == trained // 4
+        finally:
+            proxy.close()
+
+
+class OddBase(nn.Module):
+    """A frozen layer whose weights are quantised, and a trained one."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(inputs)
+
+
+WEIGHTS = [torch.int8, torch.uint8, torch.bool, torch.float8_e4m3fn, torch.int16, torch.complex64, torch.uint16]
+
+
+@pytest.mark.parametrize("dtype", WEIGHTS, ids=str)
+def test_frozen_tensor_of_any_type_is_compared(dtype: torch.dtype, tmp_path: Path) -> None:
+    def weight(last: int) -> Tensor:
+        return torch.tensor([[1, 0], [1, last]], dtype=torch.float32).to(dtype).t()
+
+    with ServerThread() as server:
+        model = OddBase(weight(1))
+        with ParameterServer(server.address, model, client_settings=PLAIN) as ps:
+            model(torch.ones(1, 4)).abs().sum().backward()
+            assert ps.step().applied
+        # In another memory format: the digest is of the values.
+        with ParameterServer(server.address, OddBase(weight(1).contiguous()), client_settings=PLAIN):
+            pass
+        with pytest.raises(ServerRefusedError, match=r"frozen 'weight'.*load the same base weights"):
+            ParameterServer(server.address, OddBase(weight(0)), client_settings=PLAIN).join()
+
+
+class Packed(OddBase):
+    """As quantisation libraries do: the state_dict has tensors that are no parameters."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(torch.ones(2, dtype=torch.uint8))
+        self.scale = scale
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight.absmax"] = torch.tensor([self.scale])
+
+
+def test_quantisation_state_of_a_frozen_module_is_compared() -> None:
+    with ServerThread() as server:
+        for _ in range(2):
+            with ParameterServer(server.address, Packed(0.5), client_settings=PLAIN):
+                pass
+        with pytest.raises(ServerRefusedError, match=r"frozen 'weight\.absmax'.*load the same base weights"):
+            ParameterServer(server.address, Packed(0.25), client_settings=PLAIN).join()

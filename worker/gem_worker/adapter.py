@@ -1,0 +1,101 @@
+"""Reads and writes the adapter of a PEFT model (LoRA and others).
+
+Its description (`InitializeHeader.adapter`) is a JSON object, compressed with zlib: `config`, the content of
+adapter_config.json, and `tensors`, from PEFT's names to the layout's.
+"""
+
+import base64
+import copy
+import json
+import logging
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gem_core.layout import TensorKind
+from gem_worker.client import ADAPTER_BYTES
+from gem_worker.errors import TaskError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from gem_worker.model_tensors import ModelTensor
+
+# Of a description's JSON: ten times the longest known.
+_MAX_JSON_BYTES = 4 << 20
+_log = logging.getLogger(__name__)
+
+
+def describe_adapter(model: "nn.Module", tensors: Iterable["ModelTensor"]) -> bytes:
+    """Return the description of the active adapter in `model`; b"" without one that trains."""
+    # A model of PEFT's classes has imported it.
+    peft: Any = sys.modules.get("peft")
+    found = next((one for one in model.modules() if peft is not None and isinstance(one, peft.PeftModel)), None)
+    if found is None:
+        return b""
+    sent = {id(one.tensor): one.spec.name for one in tensors if one.spec.kind is not TensorKind.FROZEN}
+    adapter = found.active_adapter
+    # Without embedding layers: to find out whether they were resized, PEFT asks a server for the base model.
+    own = peft.get_peft_model_state_dict(
+        found, found.state_dict(keep_vars=True), adapter_name=adapter, save_embedding_layers=False
+    )
+    names = {name: sent[id(tensor)] for name, tensor in own.items() if id(tensor) in sent}
+    if not names:
+        return b""
+    config = copy.copy(found.peft_config[adapter])
+    base = found.get_base_model()
+    config.inference_mode = True
+    config.base_model_name_or_path = config.base_model_name_or_path or base.__dict__.get("name_or_path")
+    if config.task_type is None:
+        config.auto_mapping = {"base_model_class": type(base).__name__, "parent_library": type(base).__module__}
+    text = json.dumps({"config": config.to_dict(), "tensors": names}, default=sorted, sort_keys=True)
+    description = zlib.compress(text.encode())
+    if len(names) < len(own) or len(description) > ADAPTER_BYTES:
+        _log.warning(
+            "the run cannot keep the adapter's configuration (%s): save the adapter with model.save_pretrained()",
+            f"{len(own) - len(names)} of its tensors do not train"
+            if len(names) < len(own)
+            else f"it has {len(description)} bytes, more than {ADAPTER_BYTES}",
+        )
+        return b""
+    return description
+
+
+def read_description(model_file: Path) -> bytes:
+    """Return the description in the checkpoint or run folder of `model_file`; b"" without one. Raises TaskError."""
+    folder = model_file if model_file.is_dir() else model_file.parent
+    for state in (folder / "state.json", folder / "latest" / "state.json"):
+        if state.exists():
+            try:
+                return base64.b64decode(json.loads(state.read_text(encoding="utf-8")).get("adapter", ""))
+            except (OSError, ValueError) as error:
+                raise TaskError(f"{state} cannot be read: {error}") from error
+    return b""
+
+
+def write_adapter(folder: Path, description: bytes, tensors: dict[str, "Tensor"], source: str) -> None:
+    """Write adapter_model.safetensors and adapter_config.json of `tensors`, by the layout's names.
+
+    Raises TaskError, naming `source`, if it has no adapter.
+    """
+    from safetensors.torch import save_file
+
+    if not description:
+        raise TaskError(
+            f"{source} has no adapter: its model is not PEFT's, or no single adapter trains; load its "
+            "model.safetensors instead"
+        )
+    try:
+        found = json.loads(zlib.decompressobj().decompress(description, _MAX_JSON_BYTES))
+        chosen = {name: tensors[own].clone().contiguous() for name, own in found["tensors"].items()}
+        config = json.dumps(found["config"], indent=2, sort_keys=True)
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise TaskError(f"the adapter's description in {source} is not one of this version of gemps") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(chosen, folder / "adapter_model.safetensors", {"format": "pt"})
+        (folder / "adapter_config.json").write_text(f"{config}\n", encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"the adapter cannot be written to {folder}: {error.strerror}") from error
