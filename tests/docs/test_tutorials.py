@@ -9,7 +9,9 @@ import pytest
 
 from tests.docs.blocks import blocks_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "own-script.md"
+TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+PAGE = TUTORIALS / "own-script.md"
+STALENESS = TUTORIALS / "staleness.md"
 
 pytest.importorskip("torch", exc_type=ImportError)
 
@@ -24,3 +26,36 @@ def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> Non
     logs = [(tmp_path / "run" / "logs" / f"worker-{rank}.log").read_text(encoding="utf-8") for rank in range(2)]
     ends = [re.search(r"rank \d: 300 steps, accuracy (\d\.\d+)", log) for log in logs]
     assert all(end is not None and float(end[1]) > 0.9 for end in ends), logs
+
+
+def simulated_rows() -> list[list[str]]:
+    """The cells of the table of simulations."""
+    lines = STALENESS.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [row for row in rows if len(row) == 6 and row[0].isdigit()]
+
+
+def simulations() -> list[str]:
+    """The page's commands, a row each."""
+    return [command.text for block in blocks_of(STALENESS) if block.runs for command in block.commands]
+
+
+@pytest.mark.parametrize("number", range(4))  # the fifth takes half a minute
+def test_a_simulation_of_the_tutorial_has_the_figures_of_its_row(number: int) -> None:
+    workers, steps, eta, staleness, pi, loss = simulated_rows()[number]
+    command = simulations()[number]
+    assert command == f"gemps simulate --workers {workers} --steps {steps} --eta {eta} --order round-robin"
+    gemps = str(Path(sys.executable).with_name("gemps"))
+    done = subprocess.run([gemps, *command.split()[1:]], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"all training samples ([\d.]+).*?^staleness ([\d.]+), pi ([\d.]+)", done.stdout, re.S | re.M)
+    assert found is not None
+    assert found[2] == staleness
+    assert (float(found[3]), float(found[1])) == (
+        pytest.approx(float(pi), rel=0.1),
+        pytest.approx(float(loss), rel=0.3),
+    )
+
+
+def test_each_simulation_of_the_tutorial_has_a_row() -> None:
+    assert len(simulations()) == len(simulated_rows()) == 5
