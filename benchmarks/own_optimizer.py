@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,25 +172,25 @@ def measure(case: Case, seed: int, batches: int) -> dict[str, float]:
         }
 
 
-def described(case: Case, runs: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+def described(case: Case, runs: Mapping[str, Mapping[str, float]], seeds: Sequence[str]) -> Iterator[str]:
     """The cells of a case."""
     workers = f"{case.workers}-fold batch" if case.every == ALONE and case.workers > 1 else str(case.workers)
     yield from (case.name, workers, case.every, f"{case.rate:g}")
-    losses = [run["loss"] for run in runs.values()]
-    spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(losses) > 1 else ""
-    yield f"{statistics.mean(losses):.2f}{spread}"
-    yield str(len(losses))
+    yield from (f"{runs[seed]['loss']:.3f}" if seed in runs else "" for seed in seeds)
+    yield f"{statistics.mean(run['loss'] for run in runs.values()):.3f}" if len(runs) == len(seeds) else ""
     yield f"{statistics.median(run['seconds'] for run in runs.values()):.0f}"
     size = statistics.mean(run["bytes"] for run in runs.values()) / 1e6
     yield f"{size:,.0f}".replace(",", " ") if size else "-"
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Markdown, with the cases that ran."""
-    columns = ("optimizer", "workers", "every", "rate", "held-out loss", "seeds", "seconds", "MB")
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    found = ((case, results["runs"].get(case.key)) for case in CASES)
-    return "\n".join([*lines, *(f"| {' | '.join(described(case, runs))} |" for case, runs in found if runs)])
+    """Markdown, with the cases that ran; a mean is over all seeds."""
+    found = [(case, results["runs"][case.key]) for case in CASES if case.key in results["runs"]]
+    seeds = sorted({seed for _, runs in found for seed in runs})
+    columns = ("optimizer", "workers", "every", "rate", *(f"seed {seed}" for seed in seeds), "mean", "seconds", "MB")
+    rows = (described(case, runs, seeds) for case, runs in found)
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return "\n".join((lines[0], "|---" * len(columns) + "|", *lines[1:]))
 
 
 PAGE = """\
@@ -201,9 +201,9 @@ A character transformer of 137 thousand parameters (`pydoc_data.topics`, windows
 to norm {clip:g}, weight decay {decay:g}, constant rate) with an optimizer [in the
 workers](training-scripts.md#adamw-and-other-optimizers) and `--rule adaptive-staleness`, against AdamW in one process,
 with batches of {batch} and n times as large, and against gradients with `--precondition averaged-rms`. All runs have
-{batches} batches of {batch} in all, so each of n workers takes 1/n of the steps. Held-out loss in nats a byte: mean,
-least and greatest of the seeds. MB: payloads of all workers, both ways. Server and workers shared 2 cores with much
-other work, so compare no seconds (median).
+{batches} batches of {batch} in all, so each of n workers takes 1/n of the steps. Held-out loss in nats a byte, of each
+seed that has run. MB: payloads of all workers, both ways. Server and workers shared 2 cores with much other work, so
+compare no seconds (median).
 
 {table}
 

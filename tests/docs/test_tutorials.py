@@ -59,3 +59,17 @@ def test_a_simulation_of_the_tutorial_has_the_figures_of_its_row(number: int) ->
 
 def test_each_simulation_of_the_tutorial_has_a_row() -> None:
     assert len(simulations()) == len(simulated_rows()) == 5
+
+
+def test_losses_of_own_optimizers_are_those_of_their_page() -> None:
+    def found(page: Path) -> list[list[str]]:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+
+    columns, *rows = (row for row in found(TUTORIALS.parent / "own-optimizer.md") if len(row) > 5)
+    figures = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in rows}
+    (*_, which, size), *shown = (row for row in found(STALENESS) if len(row) == 5)
+    assert shown
+    for *case, loss, sent in shown:
+        figure = figures[tuple(case)]
+        assert (float(loss), sent) == (pytest.approx(float(figure[which]), abs=0.0051), figure[size])
