@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GENERATED_PAGES = ("docs/settings.md", "docs/reproduction.md", "docs/beyond.md", "docs/transformer.md")
+GENERATED_PAGES = tuple(
+    f"docs/{name}.md" for name in ("settings", "reproduction", "beyond", "transformer", "own-optimizer")
+)
 PRODUCT = (
     "cli",
     "conformance",

@@ -1,4 +1,4 @@
-"""docs/beyond.md and docs/transformer.md are what their results say today."""
+"""docs/beyond.md, docs/transformer.md and docs/own-optimizer.md are what their results say today."""
 
 import json
 import subprocess
@@ -33,3 +33,12 @@ def test_a_page_is_fresh_and_has_its_pictures_and_verdicts(page: str, figures: l
         assert picture.stat().st_size <= 100_000
         assert f"](images/reproduction/{figure['picture']})" in committed
         assert all(verdict["claim"] in committed for verdict in figure["verdicts"])
+
+
+def test_the_page_of_own_optimizers_is_fresh(tmp_path: Path) -> None:
+    fresh = tmp_path / "own-optimizer.md"
+    command = [sys.executable, str(DOCS.parent / "benchmarks" / "own_optimizer.py"), "--page", str(fresh)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    committed = (DOCS / "own-optimizer.md").read_text(encoding="utf-8")
+    assert fresh.read_text(encoding="utf-8") == committed, f"run `{' '.join(command[1:3])} docs/own-optimizer.md`"

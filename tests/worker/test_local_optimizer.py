@@ -347,6 +347,7 @@ def test_a_run_that_needs_gradients_refuses_an_optimizer(settings: dict[str, Any
         {"rule": "agn", "rule_settings": "local_steps=1"},
         {"rule": "delayed-nesterov"},
         {"rule": "fedbuff"},
+        {"rule": "adaptive-staleness"},
         {"rule": "gem", "momentum": 0.0},
     ],
     ids=lambda settings: settings["rule"],
@@ -359,6 +360,41 @@ def test_other_rules_accept_what_an_optimizer_moved(settings: dict[str, Any]) ->
             for _ in range(80):
                 ps.step(backward(model))
         assert loss_of(model).item() < 0.9 * before
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_warned"),
+    [
+        ({}, True),
+        ({"momentum": 0.0}, False),
+        ({"momentum": 0.0, "min_workers": 2}, True),
+        ({"rule": "adaptive-staleness", "min_workers": 2}, False),
+    ],
+)
+def test_a_rule_that_does_not_average_what_optimizers_moved_is_warned_of(
+    settings: dict[str, Any], is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make("perceptron")
+    with ServerThread(**settings) as server, connect(server, model, adamw(model)):
+        pass
+    fixes = [one.getMessage() for one in caplog.records if one.name == "gem_worker.local_optimizer"]
+    assert [("--rule adaptive-staleness" in fix) for fix in fixes] == [True] * is_warned
+
+
+def test_what_an_optimizer_moved_counts_by_its_staleness() -> None:
+    models = [make("perceptron"), make("perceptron")]
+    start = flat(models[0])
+    with (
+        ServerThread(rule="adaptive-staleness") as server,
+        connect(server, models[0], adamw(models[0]), name="a") as first,
+        connect(server, models[1], adamw(models[1]), name="b") as second,
+    ):
+        train(first, 1)  # staleness 0
+        before = flat(models[0])
+        expected = make("perceptron")
+        train_alone(expected, adamw(expected), 1, first=1)
+        train(second, 1, first=1)  # staleness 1
+        assert torch.allclose(flat(models[1]), before + (flat(expected) - start) / 2, atol=1e-6)
 
 
 def test_optimizers_that_cannot_work_are_refused_with_the_fix() -> None:

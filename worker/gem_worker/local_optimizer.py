@@ -5,6 +5,7 @@ A commit is w - s: parameters minus snapshot. Rounding errors stay in the next
 """
 
 import inspect
+import logging
 from typing import Literal
 
 import torch
@@ -16,6 +17,8 @@ from gem_worker.errors import UnsupportedOptimizerError
 from gem_worker.flat_model import FlatModel
 from gem_worker.loss_scaler import as_scaler
 from gem_worker.transfer import Staged, Transfer
+
+_log = logging.getLogger(__name__)
 
 Every = int | Literal["auto"]
 # With "auto", of the median worker and at most.
@@ -49,7 +52,7 @@ class LocalOptimizer:
         return self._rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
 
     def refuse_unsuitable(self, run: RunSettings) -> None:
-        """Raise UnsupportedOptimizerError for settings that need gradients; a restarted server may have others."""
+        """Refuse settings that need gradients (UnsupportedOptimizerError), warn of others; a restart may bring them."""
         if run is not self._suitable:
             _refuse_run(run, is_auto=self.is_auto)
             self._suitable = run
@@ -147,6 +150,11 @@ def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
         raise UnsupportedOptimizerError(
             f"this run has {' and '.join(found)}, which need gradients, and commits of optimizer= have none: start the "
             "server without, and decay and clip in the script; or leave out optimizer="
+        )
+    if run.rule == "gem" and (run.min_workers > 1 or run.rule_settings.get("momentum", 0) > 0):
+        _log.warning(
+            "rule gem scales what an optimizer moved by its momentum, and does not average workers: start the server "
+            "with --rule adaptive-staleness"
         )
 
 

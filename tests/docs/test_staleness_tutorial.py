@@ -1,0 +1,62 @@
+"""The tutorial on staleness does what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import blocks_of
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+STALENESS = TUTORIALS / "staleness.md"
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+
+def simulated_rows() -> list[list[str]]:
+    """The cells of the table of simulations."""
+    lines = STALENESS.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [row for row in rows if len(row) == 6 and row[0].isdigit()]
+
+
+def simulations() -> list[str]:
+    """The page's commands, a row each."""
+    return [command.text for block in blocks_of(STALENESS) if block.runs for command in block.commands]
+
+
+@pytest.mark.parametrize("number", range(4))  # the fifth takes half a minute
+def test_a_simulation_of_the_tutorial_has_the_figures_of_its_row(number: int) -> None:
+    workers, steps, eta, staleness, pi, loss = simulated_rows()[number]
+    command = simulations()[number]
+    assert command == f"gemps simulate --workers {workers} --steps {steps} --eta {eta} --order round-robin"
+    gemps = str(Path(sys.executable).with_name("gemps"))
+    done = subprocess.run([gemps, *command.split()[1:]], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"all training samples ([\d.]+).*?^staleness ([\d.]+), pi ([\d.]+)", done.stdout, re.S | re.M)
+    assert found is not None
+    assert found[2] == staleness
+    assert (float(found[3]), float(found[1])) == (
+        pytest.approx(float(pi), rel=0.1),
+        pytest.approx(float(loss), rel=0.3),
+    )
+
+
+def test_each_simulation_of_the_tutorial_has_a_row() -> None:
+    assert len(simulations()) == len(simulated_rows()) == 5
+
+
+def test_losses_of_own_optimizers_are_those_of_their_page() -> None:
+    def found(page: Path) -> list[list[str]]:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+
+    columns, *rows = (row for row in found(TUTORIALS.parent / "own-optimizer.md") if len(row) > 5)
+    figures = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in rows}
+    (*_, which, size), *shown = (row for row in found(STALENESS) if len(row) == 5)
+    assert shown
+    for *case, loss, sent in shown:
+        figure = figures[tuple(case)]
+        assert (float(loss), sent) == (pytest.approx(float(figure[which]), abs=0.0051), figure[size])
