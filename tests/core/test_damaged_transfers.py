@@ -264,7 +264,7 @@ def test_buffers_may_be_larger_than_the_limit_of_parameters() -> None:
     transfer = awkward_transfer()
     rest = bytearray(transfer.rest)
     rest[3:7] = struct.pack("<f", 3e38)
-    other = Transfer(PayloadFormat(transfer.payload.layout, WireType.FLOAT32, True), transfer.parameters, bytes(rest))
+    other = Transfer(PayloadFormat(transfer.payload.layout, WireType.FLOAT32), transfer.parameters, bytes(rest))
     assembler, _, _ = other.decoder()
     deliver(assembler, other)
     assert assembler.complete

@@ -52,7 +52,7 @@ def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
     alike = accuracies(run("torchrun", "--standalone", "--nproc-per-node", "2", "ddp.py", folder=tmp_path))
     assert len(alike) == 2
     assert len(set(alike)) == 1  # one large batch
-    ported = accuracies(trained(tmp_path, "--steps", "145", "--momentum", "0"))
+    ported = accuracies(trained(tmp_path, "--steps", "145", "--rule", "adaptive-staleness"))
     assert len(ported) == 2
     assert min(alike + ported) > 0.94
 
