@@ -322,7 +322,7 @@ def _check_frozen(index: int, tensor: TensorSpec) -> None:
         )
     if tensor.element_type is ElementType.OTHER and not expected:
         raise LayoutError(
-            f"tensor {index} ({tensor.name!r}): a {tensor.kind.value} of type other cannot be sent: convert it"
+            f"tensor {index} ({tensor.name!r}): a {tensor.kind.value} of type other cannot be sent: use another type"
         )
 
 

@@ -130,7 +130,7 @@ async def test_a_server_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_run_that_is_finished_and_one_without_room(serve: Serve, connect: Connect) -> None:
-    server = serve(memory_limit=300 + 275, staging_buffers=4)
+    server = serve(memory_limit=300 + 300, staging_buffers=4)
     begin(connect(server.address, SMALL).client, SMALL)
     room = visit(server.address)["room"]
     assert room.level is Level.PROBLEM

@@ -138,7 +138,7 @@ def test_local_steps_add_up_to_what_they_would_have_been_alone(digits: Task) -> 
     assert one.digest == sgd.digest
     sum_of_two = simulate(settings(workers=1, steps=1, rule="agn", rule_settings={"local_steps": 2}), task=digits)
     workload = Workload(digits, "mlp", 16, seed=0)
-    start, buffers, _ = workload.first()
+    start, buffers = workload.first()
     hand = workload.hand(0)
     first = workload.step(hand, start, buffers, 0.05)[0].values.copy()
     second = workload.step(hand, start + first, buffers, 0.05)[0].values.copy()

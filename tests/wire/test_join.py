@@ -197,7 +197,7 @@ async def test_worker_that_comes_back_under_its_name_fits_where_no_other_does(se
 
 async def test_join_beyond_the_memory_limit_is_refused_with_the_numbers(serve: Serve) -> None:
     """theta, 4 staging buffers and two vectors a worker: the limit lets a few workers in, not any number."""
-    serving = await serve(memory_limit=12 * LARGE.byte_count(), staging_buffers=4)
+    serving = await serve(memory_limit=16 * LARGE.byte_count(), staging_buffers=4)
     (worker,) = await serving.training(1, LARGE)
     async with serving.unchanged(worker):
         while (memory := (await serving.status()).memory).reserved_bytes + memory.worker_bytes <= memory.limit_bytes:

@@ -13,6 +13,8 @@ def checkpoint(given: Given, address: Address = DEFAULT_ADDRESS) -> None:
 
     [bold]Examples[/bold]
 
+      gemps checkpoint
+
       gemps checkpoint 192.168.1.5:50051 --credentials certs/operator
     """
     with connected(address, given) as server:

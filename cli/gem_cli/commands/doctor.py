@@ -36,6 +36,8 @@ def doctor(
 
     [bold]Examples[/bold]
 
+      gemps doctor
+
       gemps doctor 192.168.1.5:50051 --credentials certs/observer
     """
     findings = []

@@ -22,7 +22,9 @@ def finish(
 
     [bold]Examples[/bold]
 
-      gemps finish 192.168.1.5:50051 --credentials certs/operator --reason "good enough"
+      gemps finish --reason "good enough"
+
+      gemps finish 192.168.1.5:50051 --credentials certs/operator
     """
     with connected(address, given) as server:
         done = server.control("finish", reason)

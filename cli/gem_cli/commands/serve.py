@@ -16,7 +16,9 @@ def serve(given: Given) -> None:
 
     [bold]Examples[/bold]
 
-      gemps serve --bind 0.0.0.0:50051 --insecure --eta 0.1 --commits 20000 --data-dir state --resume
+      gemps serve --eta 0.1 --commits 20000 --data-dir state
+
+      gemps serve --bind 0.0.0.0:50051 --insecure --data-dir state --resume
     """
     require_server_system("serve")
     with misspelt_logged():

@@ -31,6 +31,8 @@ def top(
 
     [bold]Examples[/bold]
 
+      gemps top 192.168.1.5:50051
+
       ssh -t server gemps top
     """
     if IS_WINDOWS:

@@ -12,8 +12,8 @@ _DEVIATION = 0.02
 class Transformer(nn.Module):
     """Pre-norm blocks with causal attention and learned positions, without dropout.
 
-    Shapes in the `state_dict` show all sizes, so that workers of other sizes are refused. `heads` is frozen and exists
-    for that alone.
+    Shapes in the `state_dict` show all sizes, so that workers of other sizes are refused. `heads`, without
+    elements, exists for that alone.
     """
 
     def __init__(self, context: int, classes: int, sizes: TransformerSizes) -> None:
@@ -31,7 +31,7 @@ class Transformer(nn.Module):
         self.output = nn.Linear(width, classes, bias=False)
         for embedding in (self.embedding, self.positions):
             nn.init.normal_(embedding.weight, std=_DEVIATION)
-        self.heads = nn.Parameter(torch.ones(sizes.heads), requires_grad=False)
+        self.register_buffer("heads", torch.empty(sizes.heads, 0))
         mask = nn.Transformer.generate_square_subsequent_mask(context)
         self.register_buffer("mask", mask, persistent=False)
 
