@@ -227,6 +227,28 @@ def test_a_script_that_runs_its_optimizer_itself_exchanges_when_it_wants(server:
         assert torch.allclose(value, expected, atol=1e-5), name
 
 
+def test_the_end_of_the_block_commits_the_rest(server: ServerThread) -> None:
+    model, alone = make("perceptron"), make("perceptron")
+    with connect(server, model, adamw(model), every=4) as ps:
+        train(ps, 6)
+        assert ps.applied_steps == 1
+    train_alone(alone, adamw(alone), 6)
+    assert ps.applied_steps == 2
+    assert_alike(model, alone)
+    other = make("perceptron", seed=7)
+    with ParameterServer(server.address, other, client_settings=IMPATIENT):
+        assert_alike(other, alone)
+
+
+def test_an_error_in_the_block_commits_no_rest(server: ServerThread) -> None:
+    model = make("perceptron")
+    ps = connect(server, model, adamw(model), every=4)
+    with pytest.raises(ZeroDivisionError), ps:
+        train(ps, 6)
+        raise ZeroDivisionError
+    assert ps.applied_steps == 1
+
+
 def test_replies_replace_parameters_and_nothing_else(server: ServerThread) -> None:
     first, second = make("perceptron", 1), make("perceptron", 2)
     optimizer = adamw(first)

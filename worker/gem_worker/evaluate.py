@@ -142,7 +142,8 @@ def tensors_of_payload(layout: Layout, payload: memoryview | bytes | bytearray) 
         size = spec.elements * travels_as.itemsize
         # Copy: the slice may be unaligned or read-only.
         data = torch.from_numpy(np.frombuffer(payload, np.uint8, size, offset).copy())
-        value = data.view(travels_as).view(spec.shape).to(own_type)
+        typed = data.view(travels_as) if size else torch.empty(0, dtype=travels_as)  # no view of nothing
+        value = typed.view(spec.shape).to(own_type)
         tensors |= dict.fromkeys((spec.name, *spec.aliases), value)
         offset += size
     return tensors

@@ -1,5 +1,6 @@
 """Makes a training script a worker (docs/design.md, section 5)."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -100,7 +101,7 @@ class ParameterServer:
     `agn`) commit every N-th call.
 
     **Optimizer.** If given, `step` runs it, and every H-th call commits the parameters' movement since the last
-    exchange. Otherwise, the server's rule replaces it.
+    exchange; the end of the `with` block commits the rest. Otherwise, the server's rule replaces it.
 
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
@@ -339,6 +340,12 @@ class ParameterServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        try:
+            if error is None:
+                self._commit_rest()
+        except BaseException as failure:
+            self._end(_reason(failure), failure)
+            raise
         self._end(_reason(error), error)
         return isinstance(error, RunFinishedError)
 
@@ -521,6 +528,12 @@ class ParameterServer:
     def _install(self, transfer: Transfer, version: Version, *, buffers: bool) -> None:
         transfer.install(buffers=buffers)
         self._version = version
+
+    def _commit_rest(self) -> None:
+        if self._optimizer is None or not self._optimizer.steps or self.run_state is RunState.FINISHED:
+            return
+        with contextlib.suppress(RunFinishedError):
+            self.exchange()
 
     def _end(self, reason: str, error: BaseException | None) -> None:
         if self._optimizer_watch is not None:
