@@ -254,7 +254,7 @@ def test_a_worker_that_is_stopped_because_training_cannot_begin_is_not_told_as_a
     assert done.returncode == FAILED
     assert "worker-1 failed with exit code 2" in done.stderr
     assert "no model was trained; the logs" in done.stderr
-    assert "--min-workers 2, but only 1 workers are left" in done.stderr
+    assert "--min-workers 2, but workers left: 1" in done.stderr
     assert "worker-0" not in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -148,7 +148,7 @@ def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
     found = [setting for setting, is_set in settings.items() if is_set]
     if found:
         raise UnsupportedOptimizerError(
-            f"this run has {' and '.join(found)}, which need gradients, and commits of optimizer= have none: start the "
+            f"commits of optimizer= have no gradients, and {' and '.join(found)} cannot work without: start the "
             "server without, and decay and clip in the script; or leave out optimizer="
         )
     if run.rule == "gem" and (run.min_workers > 1 or run.rule_settings.get("momentum", 0) > 0):

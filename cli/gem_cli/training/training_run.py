@@ -306,7 +306,7 @@ class TrainingRun:
             return False
         self._reporter.event(
             "training_failed",
-            f"training cannot begin: --min-workers {self._plan.min_workers}, but only {running} workers are left",
+            f"training cannot begin: --min-workers {self._plan.min_workers}, but workers left: {running}",
         )
         return True
 
