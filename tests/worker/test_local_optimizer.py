@@ -243,9 +243,14 @@ def test_the_end_of_the_block_commits_the_rest(server: ServerThread) -> None:
 def test_an_error_in_the_block_commits_no_rest(server: ServerThread) -> None:
     model = make("perceptron")
     ps = connect(server, model, adamw(model), every=4)
-    with pytest.raises(ZeroDivisionError), ps:
-        train(ps, 6)
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with ps:
+            train(ps, 6)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert ps.applied_steps == 1
 
 
