@@ -115,7 +115,7 @@ def test_order_of_aliases_does_not_matter() -> None:
         ([tensor("w", sha256=SHA256)], "'w'.*sha256 has 32 bytes"),
         (
             [tensor("m", kind=BUFFER, element_type=ElementType.OTHER)],
-            "'m'.*a buffer of type other cannot be sent: convert it",
+            "'m'.*a buffer of type other cannot be sent: use another type",
         ),
         ([tensor(f"t{i}") for i in range(65_537)], "65537 tensors, more than 65536"),
     ],

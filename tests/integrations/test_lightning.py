@@ -157,6 +157,21 @@ def test_samples_steps_and_loss_are_counted(server: ServerThread, tmp_path: Path
     assert report.loss == pytest.approx(4 * watch.loss)
 
 
+def test_batches_of_a_class_of_ones_own_count_no_samples(server: ServerThread, tmp_path: Path) -> None:
+    class Pair:
+        def __init__(self, rows: list[tuple[Tensor, ...]]) -> None:
+            self.inputs, self.targets = (torch.stack(column) for column in zip(*rows, strict=True))
+
+        def __getitem__(self, index: int) -> Tensor:
+            return (self.inputs, self.targets)[index]
+
+    batches = DataLoader(loader().dataset, batch_size=4, collate_fn=Pair)
+    callback = joined(server)
+    a_trainer(tmp_path, callback, max_steps=3).fit(Module(), batches)
+    assert callback.ps is not None
+    assert callback.ps.applied_steps == 3
+
+
 def test_the_end_of_the_run_ends_the_training(tmp_path: Path) -> None:
     with ServerThread(rule="downpour", commits=3) as server:
         trainer, module = a_trainer(tmp_path, joined(server, every=2), max_steps=100), Module()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gem_worker import Observer
 from gemps.v1 import parameters_pb2, run_pb2, transfer_pb2
 
 from tests.wire.conftest import Serve
@@ -98,6 +99,21 @@ async def test_header_tells_the_totals(serving: Serving) -> None:
     pulled = await worker.pull()
     assert not pulled.header.HasField("layout")
     assert (await worker.pull(with_layout=True)).header.layout == LARGE.to_proto()
+
+
+async def test_a_long_layout_leaves_room_for_a_chunk_of_any_size(serve: Serve) -> None:
+    serving = await serve(chunk_bytes=2 * 1024 * 1024)
+    frozen = (Tensor(f"frozen.{index}", (4,), "frozen", sha256=bytes(32)) for index in range(2_000))
+    model = Model([Tensor("weight", (1024, 600)), *frozen])
+    await serving.training(1, model)
+
+    def pull() -> int:
+        with Observer(serving.address) as observer:
+            pulled = observer.pull()
+        assert pulled is not None
+        return len(pulled.layout.tensors)
+
+    assert await asyncio.to_thread(pull) == 2_001
 
 
 @pytest.mark.parametrize("chunk_bytes", [4096, 50_001, 2 * 1024 * 1024])

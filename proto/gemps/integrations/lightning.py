@@ -11,6 +11,7 @@ try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.utilities.data import extract_batch_size
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"GempsCallback needs {error.name}, which is not installed: pip install lightning", name=error.name
@@ -54,7 +55,7 @@ class GempsCallback(Callback):  # type: ignore[misc]
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Exchange."""
-        self._worker.count(trainer.global_step - self._steps, extract_batch_size(batch))
+        self._worker.count(trainer.global_step - self._steps, _samples_in(batch))
         self._steps = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else None
         # The Trainer has divided it.
@@ -69,3 +70,10 @@ class GempsCallback(Callback):  # type: ignore[misc]
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave."""
         self._worker.leave(f"error: {type(exception).__name__}")
+
+
+def _samples_in(batch: Any) -> int:
+    try:
+        return int(extract_batch_size(batch))
+    except MisconfigurationException:
+        return 0  # unknown: a class of the user's

@@ -59,6 +59,7 @@ class PullHandler:
                 chunk_field=PULL_RESPONSE_CHUNK,
                 chunk_bytes=self._chunk_bytes,
                 offset=wanted.resume_offset,
+                head_is_large=request.with_layout,
             )
             if session is not None:
                 session.worker.telemetry.bytes_sent += sent

@@ -36,14 +36,18 @@ async def send(
     chunk_field: int,
     chunk_bytes: int,
     offset: int = 0,
+    head_is_large: bool = False,
 ) -> int:
     """Stream from `offset`, then close the reader; return tensor bytes sent. Raises SUPERSEDED.
 
-    `head` travels with the first chunk.
+    `head` travels with the first chunk, a large one alone.
     """
     splitter = Splitter(payload, reader.parameters, memoryview(reader.buffers), chunk_bytes, offset, COMPILED)
     try:
         reader.check_alive()
+        if head_is_large:
+            await writer.write(head.SerializeToString(), b"", last=False)
+            head = type(head)()
         # Encode, checksum, send by chunk: cache locality.
         for message, data, last in payload_messages(splitter, chunk_field, payload.byte_count, head):
             await writer.write(message, data, last=last)
