@@ -108,14 +108,44 @@ def test_tensors_of_each_type_are_read_as_they_are(dtype: torch.dtype, tmp_path:
     assert found["empty"].shape == (0, 3)
 
 
+def frozen_backbone() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+def test_a_run_with_frozen_parameters_loads_into_the_same_model_alone(tmp_path: Path) -> None:
+    model, loaded = frozen_backbone(), frozen_backbone()
+    with gemps.serve(data_dir=tmp_path) as server:
+        train(server.address, model, 2)
+    run = gemps.load(tmp_path)
+    kept = loaded[0].weight.clone()
+    run.load_into(loaded)
+    assert torch.equal(loaded[0].weight, kept)
+    assert torch.equal(loaded[1].running_mean, model[1].running_mean)
+    assert torch.equal(loaded[2].weight, model[2].weight)
+    with pytest.raises(RunFilesError, match=r"it lacks: 0\.bias, 0\.weight$"):
+        run.load_into(frozen_backbone().requires_grad_())
+    model[0].register_buffer("scale", torch.ones(1))
+    with pytest.raises(RunFilesError, match=r"it lacks: 0\.scale$"):
+        run.load_into(model)
+
+
 def test_what_is_no_run_and_another_model_are_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(RunFilesError, match=r"holds no model\.safetensors: give a run folder of gemps train"):
         gemps.load(tmp_path)
     with pytest.raises(RunFilesError, match="nowhere is no folder"):
         gemps.load(tmp_path / "nowhere")
     save_file({"w": torch.ones(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(RunFilesError, match=r"holds another model than this Linear: Missing key[^\n]*$"):
+    with pytest.raises(
+        RunFilesError, match="another model than this Linear: it lacks: bias, weight; the model lacks: w$"
+    ):
         gemps.load(tmp_path).load_into(nn.Linear(1, 1))
+    other = nn.Linear(2, 2)
+    save_file({"weight": torch.ones(1, 2), "bias": torch.ones(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(RunFilesError, match="of other shapes: weight$"):
+        gemps.load(tmp_path).load_into(other)
+    assert not other.bias.eq(1).any()
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(RunFilesError, match="cannot be read"):
         gemps.load(tmp_path)
