@@ -138,12 +138,12 @@ def test_what_is_no_run_and_another_model_are_refused_with_the_fix(tmp_path: Pat
         gemps.load(tmp_path / "nowhere")
     save_file({"w": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(
-        RunFilesError, match="another model than this Linear: it lacks: bias, weight; the model lacks: w$"
+        RunFilesError, match=r"another model than this Linear: it lacks: bias, weight; the model lacks: w$"
     ):
         gemps.load(tmp_path).load_into(nn.Linear(1, 1))
     other = nn.Linear(2, 2)
     save_file({"weight": torch.ones(1, 2), "bias": torch.ones(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(RunFilesError, match="of other shapes: weight$"):
+    with pytest.raises(RunFilesError, match=r"of other shapes: weight$"):
         gemps.load(tmp_path).load_into(other)
     assert not other.bias.eq(1).any()
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
