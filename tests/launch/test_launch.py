@@ -75,6 +75,29 @@ except gemps.LaunchError as error:
     assert done.stdout.endswith("): was killed by SIGKILL\n")
 
 
+def test_a_result_counts_though_its_process_failed_afterwards(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import atexit
+
+def work():
+    act = {"0": lambda: os._exit(3), "1": lambda: os.kill(os.getpid(), signal.SIGSEGV)}[os.environ[INDEX]]
+    atexit.register(act)
+    return 7
+
+print(gemps.launch(work, 2))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    *printed, results = done.stdout.splitlines()
+    assert results == "[7, 7]"
+    assert sorted(printed) == [
+        "[worker-0] returned its result, and then ended with exit code 3",
+        "[worker-1] returned its result, and then was killed by SIGSEGV",
+    ]
+
+
 def test_workers_that_cannot_begin_without_a_failed_one_are_stopped(tmp_path: Path) -> None:
     done = run(
         tmp_path,
