@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -63,6 +64,18 @@ def test_a_data_dir_with_another_run_is_refused_and_stays_as_it_was(tmp_path: Pa
     with pytest.raises(ServerProcessError, match=r"^the server did not start: gemps: [^\n]*--resume[^\n]*$"):
         gemps.serve(data_dir=tmp_path)
     assert gemps.load(tmp_path).version == 2
+
+
+def test_a_server_is_stopped_though_its_files_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    removed, damaged = tmp_path / "removed", tmp_path / "damaged"
+    with gemps.serve(data_dir=removed) as one, gemps.serve(data_dir=damaged) as other:
+        shutil.rmtree(removed)
+        (damaged / "summary.json").write_text("{", encoding="utf-8")
+    assert (one.exit_code, other.exit_code) == (0, 0)
+    (line,) = caplog.messages
+    assert re.match(rf"{re.escape(str(damaged))}: settings or history could not be written: Expecting", line)
 
 
 def test_without_its_extra_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
