@@ -17,7 +17,10 @@ from gem_launch import RunFilesError, ServerProcessError
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.cli.processes import PATIENCE
 from tests.cli.processes import gemps as command
+from tests.launch.scripts import begun
+from tests.waiting import eventually
 
 
 def train(server: str, model: nn.Module, steps: int) -> None:
@@ -76,6 +79,36 @@ def test_a_server_is_stopped_though_its_files_cannot_be_written(
     assert (one.exit_code, other.exit_code) == (0, 0)
     (line,) = caplog.messages
     assert re.match(rf"{re.escape(str(damaged))}: settings or history could not be written: Expecting", line)
+
+
+def test_a_server_outlives_the_thread_that_started_it_and_ends_with_the_program(tmp_path: Path) -> None:
+    text = """
+import threading
+
+servers = []
+for _ in range(2):
+    thread = threading.Thread(target=lambda: servers.append(gemps.serve(eta=0.5)))
+    thread.start()
+    thread.join()
+    print(servers[-1].status()["run_state"], servers[-1].pid, flush=True)
+forked = os.fork()
+if not forked:
+    thread = threading.Thread(target=lambda: servers.append(gemps.serve()))
+    thread.start()
+    thread.join()
+    servers[-1].close()
+    print(servers[-1].exit_code, flush=True)
+    os._exit(0)
+os.waitpid(forked, 0)
+print([one.exit_code for one in servers], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with begun(tmp_path, text) as process:
+        output, errors = process.communicate(timeout=PATIENCE)
+    *states, of_fork, codes = output.splitlines()
+    assert [line.split()[0] for line in states] == ["RUN_STATE_WAITING"] * 2, errors
+    assert (of_fork, codes) == ("0", "[None, None]")
+    eventually(lambda: not any(psutil.pid_exists(int(line.split()[1])) for line in states))
 
 
 def test_without_its_extra_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
