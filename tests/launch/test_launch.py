@@ -182,6 +182,27 @@ def test_a_failed_server_ends_the_launch_with_its_log(tmp_path: Path) -> None:
     assert "ServerProcessError: the server was ended by SIGKILL; its log is" in errors
 
 
+def test_a_server_that_ends_before_its_run_ends_the_launch_and_is_refused_afterwards(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+with gemps.serve() as server:
+    try:
+        gemps.launch(train, 1, server=server, kwargs={"bad": 0, "act": lambda pid=server.pid: os.kill(pid, signal.SIGTERM)})
+    except gemps.ServerProcessError as error:
+        print(error)
+    try:
+        gemps.launch(train, 1, server=server)
+    except gemps.ServerProcessError as error:
+        print(error)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    during, afterwards = done.stdout.splitlines()
+    assert re.fullmatch(r"the server ended with exit code 0; its log is \S+", during)
+    assert afterwards == f"{during}: start another with gemps.serve"
+
+
 def test_workers_of_a_running_server_join_it(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -79,6 +79,8 @@ class Child:
     def describe_end(self, *, quote: bool = True) -> str:
         """Describe the end, optionally with log lines."""
         code = self.exit_code or 0
+        if code == 0:
+            return f"{self.name} ended with exit code 0; its log is {self.log}"
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
         if not quote:
             return f"{self.name} {how} in the same way; its log is {self.log}"
