@@ -55,17 +55,23 @@ class LoadedRun:
         return table(self.intervals)
 
     def load_into(self, model: "nn.Module") -> None:
-        """Copy the parameters into the model. Raises RunFilesError."""
+        """Copy the parameters into the model; frozen tensors stay. Raises RunFilesError."""
         import torch
 
         tensors = {name: torch.from_numpy(array) for name, array in self.parameters.items()}
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            details = " ".join(str(error).partition(":")[2].split())
-            raise RunFilesError(
-                f"{self.path} holds another model than this {type(model).__name__}: {details}"
-            ) from None
+        held = model.state_dict()
+        needed = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        needed |= {name for name, _ in model.named_buffers() if name in held}
+        shared = tensors.keys() & held.keys()
+        wrong = {
+            "it lacks": needed - tensors.keys(),
+            "the model lacks": tensors.keys() - held.keys(),
+            "of other shapes": {name for name in shared if tensors[name].shape != held[name].shape},
+        }
+        if any(wrong.values()):
+            details = "; ".join(f"{what}: {_few(names)}" for what, names in wrong.items() if names)
+            raise RunFilesError(f"{self.path} holds another model than this {type(model).__name__}: {details}")
+        model.load_state_dict(tensors, strict=False)
 
 
 def load(run: Path | str) -> LoadedRun:
@@ -83,6 +89,11 @@ def load(run: Path | str) -> LoadedRun:
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFilesError(f"{folder} cannot be read: {error}") from None
     return LoadedRun(place, parameters, summary.get("settings", {}), version, history.get("intervals", []))
+
+
+def _few(names: set[str]) -> str:
+    shown = sorted(names)[:4]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def _version(place: Path, summary: Mapping[str, Any]) -> int | None:

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ from gem_launch.tables import Table, table
 
 POLL = 0.02  # seconds
 STOP_SECONDS = 60.0  # draining, writing gigabytes
+
+_log = logging.getLogger(__name__)
 
 
 class ServerProcessError(RuntimeError):
@@ -111,16 +114,13 @@ class RunningServer:
         """Stop the server; write settings and history to `data_dir`. Raises ServerProcessError."""
         if os.getpid() != self._owner:
             return  # forked
-        if self._child.running and self._folder is not None:
-            with contextlib.suppress(ClientError), self._observer() as observer:
-                self._folder.add_metrics(observer.get_status())
-                self._folder.write_history(observer.get_history())
-        if self._folder is not None and self._folder.path.is_dir():
-            path = self._folder.summary
-            before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            used = {**before.get("settings", {}), "server": self.settings.model_dump(mode="json")}
-            self._folder.write_summary({**before, "seed": self.settings.seed, "settings": used})
-        self._end()
+        try:
+            if self._folder is not None and self._folder.path.is_dir():
+                self._write_files(self._folder)
+        except (OSError, ValueError) as error:
+            _log.warning("%s: settings or history could not be written: %s", self.data_dir, error)
+        finally:
+            self._end()
 
     def explain_end(self) -> str:
         """Describe the end."""
@@ -137,6 +137,15 @@ class RunningServer:
         except ServerProcessError:
             if error is None:
                 raise
+
+    def _write_files(self, folder: RunFolder) -> None:
+        if self._child.running:
+            with contextlib.suppress(ClientError), self._observer() as observer:
+                folder.add_metrics(observer.get_status())
+                folder.write_history(observer.get_history())
+        before = json.loads(folder.summary.read_text(encoding="utf-8")) if folder.summary.exists() else {}
+        used = {**before.get("settings", {}), "server": self.settings.model_dump(mode="json")}
+        folder.write_summary({**before, "seed": self.settings.seed, "settings": used})
 
     def _end(self) -> None:
         atexit.unregister(self.close)

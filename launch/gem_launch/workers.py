@@ -73,6 +73,8 @@ def launch(
         raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
     if server is not None and settings:
         raise TypeError(f"the server runs and has its settings: leave out server=, or {', '.join(settings)}")
+    if isinstance(server, RunningServer) and server.exit_code is not None:
+        raise ServerProcessError(f"{server.explain_end()}: start another with gemps.serve")
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
@@ -99,6 +101,7 @@ class _Workers:
         self._count = count
         self._children: list[Child] = []
         self._read = [0] * count
+        self._ended: set[int] = set()
         self._failures: dict[int, str] = {}
         self._status: Status = {}
         self._too_few = ""
@@ -112,8 +115,8 @@ class _Workers:
             while any(child.running for child in self._children):
                 self._record(follower.get(POLL), reporter)
                 self._report(reporter)
-                if self._server is not None and self._server.exit_code:
-                    raise ServerProcessError(self._server.explain_end())
+                if self._server is not None and self._server.exit_code is not None:
+                    self._refuse_early_end(self._server, follower, reporter)
                 if self._failures and not self._too_few and self._cannot_begin(follower):
                     self.stop()
             self._report(reporter)
@@ -184,17 +187,27 @@ class _Workers:
             self._read[index] += whole
             for line in new[:whole].decode(errors="replace").splitlines():
                 reporter.event("printed", f"[{child.name}] {line}")
-            if code and index not in self._failures and not self._too_few:
-                self._failures[index] = text = self._explain(index, code)
-                last = text.strip().splitlines()[-1]
-                others = "; the others continue" if any(one.running for one in self._children) else ""
-                reporter.event("worker_failed", f"[{child.name}] failed: {last}{others}")
+            if code and index not in self._ended and not self._too_few:
+                self._ended.add(index)
+                self._report_failure(index, code, reporter)
 
-    def _explain(self, index: int, code: int) -> str:
-        ending = read_ending(self._ending(index))
-        if ending is not None:
-            return f"\n{ending.traceback}"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    def _report_failure(self, index: int, code: int, reporter: Reporter) -> None:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        ending, name = read_ending(self._ending(index)), self._children[index].name
+        if ending is not None and not ending.traceback:
+            reporter.event("ended", f"[{name}] returned its result, and then {how}")
+            return
+        self._failures[index] = text = how if ending is None else f"\n{ending.traceback}"
+        last = text.strip().splitlines()[-1]
+        others = "; the others continue" if any(one.running for one in self._children) else ""
+        reporter.event("worker_failed", f"[{name}] failed: {last}{others}")
+
+    def _refuse_early_end(self, server: RunningServer, follower: Follower, reporter: Reporter) -> None:
+        """Workers would wait minutes for an ended server."""
+        while status := follower.get(0):
+            self._record(status, reporter)
+        if server.exit_code or status_view.state(self._status) != "FINISHED":
+            raise ServerProcessError(server.explain_end())
 
     def _cannot_begin(self, follower: Follower) -> bool:
         """Whether `min_workers` is out of reach."""

@@ -75,6 +75,29 @@ except gemps.LaunchError as error:
     assert done.stdout.endswith("): was killed by SIGKILL\n")
 
 
+def test_a_result_counts_though_its_process_failed_afterwards(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import atexit
+
+def work():
+    act = {"0": lambda: os._exit(3), "1": lambda: os.kill(os.getpid(), signal.SIGSEGV)}[os.environ[INDEX]]
+    atexit.register(act)
+    return 7
+
+print(gemps.launch(work, 2))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    *printed, results = done.stdout.splitlines()
+    assert results == "[7, 7]"
+    assert sorted(printed) == [
+        "[worker-0] returned its result, and then ended with exit code 3",
+        "[worker-1] returned its result, and then was killed by SIGSEGV",
+    ]
+
+
 def test_workers_that_cannot_begin_without_a_failed_one_are_stopped(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -157,6 +180,27 @@ def test_a_failed_server_ends_the_launch_with_its_log(tmp_path: Path) -> None:
         wait_until_gone(ours)
     assert process.returncode == 1
     assert "ServerProcessError: the server was ended by SIGKILL; its log is" in errors
+
+
+def test_a_server_that_ends_before_its_run_ends_the_launch_and_is_refused_afterwards(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+with gemps.serve() as server:
+    try:
+        gemps.launch(train, 1, server=server, kwargs={"bad": 0, "act": lambda pid=server.pid: os.kill(pid, signal.SIGTERM)})
+    except gemps.ServerProcessError as error:
+        print(error)
+    try:
+        gemps.launch(train, 1, server=server)
+    except gemps.ServerProcessError as error:
+        print(error)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    during, afterwards = done.stdout.splitlines()
+    assert re.fullmatch(r"the server ended with exit code 0; its log is \S+", during)
+    assert afterwards == f"{during}: start another with gemps.serve"
 
 
 def test_workers_of_a_running_server_join_it(tmp_path: Path) -> None:

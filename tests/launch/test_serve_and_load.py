@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ from gem_launch import RunFilesError, ServerProcessError
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.cli.processes import PATIENCE
 from tests.cli.processes import gemps as command
+from tests.launch.scripts import begun
+from tests.waiting import eventually
 
 
 def train(server: str, model: nn.Module, steps: int) -> None:
@@ -65,6 +69,48 @@ def test_a_data_dir_with_another_run_is_refused_and_stays_as_it_was(tmp_path: Pa
     assert gemps.load(tmp_path).version == 2
 
 
+def test_a_server_is_stopped_though_its_files_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    removed, damaged = tmp_path / "removed", tmp_path / "damaged"
+    with gemps.serve(data_dir=removed) as one, gemps.serve(data_dir=damaged) as other:
+        shutil.rmtree(removed)
+        (damaged / "summary.json").write_text("{", encoding="utf-8")
+    assert (one.exit_code, other.exit_code) == (0, 0)
+    (line,) = caplog.messages
+    assert re.match(rf"{re.escape(str(damaged))}: settings or history could not be written: Expecting", line)
+
+
+def test_a_server_outlives_the_thread_that_started_it_and_ends_with_the_program(tmp_path: Path) -> None:
+    text = """
+import threading
+
+servers = []
+for _ in range(2):
+    thread = threading.Thread(target=lambda: servers.append(gemps.serve(eta=0.5)))
+    thread.start()
+    thread.join()
+    print(servers[-1].status()["run_state"], servers[-1].pid, flush=True)
+forked = os.fork()
+if not forked:
+    thread = threading.Thread(target=lambda: servers.append(gemps.serve()))
+    thread.start()
+    thread.join()
+    servers[-1].close()
+    print(servers[-1].exit_code, flush=True)
+    os._exit(0)
+os.waitpid(forked, 0)
+print([one.exit_code for one in servers], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with begun(tmp_path, text) as process:
+        output, errors = process.communicate(timeout=PATIENCE)
+    *states, of_fork, codes = output.splitlines()
+    assert [line.split()[0] for line in states] == ["RUN_STATE_WAITING"] * 2, errors
+    assert (of_fork, codes) == ("0", "[None, None]")
+    eventually(lambda: not any(psutil.pid_exists(int(line.split()[1])) for line in states))
+
+
 def test_without_its_extra_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(ModuleNotFoundError, match=r'gemps.serve needs aiohttp, .* pip install "\.\[server\]" in'):
@@ -108,14 +154,44 @@ def test_tensors_of_each_type_are_read_as_they_are(dtype: torch.dtype, tmp_path:
     assert found["empty"].shape == (0, 3)
 
 
+def frozen_backbone() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+def test_a_run_with_frozen_parameters_loads_into_the_same_model_alone(tmp_path: Path) -> None:
+    model, loaded = frozen_backbone(), frozen_backbone()
+    with gemps.serve(data_dir=tmp_path) as server:
+        train(server.address, model, 2)
+    run = gemps.load(tmp_path)
+    kept = loaded[0].weight.clone()
+    run.load_into(loaded)
+    assert torch.equal(loaded[0].weight, kept)
+    assert torch.equal(loaded[1].running_mean, model[1].running_mean)
+    assert torch.equal(loaded[2].weight, model[2].weight)
+    with pytest.raises(RunFilesError, match=r"it lacks: 0\.bias, 0\.weight$"):
+        run.load_into(frozen_backbone().requires_grad_())
+    model[0].register_buffer("scale", torch.ones(1))
+    with pytest.raises(RunFilesError, match=r"it lacks: 0\.scale$"):
+        run.load_into(model)
+
+
 def test_what_is_no_run_and_another_model_are_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(RunFilesError, match=r"holds no model\.safetensors: give a run folder of gemps train"):
         gemps.load(tmp_path)
     with pytest.raises(RunFilesError, match="nowhere is no folder"):
         gemps.load(tmp_path / "nowhere")
     save_file({"w": torch.ones(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(RunFilesError, match=r"holds another model than this Linear: Missing key[^\n]*$"):
+    with pytest.raises(
+        RunFilesError, match=r"another model than this Linear: it lacks: bias, weight; the model lacks: w$"
+    ):
         gemps.load(tmp_path).load_into(nn.Linear(1, 1))
+    other = nn.Linear(2, 2)
+    save_file({"weight": torch.ones(1, 2), "bias": torch.ones(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(RunFilesError, match=r"of other shapes: weight$"):
+        gemps.load(tmp_path).load_into(other)
+    assert not other.bias.eq(1).any()
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(RunFilesError, match="cannot be read"):
         gemps.load(tmp_path)

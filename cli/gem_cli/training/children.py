@@ -1,13 +1,18 @@
 """Child processes."""
 
 import contextlib
+import functools
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeAlias
 
 from gem_worker.client.operating_system import HAS_PARENT_SIGNAL, signal_group
 
@@ -16,6 +21,8 @@ from gem_cli.errors import last_lines
 # Avoids oversubscription.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD = {name: "1" for name in _THREADS if name not in os.environ}
+
+_Start: TypeAlias = "tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]"
 
 
 class Child:
@@ -37,7 +44,8 @@ class Child:
             tether = [sys.executable, "-P", "-m", "gem_cli.training.tether", str(os.getpid()), str(orphan_signal.value)]
             command = [*tether, *command]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
+            start = functools.partial(
+                subprocess.Popen[bytes],
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -45,6 +53,7 @@ class Child:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
                 process_group=0,
             )
+            self._process = _in_lasting_thread(start)
 
     @property
     def pid(self) -> int:
@@ -70,12 +79,40 @@ class Child:
     def describe_end(self, *, quote: bool = True) -> str:
         """Describe the end, optionally with log lines."""
         code = self.exit_code or 0
+        if code == 0:
+            return f"{self.name} ended with exit code 0; its log is {self.log}"
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
         if not quote:
             return f"{self.name} {how} in the same way; its log is {self.log}"
         lines = last_lines(self.log)
         quoted = "".join(f"\n    {line}" for line in lines)
         return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
+
+
+def _in_lasting_thread(start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
+    """Linux sends `orphan_signal` when the thread that started the child ends."""
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    started: Future[subprocess.Popen[bytes]] = Future()
+    _starts(os.getpid()).put((start, started))
+    return started.result()
+
+
+@functools.cache  # a thread does not survive a fork
+def _starts(_: int) -> "queue.SimpleQueue[_Start]":
+    """Return the queue of a daemon thread."""
+    starts: queue.SimpleQueue[_Start] = queue.SimpleQueue()
+    threading.Thread(target=_run_starts, args=(starts,), name="starts", daemon=True).start()
+    return starts
+
+
+def _run_starts(starts: "queue.SimpleQueue[_Start]") -> None:
+    while True:
+        start, started = starts.get()
+        try:
+            started.set_result(start())
+        except BaseException as error:
+            started.set_exception(error)
 
 
 def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] = lambda: False) -> list[Child]:
