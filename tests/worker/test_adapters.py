@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,38 @@ def test_quantisation_state_of_a_frozen_module_is_compared() -> None:
                 pass
         with pytest.raises(ServerRefusedError, match=r"frozen 'weight\.absmax'.*load the same base weights"):
             ParameterServer(server.address, Packed(0.25), client_settings=PLAIN).join()
+
+
+def with_norms(model: PeftModel) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad or "norm" in name)
+
+
+def with_two_adapters(model: PeftModel) -> None:
+    model.add_adapter("second", LoraConfig(r=2, target_modules=["q_proj"]))
+    model.base_model.set_adapter(["default", "second"])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [(with_norms, "input_layernorm.weight"), (with_two_adapters, "lora_A.second.weight")]
+)
+def test_adapter_that_lacks_a_trained_tensor_is_not_exported(
+    change: Callable[[PeftModel], None], named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = lora()
+    change(model)
+    with ServerThread() as server, ParameterServer(server.address, model, client_settings=PLAIN):
+        with pytest.raises(TaskError, match="trains tensors outside one adapter"):
+            export_adapter(tmp_path / "adapter", address=server.address)
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "gem_worker.adapter"]
+    assert named in warning
+    assert "and 1 more would be missing" in warning or "and 2 more would be missing" in warning
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_adapter_whose_configuration_is_no_json_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = lora()
+    model.peft_config["default"].revision = torch.float32
+    with ServerThread() as server, ParameterServer(server.address, model, client_settings=PLAIN) as ps:
+        train(ps, model, 1)
+    assert "cannot keep the adapter's configuration (it is no JSON:" in caplog.text
