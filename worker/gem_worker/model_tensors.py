@@ -9,7 +9,6 @@ digest:
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -212,18 +211,24 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
             raise UnsupportedModelError(
                 f"{one.spec.name}: several of its elements share memory (an expanded tensor); use .contiguous()"
             )
+    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
     ranges = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor) * tensor.element_size(), id(tensor), name)
         for name, tensor in _named_tensors(model)
         if tensor.numel()
     )
-    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
-    for (_, end, identity, name), (start, _, other, other_name) in itertools.pairwise(ranges):
-        if start < end and identity != other and not frozen >= {identity, other}:
-            raise UnsupportedModelError(
-                f"{name} and {other_name}: share memory but are two objects, so training would pull them apart; "
-                "tie them by assigning the same Parameter object to both, or copy one with .clone()"
-            )
+    # Of frozen tensors, which may share memory, and of the others: the range that ends last.
+    furthest: dict[bool, tuple[int, int, str]] = {}
+    for start, end, identity, name in ranges:
+        is_frozen = identity in frozen
+        for of_frozen, (end_before, other, other_name) in furthest.items():
+            if start < end_before and identity != other and not (is_frozen and of_frozen):
+                raise UnsupportedModelError(
+                    f"{other_name} and {name}: share memory but are two objects, so training would pull them apart; "
+                    "tie them by assigning the same Parameter object to both, or copy one with .clone()"
+                )
+        if is_frozen not in furthest or end > furthest[is_frozen][0]:
+            furthest[is_frozen] = end, identity, name
 
 
 def _extent(tensor: Tensor) -> int:
