@@ -9,7 +9,15 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from gem_worker import ClientSettings, Observer, ParameterServer, ServerRefusedError, TaskError, export_adapter
+from gem_worker import (
+    ClientSettings,
+    Observer,
+    ParameterServer,
+    ServerRefusedError,
+    TaskError,
+    UnsupportedModelError,
+    export_adapter,
+)
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -157,6 +165,40 @@ def test_frozen_tensor_of_any_type_is_compared(dtype: torch.dtype, tmp_path: Pat
             ParameterServer(server.address, OddBase(weight(0)), client_settings=PLAIN).join()
 
 
+WRITES = {
+    "fill": lambda model: model.weight.data.fill_(2),
+    "copy": lambda model: model.weight.data.copy_(torch.full((2, 2), 2.0)),
+    "replace": lambda model: setattr(model.weight, "data", torch.full((2, 2), 2.0)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_frozen_tensor_is_compared_as_it_is_on_joining(write: Callable[[OddBase], object]) -> None:
+    with ServerThread() as server:
+        model = OddBase(torch.ones(2, 2))
+        worker = ParameterServer(server.address, model, name="first", client_settings=PLAIN)
+        write(model)
+        same = OddBase(torch.full((2, 2), 2.0))
+        with worker, ParameterServer(server.address, same, name="second", client_settings=PLAIN) as ps:
+            assert ps.rank == 1
+        rewritten = OddBase(torch.ones(2, 2))
+        with pytest.raises(UnsupportedModelError, match=r"changed while it joined.*'weight'"):
+            ParameterServer(
+                server.address, same, client_settings=PLAIN, on_join=lambda _: same.weight.data.zero_()
+            ).join()
+        with pytest.raises(ServerRefusedError, match=r"frozen 'weight'"):
+            ParameterServer(server.address, rewritten, client_settings=PLAIN).join()
+
+
+def test_frozen_tensor_made_for_inference_is_compared() -> None:
+    with torch.inference_mode():
+        weight = torch.ones(2, 2)
+    with ServerThread() as server:
+        for index, one in enumerate((weight, torch.ones(2, 2))):
+            with ParameterServer(server.address, OddBase(one), name=f"w{index}", client_settings=PLAIN):
+                pass
+
+
 class Packed(OddBase):
     """As quantisation libraries do: the state_dict has tensors that are no parameters."""
 
@@ -196,9 +238,12 @@ def test_adapter_that_lacks_a_trained_tensor_is_not_exported(
 ) -> None:
     model = lora()
     change(model)
-    with ServerThread() as server, ParameterServer(server.address, model, client_settings=PLAIN):
-        with pytest.raises(TaskError, match="trains tensors outside one adapter"):
-            export_adapter(tmp_path / "adapter", address=server.address)
+    with (
+        ServerThread() as server,
+        ParameterServer(server.address, model, client_settings=PLAIN),
+        pytest.raises(TaskError, match="trains tensors outside one adapter"),
+    ):
+        export_adapter(tmp_path / "adapter", address=server.address)
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "gem_worker.adapter"]
     assert named in warning
     assert "and 1 more would be missing" in warning or "and 2 more would be missing" in warning

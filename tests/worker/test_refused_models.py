@@ -78,6 +78,14 @@ def with_cloning_hook() -> nn.Module:
     return model
 
 
+def made_for_a_frozen_module(made: Tensor) -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False))
+    model[1].register_state_dict_post_hook(
+        lambda module, state, prefix, metadata: state.update({f"{prefix}made": made})
+    )
+    return model
+
+
 def hiding_a_parameter() -> nn.Module:
     def leave_out(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         del state["odd"]
@@ -106,6 +114,8 @@ def hiding_a_parameter() -> nn.Module:
         (in_frozen_memory(0, 5), r"(odd and trained|trained and odd): share memory"),
         (ExtraState(), r"^_extra_state: the state_dict holds a dict"),
         (with_cloning_hook(), r"^made: state_dict\(\) makes this tensor anew"),
+        (made_for_a_frozen_module(torch.zeros(2).to_sparse()), r"^1\.made: is a sparse tensor.*to_dense"),
+        (made_for_a_frozen_module(torch.zeros(2, device="meta")), r"^1\.made: is on the meta device"),
         (hiding_a_parameter(), r"^odd: is a parameter but not in the state_dict"),
         (nn.Linear(2, 2).requires_grad_(False), r"^Linear: has no parameter with requires_grad=True"),
         (nn.Sequential(nn.ReLU()), r"^Sequential: has no parameter"),

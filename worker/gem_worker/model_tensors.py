@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gem_core.errors import LayoutError
-from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.layout import SHA256_BYTES, ElementType, Layout, TensorKind, TensorSpec
 from gem_worker.errors import UnsupportedModelError
 
 _PIECE_ELEMENTS = 1 << 22
@@ -27,24 +27,18 @@ PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """A tensor's layout entry, object, and (module, attribute) owners; `changes`: in-place writes when inspected."""
+    """A tensor's layout entry, object, and (module, attribute) owners."""
 
     spec: TensorSpec
     tensor: Tensor
     owners: tuple[tuple[nn.Module, str], ...]
-    changes: int
 
 
-def inspect_model(model: nn.Module, before: Iterable[ModelTensor] = ()) -> tuple[Layout, tuple[ModelTensor, ...]]:
+def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tuple[ModelTensor, ...]]:
     """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModelError.
 
-    `before`: an earlier result, whose FROZEN tensors are not hashed again unless written since.
+    Without `hashes`, zeros stand for the SHA-256 of FROZEN tensors.
     """
-    known = {
-        (id(one.tensor), one.changes, one.spec.element_type): one.spec.sha256
-        for one in before
-        if one.spec.kind is TensorKind.FROZEN
-    }
     owners = _owners(model)
     for name, tensor in _named_tensors(model):
         _refuse_unready(name, tensor)
@@ -55,11 +49,11 @@ def inspect_model(model: nn.Module, before: Iterable[ModelTensor] = ()) -> tuple
         kind = _kind(tensor, owners[identity][1])
         element_type = _element_type(name, tensor, kind)
         is_embedding = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module, _ in owners[identity][1])
-        changes, digest = tensor._version, b""
+        digest = b""
         if kind is TensorKind.FROZEN:
-            digest = known.get((identity, changes, element_type)) or _sha256(tensor)
+            digest = _sha256(tensor) if hashes else bytes(SHA256_BYTES)
         spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding, digest)
-        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1]), changes))
+        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
     _refuse_together(model, tensors)
     refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)
     tensors.sort(key=_position)
@@ -111,6 +105,7 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
                 "and only tensors can be shared: train the model without it, and quantise after training"
             )
         if id(value) not in owners and _is_of_frozen_module(model, name):
+            _refuse_unready(name, value)
             owners[id(value)] = value, []
         if id(value) not in owners:
             raise UnsupportedModelError(
