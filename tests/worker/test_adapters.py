@@ -1,7 +1,10 @@
 """Frozen weights are compared by digest and never sent; PEFT models train, and PEFT loads their adapters."""
 
+import base64
+import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from gem_worker import (
     export_adapter,
 )
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.client.cutting_proxy import CuttingProxy
@@ -248,6 +251,37 @@ def test_adapter_that_lacks_a_trained_tensor_is_not_exported(
     assert named in warning
     assert "and 1 more would be missing" in warning or "and 2 more would be missing" in warning
     assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 1_000_000,
+        '{"config": %s, "tensors": {"a": "weight"}}' % ("[" * 900 + "]" * 900),
+        '{"config": {}, "tensors": {"\\ud800": "weight"}}',
+        '{"config": {}, "tensors": {"a": ["weight"]}}',
+        '{"config": {}, "tensors": {"a": "other"}}',
+        '{"config": {}, "tensors": {}}',
+        '{"config": 1, "tensors": {"a": "weight"}}',
+        json.dumps({"config": {}, "tensors": {str(index): "weight" for index in range(5)}}),
+        "[]",
+    ],
+    ids=["deep", "deep-config", "surrogate", "list", "unknown", "empty", "number", "repeated", "no-object"],
+)
+def test_illegal_description_is_refused_in_one_line_and_writes_nothing(text: str, tmp_path: Path) -> None:
+    description = base64.b64encode(zlib.compress(text.encode())).decode()
+    (tmp_path / "state.json").write_text(json.dumps({"adapter": description}))
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(TaskError, match=r"^the adapter's description in .* is not one of this version of gemps$"):
+        export_adapter(tmp_path / "adapter", path=tmp_path)
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"adapter": 5}', "7", "[" * 1_000_000], ids=["list", "number", "7", "deep"])
+def test_damaged_state_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(TaskError, match=r"^.*state\.json cannot be read: .*$"):
+        export_adapter(tmp_path / "adapter", path=tmp_path)
 
 
 def test_adapter_whose_configuration_is_no_json_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

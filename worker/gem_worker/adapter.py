@@ -95,7 +95,7 @@ def read_description(model_file: Path) -> bytes:
         if state.exists():
             try:
                 return base64.b64decode(json.loads(state.read_text(encoding="utf-8")).get("adapter", ""))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise TaskError(f"{state} cannot be read: {error}") from error
     return b""
 
@@ -114,10 +114,16 @@ def write_adapter(folder: Path, description: bytes, tensors: dict[str, "Tensor"]
         )
     try:
         found = json.loads(zlib.decompressobj().decompress(description, _MAX_JSON_BYTES))
-        chosen = {name: tensors[own].clone().contiguous() for name, own in found["tensors"].items()}
-        config = json.dumps(found["config"], indent=2, sort_keys=True)
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        names = found["tensors"]
+        if max(Counter(names.values()).values()) > _MAX_NAMES:
+            raise ValueError(f"a tensor has more than {_MAX_NAMES} names")
+        for name in names:
+            name.encode()
+        chosen = {name: tensors[own] for name, own in names.items()}
+        config = json.dumps(dict(found["config"]), indent=2, sort_keys=True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise TaskError(f"the adapter's description in {source} is not one of this version of gemps") from error
+    chosen = {name: tensor.clone().contiguous() for name, tensor in chosen.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(chosen, folder / "adapter_model.safetensors", {"format": "pt"})
