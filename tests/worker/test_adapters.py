@@ -1,16 +1,28 @@
 """Frozen weights are compared by digest and never sent; PEFT models train, and PEFT loads their adapters."""
 
+import base64
+import json
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from gem_worker import ClientSettings, Observer, ParameterServer, ServerRefusedError, TaskError, export_adapter
+from gem_worker import (
+    ClientSettings,
+    Observer,
+    ParameterServer,
+    ServerRefusedError,
+    TaskError,
+    UnsupportedModelError,
+    export_adapter,
+)
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.client.cutting_proxy import CuttingProxy
@@ -156,6 +168,40 @@ def test_frozen_tensor_of_any_type_is_compared(dtype: torch.dtype, tmp_path: Pat
             ParameterServer(server.address, OddBase(weight(0)), client_settings=PLAIN).join()
 
 
+WRITES = {
+    "fill": lambda model: model.weight.data.fill_(2),
+    "copy": lambda model: model.weight.data.copy_(torch.full((2, 2), 2.0)),
+    "replace": lambda model: setattr(model.weight, "data", torch.full((2, 2), 2.0)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_frozen_tensor_is_compared_as_it_is_on_joining(write: Callable[[OddBase], object]) -> None:
+    with ServerThread() as server:
+        model = OddBase(torch.ones(2, 2))
+        worker = ParameterServer(server.address, model, name="first", client_settings=PLAIN)
+        write(model)
+        same = OddBase(torch.full((2, 2), 2.0))
+        with worker, ParameterServer(server.address, same, name="second", client_settings=PLAIN) as ps:
+            assert ps.rank == 1
+        rewritten = OddBase(torch.ones(2, 2))
+        with pytest.raises(UnsupportedModelError, match=r"changed while it joined.*'weight'"):
+            ParameterServer(
+                server.address, same, client_settings=PLAIN, on_join=lambda _: same.weight.data.zero_()
+            ).join()
+        with pytest.raises(ServerRefusedError, match=r"frozen 'weight'"):
+            ParameterServer(server.address, rewritten, client_settings=PLAIN).join()
+
+
+def test_frozen_tensor_made_for_inference_is_compared() -> None:
+    with torch.inference_mode():
+        weight = torch.ones(2, 2)
+    with ServerThread() as server:
+        for index, one in enumerate((weight, torch.ones(2, 2))):
+            with ParameterServer(server.address, OddBase(one), name=f"w{index}", client_settings=PLAIN):
+                pass
+
+
 class Packed(OddBase):
     """As quantisation libraries do: the state_dict has tensors that are no parameters."""
 
@@ -175,3 +221,72 @@ def test_quantisation_state_of_a_frozen_module_is_compared() -> None:
                 pass
         with pytest.raises(ServerRefusedError, match=r"frozen 'weight\.absmax'.*load the same base weights"):
             ParameterServer(server.address, Packed(0.25), client_settings=PLAIN).join()
+
+
+def with_norms(model: PeftModel) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad or "norm" in name)
+
+
+def with_two_adapters(model: PeftModel) -> None:
+    model.add_adapter("second", LoraConfig(r=2, target_modules=["q_proj"]))
+    model.base_model.set_adapter(["default", "second"])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [(with_norms, "input_layernorm.weight"), (with_two_adapters, "lora_A.second.weight")]
+)
+def test_adapter_that_lacks_a_trained_tensor_is_not_exported(
+    change: Callable[[PeftModel], None], named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = lora()
+    change(model)
+    with (
+        ServerThread() as server,
+        ParameterServer(server.address, model, client_settings=PLAIN),
+        pytest.raises(TaskError, match="trains tensors outside one adapter"),
+    ):
+        export_adapter(tmp_path / "adapter", address=server.address)
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "gem_worker.adapter"]
+    assert named in warning
+    assert "and 1 more would be missing" in warning or "and 2 more would be missing" in warning
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 1_000_000,
+        '{"config": %s, "tensors": {"a": "weight"}}' % ("[" * 900 + "]" * 900),
+        '{"config": {}, "tensors": {"\\ud800": "weight"}}',
+        '{"config": {}, "tensors": {"a": ["weight"]}}',
+        '{"config": {}, "tensors": {"a": "other"}}',
+        '{"config": {}, "tensors": {}}',
+        '{"config": 1, "tensors": {"a": "weight"}}',
+        json.dumps({"config": {}, "tensors": {str(index): "weight" for index in range(5)}}),
+        "[]",
+    ],
+    ids=["deep", "deep-config", "surrogate", "list", "unknown", "empty", "number", "repeated", "no-object"],
+)
+def test_illegal_description_is_refused_in_one_line_and_writes_nothing(text: str, tmp_path: Path) -> None:
+    description = base64.b64encode(zlib.compress(text.encode())).decode()
+    (tmp_path / "state.json").write_text(json.dumps({"adapter": description}))
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(TaskError, match=r"^the adapter's description in .* is not one of this version of gemps$"):
+        export_adapter(tmp_path / "adapter", path=tmp_path)
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"adapter": 5}', "7", "[" * 1_000_000], ids=["list", "number", "7", "deep"])
+def test_damaged_state_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(TaskError, match=r"^.*state\.json cannot be read: .*$"):
+        export_adapter(tmp_path / "adapter", path=tmp_path)
+
+
+def test_adapter_whose_configuration_is_no_json_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = lora()
+    model.peft_config["default"].revision = torch.float32
+    with ServerThread() as server, ParameterServer(server.address, model, client_settings=PLAIN) as ps:
+        train(ps, model, 1)
+    assert "cannot keep the adapter's configuration (it is no JSON:" in caplog.text

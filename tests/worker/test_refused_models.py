@@ -63,9 +63,26 @@ def same_memory() -> nn.Module:
     return model
 
 
+def in_frozen_memory(start: int, stop: int) -> nn.Module:
+    """A trained tensor in memory of frozen ones, of which one is within another."""
+    memory = torch.zeros(100)
+    model = With(parameter=memory, requires_grad=False)
+    model.short = nn.Parameter(memory[10:20], requires_grad=False)
+    model.trained = nn.Parameter(memory[start:stop])
+    return model
+
+
 def with_cloning_hook() -> nn.Module:
     model = With()
     model.register_state_dict_post_hook(lambda module, state, prefix, metadata: state.update(made=torch.zeros(1)))
+    return model
+
+
+def made_for_a_frozen_module(made: Tensor) -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False))
+    model[1].register_state_dict_post_hook(
+        lambda module, state, prefix, metadata: state.update({f"{prefix}made": made})
+    )
     return model
 
 
@@ -93,8 +110,12 @@ def hiding_a_parameter() -> nn.Module:
         (on_meta(), r"^weight: is on the meta device.*to_empty"),
         (With(parameter=torch.zeros(1).expand(4)), r"^odd: several of its elements share memory.*contiguous"),
         (same_memory(), r"(odd and layer\.weight|layer\.weight and odd): share memory.*same Parameter"),
+        (in_frozen_memory(50, 60), r"^odd and trained: share memory"),
+        (in_frozen_memory(0, 5), r"(odd and trained|trained and odd): share memory"),
         (ExtraState(), r"^_extra_state: the state_dict holds a dict"),
         (with_cloning_hook(), r"^made: state_dict\(\) makes this tensor anew"),
+        (made_for_a_frozen_module(torch.zeros(2).to_sparse()), r"^1\.made: is a sparse tensor.*to_dense"),
+        (made_for_a_frozen_module(torch.zeros(2, device="meta")), r"^1\.made: is on the meta device"),
         (hiding_a_parameter(), r"^odd: is a parameter but not in the state_dict"),
         (nn.Linear(2, 2).requires_grad_(False), r"^Linear: has no parameter with requires_grad=True"),
         (nn.Sequential(nn.ReLU()), r"^Sequential: has no parameter"),

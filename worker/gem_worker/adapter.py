@@ -10,7 +10,8 @@ import json
 import logging
 import sys
 import zlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 
 # Of a description's JSON: ten times the longest known.
 _MAX_JSON_BYTES = 4 << 20
+# Each is a copy of the tensor; T5's embeddings have four.
+_MAX_NAMES = 4
+_SHOWN_NAMES = 3
 _log = logging.getLogger(__name__)
 
 
-def describe_adapter(model: "nn.Module", tensors: Iterable["ModelTensor"]) -> bytes:
-    """Return the description of the active adapter in `model`; b"" without one that trains."""
+def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> bytes:
+    """Return the description of the active adapter in `model`; b"" without one, or if it lacks a trained tensor."""
     # A model of PEFT's classes has imported it.
     peft: Any = sys.modules.get("peft")
     found = next((one for one in model.modules() if peft is not None and isinstance(one, peft.PeftModel)), None)
@@ -42,22 +46,43 @@ def describe_adapter(model: "nn.Module", tensors: Iterable["ModelTensor"]) -> by
         found, found.state_dict(keep_vars=True), adapter_name=adapter, save_embedding_layers=False
     )
     names = {name: sent[id(tensor)] for name, tensor in own.items() if id(tensor) in sent}
-    if not names:
-        return b""
-    config = copy.copy(found.peft_config[adapter])
-    base = found.get_base_model()
-    config.inference_mode = True
-    config.base_model_name_or_path = config.base_model_name_or_path or base.__dict__.get("name_or_path")
-    if config.task_type is None:
-        config.auto_mapping = {"base_model_class": type(base).__name__, "parent_library": type(base).__module__}
-    text = json.dumps({"config": config.to_dict(), "tensors": names}, default=sorted, sort_keys=True)
-    description = zlib.compress(text.encode())
-    if len(names) < len(own) or len(description) > ADAPTER_BYTES:
+    targets = set(names.values())
+    outside = [
+        one.spec.name for one in tensors if one.spec.kind is TensorKind.PARAMETER and one.spec.name not in targets
+    ]
+    if outside:
+        more = f" and {len(outside) - _SHOWN_NAMES} more" if len(outside) > _SHOWN_NAMES else ""
         _log.warning(
-            "the run cannot keep the adapter's configuration (%s): save the adapter with model.save_pretrained()",
-            f"{len(own) - len(names)} of its tensors do not train"
-            if len(names) < len(own)
-            else f"it has {len(description)} bytes, more than {ADAPTER_BYTES}",
+            "the run cannot export an adapter: %s%s would be missing, which PEFT does not save with the adapter %r; "
+            "train one adapter only, with other layers in its modules_to_save",
+            ", ".join(outside[:_SHOWN_NAMES]),
+            more,
+            adapter,
+        )
+        return b""
+    description, why = b"", ""
+    if len(names) < len(own):
+        why = f"{len(own) - len(names)} of its tensors do not train"
+    elif max(Counter(names.values()).values()) > _MAX_NAMES:
+        why = f"it has a tensor under more than {_MAX_NAMES} names"
+    else:
+        config = copy.copy(found.peft_config[adapter])
+        base = found.get_base_model()
+        config.inference_mode = True
+        config.base_model_name_or_path = config.base_model_name_or_path or base.__dict__.get("name_or_path")
+        if config.task_type is None:
+            config.auto_mapping = {"base_model_class": type(base).__name__, "parent_library": type(base).__module__}
+        try:
+            text = json.dumps({"config": config.to_dict(), "tensors": names}, default=sorted, sort_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            why = f"it is no JSON: {error}"
+        else:
+            description = zlib.compress(text.encode())
+            if len(description) > ADAPTER_BYTES:
+                why = f"it has {len(description)} bytes, more than {ADAPTER_BYTES}"
+    if why:
+        _log.warning(
+            "the run cannot keep the adapter's configuration (%s): save the adapter with model.save_pretrained()", why
         )
         return b""
     return description
@@ -70,7 +95,7 @@ def read_description(model_file: Path) -> bytes:
         if state.exists():
             try:
                 return base64.b64decode(json.loads(state.read_text(encoding="utf-8")).get("adapter", ""))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise TaskError(f"{state} cannot be read: {error}") from error
     return b""
 
@@ -84,15 +109,21 @@ def write_adapter(folder: Path, description: bytes, tensors: dict[str, "Tensor"]
 
     if not description:
         raise TaskError(
-            f"{source} has no adapter: its model is not PEFT's, or no single adapter trains; load its "
-            "model.safetensors instead"
+            f"{source} has no adapter: its model is not PEFT's, or trains tensors outside one adapter (the first "
+            "worker's log names them); load its model.safetensors instead"
         )
     try:
         found = json.loads(zlib.decompressobj().decompress(description, _MAX_JSON_BYTES))
-        chosen = {name: tensors[own].clone().contiguous() for name, own in found["tensors"].items()}
-        config = json.dumps(found["config"], indent=2, sort_keys=True)
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        names = found["tensors"]
+        if max(Counter(names.values()).values()) > _MAX_NAMES:
+            raise ValueError(f"a tensor has more than {_MAX_NAMES} names")
+        for name in names:
+            name.encode()
+        chosen = {name: tensors[own] for name, own in names.items()}
+        config = json.dumps(dict(found["config"]), indent=2, sort_keys=True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise TaskError(f"the adapter's description in {source} is not one of this version of gemps") from error
+    chosen = {name: tensor.clone().contiguous() for name, tensor in chosen.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(chosen, folder / "adapter_model.safetensors", {"format": "pt"})

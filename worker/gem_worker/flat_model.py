@@ -5,7 +5,7 @@ Only the parameters' memory moves, so objects that hold a `Parameter` keep worki
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -55,13 +55,13 @@ class HeldBuffer:
 class FlatModel:
     """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
 
-    `before`: result of `inspect_model` on this model.
+    `inspected`: result of `inspect_model` on this model, unchanged since.
     """
 
-    def __init__(self, model: nn.Module, before: Iterable[ModelTensor] = ()) -> None:
+    def __init__(self, model: nn.Module, inspected: tuple[Layout, tuple[ModelTensor, ...]] | None = None) -> None:
         self.model = model
         self.layout: Layout
-        self.layout, tensors = inspect_model(model, before)
+        self.layout, tensors = inspected or inspect_model(model)
         by_kind = {kind: [one for one in tensors if one.spec.kind is kind] for kind in TensorKind}
         self.device: torch.device = tensors[0].tensor.device
         self.groups: tuple[Group, ...]

@@ -9,7 +9,6 @@ digest:
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gem_core.errors import LayoutError
-from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.layout import SHA256_BYTES, ElementType, Layout, TensorKind, TensorSpec
 from gem_worker.errors import UnsupportedModelError
 
 _PIECE_ELEMENTS = 1 << 22
@@ -28,24 +27,18 @@ PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """A tensor's layout entry, object, and (module, attribute) owners; `changes`: in-place writes when inspected."""
+    """A tensor's layout entry, object, and (module, attribute) owners."""
 
     spec: TensorSpec
     tensor: Tensor
     owners: tuple[tuple[nn.Module, str], ...]
-    changes: int
 
 
-def inspect_model(model: nn.Module, before: Iterable[ModelTensor] = ()) -> tuple[Layout, tuple[ModelTensor, ...]]:
+def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tuple[ModelTensor, ...]]:
     """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModelError.
 
-    `before`: an earlier result, whose FROZEN tensors are not hashed again unless written since.
+    Without `hashes`, zeros stand for the SHA-256 of FROZEN tensors.
     """
-    known = {
-        (id(one.tensor), one.changes, one.spec.element_type): one.spec.sha256
-        for one in before
-        if one.spec.kind is TensorKind.FROZEN
-    }
     owners = _owners(model)
     for name, tensor in _named_tensors(model):
         _refuse_unready(name, tensor)
@@ -56,11 +49,11 @@ def inspect_model(model: nn.Module, before: Iterable[ModelTensor] = ()) -> tuple
         kind = _kind(tensor, owners[identity][1])
         element_type = _element_type(name, tensor, kind)
         is_embedding = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module, _ in owners[identity][1])
-        changes, digest = tensor._version, b""
+        digest = b""
         if kind is TensorKind.FROZEN:
-            digest = known.get((identity, changes, element_type)) or _sha256(tensor)
+            digest = _sha256(tensor) if hashes else bytes(SHA256_BYTES)
         spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding, digest)
-        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1]), changes))
+        tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
     _refuse_together(model, tensors)
     refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)
     tensors.sort(key=_position)
@@ -112,6 +105,7 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
                 "and only tensors can be shared: train the model without it, and quantise after training"
             )
         if id(value) not in owners and _is_of_frozen_module(model, name):
+            _refuse_unready(name, value)
             owners[id(value)] = value, []
         if id(value) not in owners:
             raise UnsupportedModelError(
@@ -212,18 +206,24 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
             raise UnsupportedModelError(
                 f"{one.spec.name}: several of its elements share memory (an expanded tensor); use .contiguous()"
             )
+    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
     ranges = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor) * tensor.element_size(), id(tensor), name)
         for name, tensor in _named_tensors(model)
         if tensor.numel()
     )
-    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
-    for (_, end, identity, name), (start, _, other, other_name) in itertools.pairwise(ranges):
-        if start < end and identity != other and not frozen >= {identity, other}:
-            raise UnsupportedModelError(
-                f"{name} and {other_name}: share memory but are two objects, so training would pull them apart; "
-                "tie them by assigning the same Parameter object to both, or copy one with .clone()"
-            )
+    # Of frozen tensors, which may share memory, and of the others: the range that ends last.
+    furthest: dict[bool, tuple[int, int, str]] = {}
+    for start, end, identity, name in ranges:
+        is_frozen = identity in frozen
+        for of_frozen, (end_before, other, other_name) in furthest.items():
+            if start < end_before and identity != other and not (is_frozen and of_frozen):
+                raise UnsupportedModelError(
+                    f"{other_name} and {name}: share memory but are two objects, so training would pull them apart; "
+                    "tie them by assigning the same Parameter object to both, or copy one with .clone()"
+                )
+        if is_frozen not in furthest or end > furthest[is_frozen][0]:
+            furthest[is_frozen] = end, identity, name
 
 
 def _extent(tensor: Tensor) -> int:

@@ -13,7 +13,6 @@ from typing import Self, get_args
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gem_core.layout import Layout
 from gem_core.registry import DIRECTIONS
 from gem_core.wire_types import WireType
 from gem_worker.adapter import describe_adapter
@@ -165,14 +164,14 @@ class ParameterServer:
         self.model = model
         client_settings = client_settings or ClientSettings()
         self._on_join = on_join
-        self._layout: Layout
-        self._layout, self._tensors = inspect_model(model)
-        self._adapter = describe_adapter(model, self._tensors)
+        self._adapter = b""
+        # Frozen tensors may still change: join() hashes them.
+        layout, tensors = inspect_model(model, hashes=False)
         self._client = Client(
             address,
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
-            layout=self._layout,
-            device=device or str(self._tensors[0].tensor.device),
+            layout=layout,
+            device=device or str(tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
             delta_wire_types=_offer(delta_wire),
             parameter_wire_types=_offer(parameter_wire),
@@ -201,13 +200,17 @@ class ParameterServer:
     def join(self) -> None:
         """Join the run; waits for the server."""
         try:
-            membership = self._client.join()
+            inspected = inspect_model(self.model)
+            layout = inspected[0]
+            membership = self._client.join(layout)
             if self._on_join is not None:
                 self._on_join(membership)
-            flat = FlatModel(self.model, self._tensors)
-            difference = self._layout.first_difference(flat.layout)
-            if difference is not None:
-                raise UnsupportedModelError(f"the model's layout changed while it joined: {difference}")
+                inspected = inspect_model(self.model)
+                difference = layout.first_difference(inspected[0])
+                if difference is not None:
+                    raise UnsupportedModelError(f"the model's layout changed while it joined: {difference}")
+            self._adapter = describe_adapter(self.model, inspected[1])
+            flat = FlatModel(self.model, inspected)
             if self._wants_overlap and not membership.overlap:
                 _log.warning(
                     "this server (%s) grants no overlap: each step waits for its reply", membership.server_version

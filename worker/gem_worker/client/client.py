@@ -74,7 +74,6 @@ class Client:
         self.address = check_address(address)
         self._pid = os.getpid()
         self._closed = False
-        self._layout = layout
         self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview] | None = None
         credentials = Credentials(settings)
         calls = Calls(self.address, credentials)
@@ -148,8 +147,8 @@ class Client:
         """Whether a transfer is in progress."""
         return self._watchdog.watched is not None
 
-    def join(self) -> Membership:
-        """Join the run, waiting up to settings.connect_timeout.
+    def join(self, layout: Layout | None = None) -> Membership:
+        """Join the run, waiting up to settings.connect_timeout; `layout` replaces the constructor's.
 
         Raises:
             ServerUnavailableError: unreachable or full.
@@ -158,6 +157,8 @@ class Client:
             UntrustedServerError: TLS verification failed.
         """
         self._check_usable()
+        if layout is not None:
+            self._session.replace_layout(layout)
         membership = self._session.join()
         self._watchdog.start()
         return membership
@@ -169,7 +170,7 @@ class Client:
         ValueError for a wrong size, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._layout, WireType.FLOAT32)
+        format_ = PayloadFormat(self._session.layout, WireType.FLOAT32)
         view = byte_view(payload, format_, "the first parameters")
         return initialize(self._calls, self._watchdog, self._session, view, format_, adapter)
 
@@ -179,7 +180,7 @@ class Client:
         Raises ValueError for an unsuitable buffer, NotInitializedError if the server has no parameters, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._layout, self.membership.parameter_wire_type)
+        format_ = PayloadFormat(self._session.layout, self.membership.parameter_wire_type)
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
         version = self._puller.pull(view, format_)
         if self._session.unsettled:

@@ -83,14 +83,12 @@ class ClientSession:
         self._settings = settings
         self._on_event = on_event
         self.patience = patience
-        self.layout = layout
         self.session_id = os.urandom(16)
         self._offered = (tuple(delta_wire_types), tuple(parameter_wire_types))
         self._request = session_pb2.JoinRequest(
             session_id=self.session_id,
             worker_name=worker_name,
             host_id=host_id,
-            layout=layout_to_wire(layout),
             delta_wire_types=to_wire_types(delta_wire_types),
             parameter_wire_types=to_wire_types(parameter_wire_types),
             agent=agent(),
@@ -99,11 +97,8 @@ class ClientSession:
             overlap=overlap,
             directions=directions,
         )
-        if self._request.ByteSize() > MESSAGE_BYTES:
-            raise MisuseError(
-                f"the layout takes {self._request.ByteSize()} bytes, more than a message may have ({MESSAGE_BYTES}): "
-                f"shorten the tensors' names or join small tensors ({len(layout.tensors)} now)"
-            )
+        self.layout: Layout
+        self.replace_layout(layout)
         self._membership: Membership | None = None
         self._is_member = False
         self.held: tuple[Version, ...] = ()
@@ -119,6 +114,16 @@ class ClientSession:
     def version(self) -> Version | None:
         """Newest version held."""
         return self.held[-1] if self.held else None
+
+    def replace_layout(self, layout: Layout) -> None:
+        """Use `layout` from the next Join on. Raises MisuseError if it is too large."""
+        self.layout = layout
+        self._request.layout.CopyFrom(layout_to_wire(layout))
+        if self._request.ByteSize() > MESSAGE_BYTES:
+            raise MisuseError(
+                f"the layout takes {self._request.ByteSize()} bytes, more than a message may have ({MESSAGE_BYTES}): "
+                f"shorten the tensors' names or join small tensors ({len(layout.tensors)} now)"
+            )
 
     def pulled(self, version: Version) -> None:
         """Record a pull: the server keeps only this version."""
