@@ -10,6 +10,7 @@ from gem_core.lazy import lazy
 
 if TYPE_CHECKING:
     from gem_launch import LaunchError as LaunchError
+    from gem_launch import ServerProcessError as ServerProcessError
     from gem_launch import launch as launch
     from gem_launch import load as load
     from gem_launch import serve as serve

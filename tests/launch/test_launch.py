@@ -188,7 +188,8 @@ def test_a_server_that_ends_before_its_run_ends_the_launch_and_is_refused_afterw
         """
 with gemps.serve() as server:
     try:
-        gemps.launch(train, 1, server=server, kwargs={"bad": 0, "act": lambda pid=server.pid: os.kill(pid, signal.SIGTERM)})
+        stop = lambda pid=server.pid: os.kill(pid, signal.SIGTERM)
+        gemps.launch(train, 1, server=server, kwargs={"bad": 0, "act": stop})
     except gemps.ServerProcessError as error:
         print(error)
     try:
@@ -198,7 +199,7 @@ with gemps.serve() as server:
 """,
     )
     assert done.returncode == 0, done.stderr
-    during, afterwards = done.stdout.splitlines()
+    *_, during, afterwards = done.stdout.splitlines()
     assert re.fullmatch(r"the server ended with exit code 0; its log is \S+", during)
     assert afterwards == f"{during}: start another with gemps.serve"
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gem_worker.client.operating_system import HAS_PARENT_SIGNAL, signal_group
 
@@ -22,7 +22,7 @@ from gem_cli.errors import last_lines
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD = {name: "1" for name in _THREADS if name not in os.environ}
 
-_Start: TypeAlias = "tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]"
+_Start: TypeAlias = "tuple[Callable[[], subprocess.Popen[Any]], Future[subprocess.Popen[Any]]]"
 
 
 class Child:
@@ -45,7 +45,7 @@ class Child:
             command = [*tether, *command]
         with log.open("ab") as output:
             start = functools.partial(
-                subprocess.Popen[bytes],
+                subprocess.Popen[Any],
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -89,11 +89,11 @@ class Child:
         return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
 
 
-def _in_lasting_thread(start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
+def _in_lasting_thread(start: Callable[[], "subprocess.Popen[Any]"]) -> "subprocess.Popen[Any]":
     """Linux sends `orphan_signal` when the thread that started the child ends."""
     if threading.current_thread() is threading.main_thread():
         return start()
-    started: Future[subprocess.Popen[bytes]] = Future()
+    started: Future[subprocess.Popen[Any]] = Future()
     _starts(os.getpid()).put((start, started))
     return started.result()
 
