@@ -194,11 +194,13 @@ def test_frozen_tensor_is_compared_as_it_is_on_joining(write: Callable[[OddBase]
 
 
 def test_frozen_tensor_made_for_inference_is_compared() -> None:
+    model = OddBase(torch.ones(2, 2))
     with torch.inference_mode():
-        weight = torch.ones(2, 2)
+        model.weight = nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    assert model.weight.is_inference()
     with ServerThread() as server:
-        for index, one in enumerate((weight, torch.ones(2, 2))):
-            with ParameterServer(server.address, OddBase(one), name=f"w{index}", client_settings=PLAIN):
+        for one in (model, OddBase(torch.ones(2, 2))):
+            with ParameterServer(server.address, one, client_settings=PLAIN):
                 pass
 
 
