@@ -1,5 +1,6 @@
 """GempsCallback in a lightning Trainer, against real servers."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,6 +231,19 @@ def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) 
         a_trainer(tmp_path, GempsCallback(**nobody)).fit(Module(), loader())
 
 
+@pytest.fixture
+def process_group_ends() -> Iterator[None]:
+    """Lightning's DDP leaves a process group and environment variables."""
+    before = dict(os.environ)
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.mark.usefixtures("process_group_ends")
 def test_several_devices_and_several_optimizers_are_refused(server: ServerThread, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="DDPStrategy, and gemps itself divides the work"):
         a_trainer(tmp_path, joined(server), strategy="ddp").fit(Module(), loader())
