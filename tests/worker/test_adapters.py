@@ -21,7 +21,7 @@ from gem_worker import (
     UnsupportedModelError,
     export_adapter,
 )
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -284,6 +284,13 @@ def test_damaged_state_file_is_refused_in_one_line(text: str, tmp_path: Path) ->
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(TaskError, match=r"^.*state\.json cannot be read: .*$"):
         export_adapter(tmp_path / "adapter", path=tmp_path)
+
+
+def test_prompt_tuning_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = get_peft_model(base(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    with ServerThread() as server, ParameterServer(server.address, model, client_settings=PLAIN) as ps:
+        train(ps, model, 1)
+    assert "(PEFT makes its tensors on saving, or none trains): save the adapter with model.save" in caplog.text
 
 
 def test_adapter_whose_configuration_is_no_json_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
