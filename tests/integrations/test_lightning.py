@@ -247,17 +247,18 @@ def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) 
 
 
 @pytest.fixture
-def process_group() -> Iterator[None]:
-    """Removes what Lightning's DDP leaves in this process."""
-    environment = dict(os.environ)
+def process_group_ends() -> Iterator[None]:
+    """Lightning's DDP leaves a process group and environment variables."""
+    before = dict(os.environ)
     yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    os.environ.clear()
-    os.environ.update(environment)
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
-@pytest.mark.usefixtures("process_group")
+@pytest.mark.usefixtures("process_group_ends")
 def test_several_devices_and_several_optimizers_are_refused(server: ServerThread, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="DDPStrategy, and gemps itself divides the work"):
         a_trainer(tmp_path, joined(server), strategy="ddp").fit(Module(), loader())

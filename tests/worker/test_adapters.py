@@ -21,7 +21,7 @@ from gem_worker import (
     UnsupportedModelError,
     export_adapter,
 )
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -194,11 +194,13 @@ def test_frozen_tensor_is_compared_as_it_is_on_joining(write: Callable[[OddBase]
 
 
 def test_frozen_tensor_made_for_inference_is_compared() -> None:
+    model = OddBase(torch.ones(2, 2))
     with torch.inference_mode():
-        weight = torch.ones(2, 2)
+        model.weight = nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    assert model.weight.is_inference()
     with ServerThread() as server:
-        for index, one in enumerate((weight, torch.ones(2, 2))):
-            with ParameterServer(server.address, OddBase(one), name=f"w{index}", client_settings=PLAIN):
+        for one in (model, OddBase(torch.ones(2, 2))):
+            with ParameterServer(server.address, one, client_settings=PLAIN):
                 pass
 
 
@@ -282,6 +284,13 @@ def test_damaged_state_file_is_refused_in_one_line(text: str, tmp_path: Path) ->
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(TaskError, match=r"^.*state\.json cannot be read: .*$"):
         export_adapter(tmp_path / "adapter", path=tmp_path)
+
+
+def test_prompt_tuning_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = get_peft_model(base(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    with ServerThread() as server, ParameterServer(server.address, model, client_settings=PLAIN) as ps:
+        train(ps, model, 1)
+    assert "(PEFT makes its tensors on saving, or none trains): save the adapter with model.save" in caplog.text
 
 
 def test_adapter_whose_configuration_is_no_json_trains_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -50,7 +50,7 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
     outside = [
         one.spec.name for one in tensors if one.spec.kind is TensorKind.PARAMETER and one.spec.name not in targets
     ]
-    if outside:
+    if names and outside:
         more = f" and {len(outside) - _SHOWN_NAMES} more" if len(outside) > _SHOWN_NAMES else ""
         _log.warning(
             "the run cannot export an adapter: %s%s would be missing, which PEFT does not save with the adapter %r; "
@@ -61,7 +61,9 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
         )
         return b""
     description, why = b"", ""
-    if len(names) < len(own):
+    if not names:
+        why = "PEFT makes its tensors on saving, or none trains"
+    elif len(names) < len(own):
         why = f"{len(own) - len(names)} of its tensors do not train"
     elif max(Counter(names.values()).values()) > _MAX_NAMES:
         why = f"it has a tensor under more than {_MAX_NAMES} names"

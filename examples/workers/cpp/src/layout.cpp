@@ -45,8 +45,9 @@ std::string sha256(const std::string& text) {
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
 std::string bytes_of_hex(const std::string& hex) {
+  if (hex.size() % 2 != 0) throw UsageError("an odd number of hexadecimal digits: " + hex);
   std::string bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
     const auto high = kHexDigits.find(hex[i]);
     const auto low = kHexDigits.find(hex[i + 1]);
     if (high == std::string_view::npos || low == std::string_view::npos) throw UsageError("no hexadecimal: " + hex);

@@ -20,8 +20,8 @@ class Layout {
  public:
   explicit Layout(v1::Layout tensors);
 
-  // From a list of {"name", "shape", "element_type", "kind", "aliases"?, "sha256"?}, as proto/vectors/layout_digest.json has them.
-  // Throws UsageError.
+  // From a list of {"name", "shape", "element_type", "kind", "aliases"?, "sha256"?}, as
+  // proto/vectors/layout_digest.json has them. Throws UsageError.
   static Layout from_json(const nlohmann::json& tensors);
 
   [[nodiscard]] const v1::Layout& tensors() const noexcept { return tensors_; }

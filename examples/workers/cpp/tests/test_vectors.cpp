@@ -17,6 +17,7 @@
 
 #include "check.hpp"
 #include "crc32c.hpp"
+#include "errors.hpp"
 #include "layout.hpp"
 #include "wire_types.hpp"
 
@@ -175,4 +176,14 @@ TEST("vectors", "layout digests") {
   for (const auto& one : cases_of("layout_digest.json")) {
     CHECK(to_hex(Layout::from_json(one.at("tensors")).digest()) == one.at("digest").get<std::string>());
   }
+}
+
+TEST("vectors", "a digest with an odd number of digits is refused") {
+  auto tensors = nlohmann::json::parse(R"([
+    {"name": "a", "shape": [2], "element_type": "float32", "kind": "frozen", "sha256": ""}
+  ])");
+  tensors[0]["sha256"] = std::string(64, '0');
+  Layout::from_json(tensors);
+  tensors[0]["sha256"] = std::string(65, '0');
+  CHECK(check::throws<gemps::UsageError>([&] { Layout::from_json(tensors); }));
 }
