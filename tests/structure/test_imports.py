@@ -81,9 +81,9 @@ def test_contract_imports_nothing_of_ours_but_for_the_public_names() -> None:
     assert violations(contract, (*ours, "gem_conformance", "torch", "numpy")) == []
     # They load lazily, so importing the contract loads none of them: test_an_import_is_light.
     assert {module for _, module in imports(FRAMING / "__init__.py")} == {
-        "typing.TYPE_CHECKING", "gem_core.lazy.lazy", "gem_launch.LaunchError", "gem_launch.launch", "gem_launch.load",
-        "gem_launch.serve", "gem_server.__version__", "gem_simulator.SimulationSettings", "gem_simulator.simulate",
-        "gem_worker.ParameterServer",
+        "typing.TYPE_CHECKING", "gem_core.lazy.lazy", "gem_launch.LaunchError", "gem_launch.ServerProcessError",
+        "gem_launch.launch", "gem_launch.load", "gem_launch.serve", "gem_server.__version__",
+        "gem_simulator.SimulationSettings", "gem_simulator.simulate", "gem_worker.ParameterServer",
     }  # fmt: skip
 
 
