@@ -162,16 +162,16 @@ def run_figures(status: Status) -> Table:
 
 
 _TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
-_LEFT = ("worker", "state", "device", "exchange")
-_ONLY_WHERE_WIDE = ("rank", "device", "exchange", "steps", "wait ms")
-_WIDE = 120
+_LEFT = ("worker", "state", "device", "host", "exchange")
+# Columns of the terminal from which they are shown.
+_WIDTHS = dict.fromkeys(("rank", "device", "exchange", "steps", "wait ms"), 120) | {"host": 160}
 
 
 def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
     """At most `rows` rows, by rank."""
     workers = sorted(status.get("workers", ()), key=lambda worker: worker.get("rank", 0))
     shown = workers if rows is None or len(workers) <= rows else workers[: rows - 1]
-    headings = [name for name in _cells({}) if width >= _WIDE or name not in _ONLY_WHERE_WIDE]
+    headings = [name for name in _cells({}) if width >= _WIDTHS.get(name, 0)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for name in headings:
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
@@ -191,6 +191,7 @@ def _cells(worker: Status) -> dict[str, str]:
         "rank": str(worker.get("rank", "")),
         "state": _worker_state(worker),
         "device": printable(worker.get("device", "")),
+        "host": host(worker),
         "exchange": exchange(worker),
         "commits": str(worker.get("commits", 0)),
         "steps": str(worker.get("local_steps", 0)),
@@ -208,6 +209,12 @@ def _worker_state(worker: Status) -> str:
     if found == "SILENT":
         return f"silent {worker['seconds_since_last_call']:.0f} s"
     return found.lower() if found in TROUBLE else state(worker, "state").lower()
+
+
+def host(worker: Status) -> str:
+    """The host's name, and the engine that started the worker there."""
+    name, engine = (printable(worker.get(field, "")) for field in ("host_name", "engine"))
+    return f"{name} ({engine})" if engine else name or "-"
 
 
 def exchange(worker: Status) -> str:

@@ -117,6 +117,8 @@ class Recorder(CommitObserver):
                 "host_rank": worker.host_rank,
                 "agent": join_info.agent,
                 "device": join_info.device,
+                "host_name": join_info.host_name,
+                "engine": join_info.engine,
                 "delta_wire_type": join_info.delta_wire_type.name,
                 "parameter_wire_type": join_info.parameter_wire_type.name,
                 "overlap": join_info.overlap,

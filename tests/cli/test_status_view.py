@@ -182,3 +182,12 @@ def test_workers_that_share_memory_are_counted_and_each_says_its_way() -> None:
         text = rendered(changed(workers=[sharing]), width)
         assert text.count("shared-memory") == (2 if width == 120 else 1)
         assert "…" not in text
+
+
+def test_a_wide_table_says_where_a_worker_runs_and_what_started_it() -> None:
+    there = {**WORKER, "host_name": "node-7", "engine": "slurm"}
+    assert "node-7 (slurm)" in rendered(changed(workers=[there]), 160)
+    assert "host node-7 (slurm)" in status_view.plain_report(changed(workers=[there]))
+    assert "node-7" not in rendered(changed(workers=[there]), 120)
+    hostile = {**WORKER, "host_name": "[red]\x1b[2J", "engine": "\x1b]0;x"}
+    assert "\x1b[2J" not in rendered(changed(workers=[hostile]), 160)

@@ -121,7 +121,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("dimensions of a tensor") == core_layout.MAX_DIMENSIONS
     assert number("a tensor's name, or alias", r"1 to ([\d ]+)") == core_layout.MAX_NAME_BYTES
     assert number("worker_name", r"1 to ([\d ]+)") == limits.TEXT_BYTES
-    assert number("host_id, agent, device, reason", r"at most (\d+)") == limits.TEXT_BYTES
+    assert number("host_id, host_name, engine, agent, device, reason", r"at most (\d+)") == limits.TEXT_BYTES
     assert number("session_id", r"exactly (\d+)") == limits.SESSION_ID_BYTES
     assert number("an element of a delta", r"(1e30)") == LARGEST_VALUE
     assert number("elements of an INT8_BLOCK block") == BLOCK_ELEMENTS

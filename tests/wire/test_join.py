@@ -159,6 +159,8 @@ async def test_worker_that_can_only_share_memory_is_refused(serving: Serving, fi
         pytest.param({"host_id": "h" * 257}, id="long-host"),
         pytest.param({"agent": "a" * 257}, id="long-agent"),
         pytest.param({"device": "d" * 257}, id="long-device"),
+        pytest.param({"host_name": "h" * 257}, id="long-host-name"),
+        pytest.param({"engine": "e\x1b[2J"}, id="engine-with-control-character"),
     ],
 )
 async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: dict[str, object]) -> None:

@@ -60,7 +60,8 @@ async def test_status_of_a_run_in_training(serving: Serving) -> None:
 
 
 async def test_status_of_each_worker(serving: Serving) -> None:
-    first = await serving.joined(name="ada", host_id="h1", agent="rust/1", device="cuda:1")
+    told = {"host_id": "h1", "agent": "rust/1", "device": "cuda:1", "host_name": "left", "engine": "slurm"}
+    first = await serving.joined(name="ada", **told)
     second = await serving.joined(name="bob", host_id="h1")
     await first.initialize()
     await first.pull()
@@ -70,7 +71,8 @@ async def test_status_of_each_worker(serving: Serving) -> None:
     statuses = (await serving.status()).workers
     assert [worker.name for worker in statuses] == ["ada", "bob"]
     ada, bob = statuses
-    assert (ada.host_id, ada.rank, ada.host_rank, ada.agent, ada.device) == ("h1", 0, 0, "rust/1", "cuda:1")
+    assert {field: getattr(ada, field) for field in told} == told
+    assert (ada.rank, ada.host_rank) == (0, 0)
     assert (bob.rank, bob.host_rank) == (1, 1)
     assert (ada.state, bob.state) == (status_pb2.WORKER_STATE_JOINED, status_pb2.WORKER_STATE_TRAINING)
     assert (ada.commits, bob.commits, bob.samples, bob.loss) == (0, 3, 21, 0.5)

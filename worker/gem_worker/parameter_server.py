@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from gem_worker.client import (
     Verdict,
     Version,
 )
+from gem_worker.client.engine import default_worker_name
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
@@ -105,7 +105,8 @@ class ParameterServer:
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
         model: the same architecture in every worker of the run.
-        name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, else host name and process id.
+        name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, the engine's name for the process
+            (Slurm, torchrun, an Indexed Job of Kubernetes), or host name and process id.
         optimizer: of the model's parameters.
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
@@ -583,11 +584,6 @@ class ParameterServer:
         if self._joined is None:
             raise RuntimeError("not a worker yet: use `with ParameterServer(...) as ps:`, or call ps.join() first")
         return self._joined
-
-
-def default_worker_name() -> str:
-    """Return host name and process id."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _offer(name: WireName) -> tuple[WireType, ...]:

@@ -27,7 +27,8 @@ class WorkerSettings(BaseSettings):
         default="",
         max_length=256,
         description="This worker's name, unique in the run. Its rank follows the name, also over a restart of the "
-        "worker; two live workers of one name supersede each other. Empty: host name and process id.",
+        "worker; two live workers of one name supersede each other. Empty: its name in Slurm, torchrun or an Indexed "
+        "Job of Kubernetes, else host name and process id.",
     )
     task: TaskName = Field(
         default="digits",

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_worker.client import AddressError, ClientError, ClientSettings, CredentialsError, Membership
+from gem_worker.client.engine import default_worker_name
 from gem_worker.devices import describe_device, device_for
 from gem_worker.errors import DivergedError, TaskError, UnsupportedModelError
 from gem_worker.models import model_for_task
-from gem_worker.parameter_server import ParameterServer, default_worker_name
+from gem_worker.parameter_server import ParameterServer
 from gem_worker.progress import Progress
 from gem_worker.seeds import dropout_seed
 from gem_worker.settings import WorkerSettings

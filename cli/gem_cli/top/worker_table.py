@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, percent, printable, state
+from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, host, percent, printable, state
 from gem_cli.top.figures import ago, compact, count, two_decimals
 from gem_cli.top.text import fit
 
@@ -50,6 +50,7 @@ COLUMNS = (
     Column("state", 10, lambda worker: state(worker, "state").lower(), left=True),
     Column("condition", 9, _condition, left=True),
     Column("device", 10, lambda worker: printable(worker.get("device", "")), rank=5, left=True),
+    Column("host", 20, host, rank=11, left=True),
     Column("exchange", 13, exchange, rank=9, left=True),
     Column("commits", 9, lambda worker: count(worker.get("commits", 0), 9), rank=1),
     Column("commits/s", 9, lambda worker: compact(worker.get("commits_per_second"))),

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "overlap", "directions")
+    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "overlap", "directions", "host_name", "engine")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class JoinRequest(_message.Message):
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
     DIRECTIONS_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     worker_name: str
     host_id: str
@@ -33,7 +35,9 @@ class JoinRequest(_message.Message):
     steps_per_epoch: int
     overlap: bool
     directions: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., overlap: bool = ..., directions: _Optional[_Iterable[str]] = ...) -> None: ...
+    host_name: str
+    engine: str
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., overlap: bool = ..., directions: _Optional[_Iterable[str]] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version", "lane_port", "port")

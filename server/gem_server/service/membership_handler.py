@@ -162,6 +162,8 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         messages.text(request.device, "device"),
         request.steps_per_epoch,
         request.overlap,
+        messages.text(request.host_name, "host_name"),
+        messages.text(request.engine, "engine"),
     )
 
 

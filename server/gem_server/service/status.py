@@ -259,6 +259,8 @@ def _worker(
         state=_WORKER_STATES[worker.state],
         agent=worker.agent,
         device=worker.device,
+        host_name=worker.host_name,
+        engine=worker.engine,
         commits=worker.commits,
         refused=seen.refused,
         duplicates=seen.duplicates,

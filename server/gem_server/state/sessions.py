@@ -67,6 +67,8 @@ class JoinInfo:
     device: str = ""
     steps_per_epoch: int = 0
     overlap: bool = False
+    host_name: str = ""
+    engine: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -288,6 +290,7 @@ class Sessions:
         worker.host_rank = self._free_host_rank(join_info.host_id, worker)
         worker.host_id = join_info.host_id
         worker.agent, worker.device = join_info.agent, join_info.device
+        worker.host_name, worker.engine = join_info.host_name, join_info.engine
         self.run.count(worker, takes_part=False)  # with the old limit
         worker.steps_per_epoch = join_info.steps_per_epoch
         worker.limit = self.run.budget.limit_of(join_info.steps_per_epoch)

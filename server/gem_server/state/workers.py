@@ -28,6 +28,8 @@ class Worker:
     host_rank: int = 0
     agent: str = ""
     device: str = ""
+    host_name: str = ""
+    engine: str = ""
     state: WorkerState = WorkerState.JOINED
     sessions: int = 0
     commits: int = 0

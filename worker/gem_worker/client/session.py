@@ -1,6 +1,7 @@
 """A worker's membership. The watchdog's thread calls only `probe` and `beat`."""
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.registry import Direction
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
+from gem_worker.client.engine import engine
 from gem_worker.client.errors import (
     MisuseError,
     ServerMisbehavedError,
@@ -89,6 +91,8 @@ class ClientSession:
             session_id=self.session_id,
             worker_name=worker_name,
             host_id=host_id,
+            host_name=socket.gethostname(),
+            engine=engine(),
             delta_wire_types=to_wire_types(delta_wire_types),
             parameter_wire_types=to_wire_types(parameter_wire_types),
             agent=agent(),

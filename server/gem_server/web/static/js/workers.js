@@ -19,6 +19,7 @@ const COLUMNS = [
   { key: "name", text: true, head: "worker", about: "Name it joined with; its rank decides the order.", sort: (one) => one.rank, show: (one) => one.name },
   { key: "state", text: true, head: "state", about: "joined, training, finished (spent its budget), left; or what is wrong: gone (its session expired), silent (not heard of for 10 s), slow (less than half the median’s commits), muted (nearly all it commits is blocked).", sort: (one) => urgency(one), show: stateWord },
   { key: "device", text: true, head: "device", about: "Where it computes, as it said when it joined.", sort: (one) => one.device, show: (one) => one.device || UNKNOWN },
+  { key: "host", text: true, head: "host", about: "Its machine or container, and what started it there.", sort: host, show: (one) => host(one) || UNKNOWN },
   { key: "commits", head: "commits", about: "Applied commits of this name, over all its sessions.", sort: (one) => one.commits, show: (one) => count(one.commits) },
   { key: "steps", head: "steps", about: "Steps in its commits; more than one where it commits what several local steps moved.", sort: (one) => one.local_steps, show: (one) => count(one.local_steps) },
   { key: "rate", head: "commits/s", about: "Commits a second over the last ten seconds.", sort: (one) => one.commits_per_second, show: (one) => number(one.commits_per_second) },
@@ -30,6 +31,10 @@ const COLUMNS = [
   { key: "received", head: "received", about: "Payload that the server has received of it.", sort: (one) => one.bytes_received, show: (one) => bytes(one.bytes_received) },
   { key: "seen", head: "last seen", about: "Since the server heard of it last; short times are a step of it.", sort: (one) => one.seconds_since_last_call, show: (one) => (one.seconds_since_last_call < 1 ? "now" : `${duration(one.seconds_since_last_call)} ago`) },
 ];
+
+function host(worker) {
+  return [worker.host_name, worker.engine && `(${worker.engine})`].filter(Boolean).join(" ");
+}
 
 function piOf(worker) {
   return worker.recent_mean_pi ?? worker.statistics?.mean_pi;
