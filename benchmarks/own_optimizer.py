@@ -202,8 +202,8 @@ to norm {clip:g}, weight decay {decay:g}, constant rate) with an optimizer [in t
 workers](training-scripts.md#adamw-and-other-optimizers) and `--rule adaptive-staleness`, against AdamW in one process,
 with batches of {batch} and n times as large, and against gradients with `--precondition averaged-rms`. All runs have
 {batches} batches of {batch} in all, so each of n workers takes 1/n of the steps. Held-out loss in nats a byte, of each
-seed that has run. MB: payloads of all workers, both ways. Server and workers shared 2 cores with much other work, so
-compare no seconds (median).
+seed that has run. MB: payloads of all workers, both ways. Seconds: median of the loop alone; server and workers share 2
+cores, and each process computes with one thread.
 
 {table}
 
