@@ -51,16 +51,22 @@ def until_it_has_committed(address: str, name: str, commits: int, log: Process) 
 
 @pytest.fixture(autouse=True)
 def libraries() -> None:
-    for library in ("accelerate", "lightning", "transformers", "trl"):
+    for library in ("accelerate", "lightning", "peft", "transformers", "trl"):
         pytest.importorskip(library, exc_type=ImportError)
 
 
-@pytest.mark.parametrize("example", ["lightning_trainer.py", "accelerate_loop.py"])
-def test_the_other_worker_spends_the_budget_when_one_is_killed(example: str, tmp_path: Path, figures: Figures) -> None:
+@pytest.mark.parametrize(
+    ("example", "commits"), [("lightning_trainer.py", 250), ("accelerate_loop.py", 250), ("peft_lora.py", 600)]
+)
+def test_the_other_worker_spends_the_budget_when_one_is_killed(
+    example: str, commits: int, tmp_path: Path, figures: Figures
+) -> None:
     with processes_in(tmp_path) as processes:
         scripts = Scripts(processes, example)
         alone = scripts.alone()
-        server, address = processes.serve("--rule=downpour", "--min-workers=2", "--commits=250")
+        server, address = processes.serve(
+            "--rule=downpour", "--min-workers=2", f"--commits={commits}", "--session-timeout=8"
+        )
         stays, killed = (scripts.worker(index, address) for index in range(2))
         until_it_has_committed(address, "worker-1", 30, killed)
         killed.end()
