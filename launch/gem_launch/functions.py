@@ -53,5 +53,8 @@ def read_ending(path: Path) -> CallEnd | None:
     """None: the process died."""
     if not path.exists():
         return None
-    ending: CallEnd = cloudpickle.loads(path.read_bytes())
+    try:
+        ending: CallEnd = cloudpickle.loads(path.read_bytes())
+    except Exception as error:  # of a class's own code
+        return CallEnd(traceback=f"its result cannot be read: {type(error).__name__}: {error}")
     return ending

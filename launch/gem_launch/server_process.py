@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,8 +59,8 @@ class RunningServer:
         for name in PACKAGES["server"]:
             if find_spec(name) is None:
                 raise ModuleNotFoundError(explain_missing(name, "server", "gemps.serve"), name=name)
-        self._temporary = TemporaryDirectory(prefix="gemps-")
-        folder = Path(self._temporary.name)
+        # TemporaryDirectory would be removed by forked children, too.
+        self._temporary = folder = Path(mkdtemp(prefix="gemps-"))
         own: dict[str, Any] = {"ready_file": folder / "server.json"}
         own |= {"bind": "127.0.0.1:0", "log_format": "human"}
         socket = folder / "memory"
@@ -84,6 +85,9 @@ class RunningServer:
         except BaseException:
             self._end()
             raise
+
+    def __repr__(self) -> str:
+        return f"<gemps server at {self.address}, {'running' if self.exit_code is None else self.explain_end()}>"
 
     @property
     def pid(self) -> int:
@@ -155,7 +159,7 @@ class RunningServer:
             terminate([self._child], (signal.SIGKILL, 10.0))
             failed = self._child.exit_code != 0 and hasattr(self, "address")
             text = self.explain_end() if failed else ""
-            self._temporary.cleanup()
+            shutil.rmtree(self._temporary, ignore_errors=True)
         if text:
             raise ServerProcessError(text)
 

@@ -18,6 +18,9 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            write_ending(ending, CallEnd())
+            return 0
         text = "".join(traceback.format_exception(type(error), error, _of_the_function(error.__traceback__)))
         write_ending(ending, CallEnd(traceback=text))
         return 1

@@ -24,6 +24,7 @@ from gem_launch.server_process import RunningServer, ServerProcessError, checked
 POLL = 0.1  # seconds
 REPORT_INTERVAL = 0.25
 LEAVE_SECONDS = 5.0  # of interrupted workers
+READ_BYTES = 1 << 20  # of a worker's output at a time
 
 
 class LaunchError(RuntimeError):
@@ -137,7 +138,9 @@ class _Workers:
         order = sorted(range(self._count), key=lambda index: (ranks.get(self._name(index), self._count), index))
         endings = [read_ending(self._ending(index)) for index in order]
         results = [None if ending is None else ending.result for ending in endings]
-        failures = {place: self._failures[index] for place, index in enumerate(order) if index in self._failures}
+        texts = [self._failures.get(index, "") for index in order]
+        texts = [text or (ending.traceback if ending else "") for text, ending in zip(texts, endings, strict=True)]
+        failures = {place: text for place, text in enumerate(texts) if text}
         if failures or self._too_few:
             lines = [f"{len(failures)} of {self._count} workers failed{self._too_few}"]
             for place, text in failures.items():
@@ -180,16 +183,27 @@ class _Workers:
     def _report(self, reporter: Reporter) -> None:
         for index, child in enumerate(self._children):
             code = child.exit_code  # before reading
-            with child.log.open("rb") as log:
-                log.seek(self._read[index])
-                new = log.read()
-            whole = len(new) if code is not None else new.rfind(b"\n") + 1
-            self._read[index] += whole
-            for line in new[:whole].decode(errors="replace").splitlines():
-                reporter.event("printed", f"[{child.name}] {line}")
+            while self._print_output(index, reporter) and code is not None:
+                pass
             if code and index not in self._ended and not self._too_few:
                 self._ended.add(index)
                 self._report_failure(index, code, reporter)
+
+    def _print_output(self, index: int, reporter: Reporter) -> bool:
+        """Print up to READ_BYTES of new lines; return whether there were any."""
+        child = self._children[index]
+        ended = not child.running  # before reading
+        with child.log.open("rb") as log:
+            log.seek(self._read[index])
+            new = log.read(READ_BYTES)
+        size = new.rfind(b"\n") + 1
+        if not size and (ended or len(new) == READ_BYTES):
+            size = len(new)
+        self._read[index] += size
+        for line in new[:size].decode(errors="replace").removesuffix("\n").split("\n") if size else ():
+            shown = line.rstrip("\r").rpartition("\r")[2]  # progress bars redraw a line after carriage returns
+            reporter.event("printed", f"[{child.name}] {shown}")
+        return size > 0
 
     def _report_failure(self, index: int, code: int, reporter: Reporter) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -256,6 +256,52 @@ def test_a_result_that_cannot_be_copied_is_a_failure(tmp_path: Path) -> None:
     assert "its result cannot be returned: cannot pickle" in done.stderr
 
 
+def test_a_result_that_cannot_be_read_leaves_the_others(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+class Odd:
+    def __reduce__(self):
+        return int, ("no number",)
+
+def work():
+    return Odd() if os.environ[INDEX] == "1" else train()
+
+try:
+    gemps.launch(work, 2, steps=3, min_workers=1)
+except gemps.LaunchError as error:
+    print(sorted(error.results, key=str), list(error.failures.values()))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert '[(0, 3), None] ["its result cannot be read: ValueError: invalid literal' in done.stdout
+
+
+def test_a_worker_may_end_with_exit_code_0(tmp_path: Path) -> None:
+    done = run(tmp_path, "print(gemps.launch(lambda: sys.exit(), 2))")
+    assert (done.returncode, done.stdout) == (0, "[None, None]\n"), done.stderr
+
+
+def test_a_redrawn_line_is_shown_once_and_long_output_whole(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+def work():
+    for step in range(1000):
+        print(f"\\r{step}", end="")
+    print()
+    for _ in range(3):
+        print("x" * 1_000_000)
+
+gemps.launch(work, 1)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first == "[worker-0] 999"
+    assert sum(line.count("x") for line in rest) == 3_000_000
+
+
 def test_the_example_of_the_readme_runs_in_a_fresh_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("torch", exc_type=ImportError)
     (example,) = (one.text for one in blocks_of(ROOT / "README.md") if "gemps.launch" in one.text)

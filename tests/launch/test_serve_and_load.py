@@ -19,7 +19,7 @@ from torch import nn
 
 from tests.cli.processes import PATIENCE
 from tests.cli.processes import gemps as command
-from tests.launch.scripts import begun
+from tests.launch.scripts import begun, run
 from tests.waiting import eventually
 
 
@@ -109,6 +109,22 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [line.split()[0] for line in states] == ["RUN_STATE_WAITING"] * 2, errors
     assert (of_fork, codes) == ("0", "[None, None]")
     eventually(lambda: not any(psutil.pid_exists(int(line.split()[1])) for line in states))
+
+
+def test_a_forked_child_leaves_the_servers_files(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+with gemps.serve(steps=5) as server:
+    child = os.fork()
+    if child == 0:
+        sys.exit()  # runs the finalizers of the copied objects
+    os.waitpid(child, 0)
+    print(server.log.exists(), repr(server) == f"<gemps server at {server.address}, running>")
+print(server.log.exists())
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "True True\nFalse\n"), done.stderr
 
 
 def test_without_its_extra_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
