@@ -120,7 +120,7 @@ def _loads(layer: str) -> bool:
 
 @contextmanager
 def _patient_openmp() -> Iterator[None]:
-    """Default to OMP_WAIT_POLICY=passive while loading OpenMP: spinning threads would take cores from workers."""
+    """Spinning threads of OpenMP would take cores from workers."""
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
         yield
         return

@@ -111,7 +111,6 @@ class _TurnCollector:
         return self.first_clock + self.commits
 
     def _go_on_at(self, clock: int, offset: int) -> None:
-        """Handle the first parameters, or a restart at `clock`."""
         if not self.first_clock or clock < self.first_clock:
             self.turns, self.first_clock, self.commits = array("i"), clock, 0
         elif clock > self._clock:

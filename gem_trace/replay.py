@@ -158,8 +158,6 @@ class _Session:
 
 
 class _KeptState(NamedTuple):
-    """Rule with preconditioner, and digest of what it keeps of the run."""
-
     name: str
     digest: str
 

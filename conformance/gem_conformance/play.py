@@ -564,7 +564,6 @@ class Play:
             )
 
     def _is_known(self, call: Call, session_id: bytes) -> bool:
-        """Whether the session is known; refuse the call if not."""
         self._check_session(session_id)
         if not self.session.is_known:
             self._refuse(call, refusal(self._lost_reason))

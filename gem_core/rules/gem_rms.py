@@ -86,7 +86,6 @@ class GemRms(Gem):
         return (*self._constants, *map(np.float32, scalars), *self._bounds)
 
     def _after(self, staleness: int, eta: float) -> tuple[dict[str, float], tuple[float, ...]]:
-        """The run's scalars after a commit, and its kernel's."""
         beta2, weight = self.settings["beta2"], self.scalars_of_run["square_weight"]
         if eta < LEAST_ETA:
             return dict(self.scalars_of_run), (0.0, 0.0, 1.0, 0.0, 1 / (weight or 1.0))

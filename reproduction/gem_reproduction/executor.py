@@ -95,7 +95,6 @@ def _outcome(run: Run, folder: Path, future: "Future[str | None]") -> Outcome:
 
 
 def _perform(description: str, folder: str) -> str | None:
-    """Execute and store a run; return the user's error."""
     from gem_simulator import SimulationError
     from gem_worker.errors import TaskError
 

@@ -144,7 +144,7 @@ class Scope:
         )
 
     def _settings(self, **given: Any) -> SimulationSettings:
-        """Pass every field, so that environment variables change nothing."""
+        """All fields, so that environment variables change nothing."""
         defaults = {
             name: one.get_default(call_default_factory=True, validated_data={})
             for name, one in SimulationSettings.model_fields.items()

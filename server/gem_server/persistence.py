@@ -219,7 +219,6 @@ class Persistence:
             logger.warning("the checkpoint has nothing that rule %s keeps of a run: its vectors begin at 0", rule.name)
 
     def _says_all(self, place: Path) -> bool:
-        """Whether this checkpoint of the current version is complete, without a log after it."""
         try:
             written = json.loads((place / checkpoint.STATE_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -35,7 +35,7 @@ def run_server(settings: ServerSettings) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed: commits of small models cost less CPU (docs/benchmarks.md). None: asyncio's."""
+    """Small models cost less CPU with uvloop (docs/benchmarks.md)."""
     try:
         import uvloop
     except ImportError:  # Windows, or left out

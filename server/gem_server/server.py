@@ -468,7 +468,6 @@ class Server:
         self.run.on_change.append(run_changed)
 
     def _measure(self, interval: Interval) -> None:
-        """Sample the gauges recorded at the end of a history interval."""
         interval.clock = self.central.clock
         interval.jain_index = self.sessions.fairness.index(self.sessions.live_workers())
         interval.workers = len(self.sessions)
@@ -551,7 +550,7 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
 
 
 def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
-    """Vectors for a checkpoint's cut and for the log, which writes snapshots themselves if they are theta."""
+    """Vectors to store where snapshots are not theta."""
     logged = LOGGED_COPIES * (rule.kept_vectors + (not rule.sends_parameters))
     cut = rule.kept_vectors if settings.data_dir is not None else 0
     return cut + (logged if settings.durability_level == "commit" else 0)

@@ -282,12 +282,10 @@ def _flatten_buffers(
 
 
 def _like(flat: Tensor, offset: int, tensor: Tensor) -> Tensor:
-    """View `flat` from element `offset` in the shape of `tensor`."""
     return torch.as_strided(flat, tensor.shape, _dense_strides(tensor), offset)
 
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of `tensor` if dense in any order, else row-major."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

@@ -31,7 +31,7 @@ class TransformState:
 
 
 class _Span(NamedTuple):
-    """Elements of a group that get the rms direction."""
+    """Of elements that get the rms direction."""
 
     group: int
     start: int

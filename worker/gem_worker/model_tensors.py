@@ -123,7 +123,6 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
 
 
 def _is_of_frozen_module(model: nn.Module, name: str) -> bool:
-    """Whether a tensor of the state_dict belongs to a module whose own parameters are all frozen."""
     module = model
     for part in name.split("."):
         if part not in module._modules:

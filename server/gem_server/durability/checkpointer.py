@@ -177,7 +177,7 @@ class Checkpointer:
 
     @asynccontextmanager
     async def _next_log(self) -> AsyncIterator[LogFile | None]:
-        """The next log file, if any; deleted if unused."""
+        """Deleted if unused."""
         if self._log is None or self._central.layout is None:
             yield None
             return

@@ -229,7 +229,7 @@ class Applier:
             request.resolve(self._open_reader(session, session.held, request.call))
 
     async def _refresh(self, session: Session) -> None:
-        """Update the newest snapshot, and keep only that; keep the moment."""
+        """Update the newest snapshot; keep the moment."""
         self._end_reader(session)
         central, held = self._central, session.held
         is_changed, moments = True, None

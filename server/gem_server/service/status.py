@@ -114,7 +114,6 @@ class Status:
                 self.watchers -= 1
 
     async def _for_watchers(self) -> tuple[bytes, bool]:
-        """The watchers' cached message, and whether the run is over."""
         if self._clock() - self._made_at >= MIN_INTERVAL_SECONDS:
             report = await self.report_when_durable()
             is_over = report.run_state == run_pb2.RUN_STATE_FINISHED and not len(self._observed.sessions)

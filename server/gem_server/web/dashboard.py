@@ -219,7 +219,6 @@ class _Viewer:
 
 
 def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
-    """Map URL paths to (content, type); no other files are served."""
     files = {
         f"/{path.relative_to(folder).as_posix()}": (path.read_bytes(), _CONTENT_TYPES[path.suffix])
         for path in folder.rglob("*")
@@ -259,7 +258,7 @@ def _column(seen: history_pb2.TensorColumn) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by None: JSON lacks them."""
+    """JSON lacks NaN and infinities."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -101,7 +101,7 @@ class Puller:
         return version
 
     def _bring(self, receiver: ParametersReceiver, payload: PayloadFormat) -> tuple[Version, bool]:
-        """Return the version, and whether it is the receiver's first. Rejoins if necessary."""
+        """Return the version, and whether it is the first."""
         session = self._session
         # Unknown until complete.
         session.lost()
