@@ -17,6 +17,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
+    "ray": ("ray",),
 }
 
 # Where the name differs by more than "-" for "_".

@@ -1,0 +1,200 @@
+"""Server and workers as named Ray actors in one placement group."""
+
+import math
+import os
+import signal
+import socket
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from gem_cli.errors import FAILED, USAGE, CommandError
+from gem_cli.options import to_arguments
+from gem_cli.programs import resolved
+from gem_cli.training.children import Child, gemps, wait
+from gem_cli.training.training_run import Interrupts
+from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+NAMESPACE = "gemps"
+POLL = 0.5  # seconds
+LOG_SECONDS = 2.0  # until Ray shows a program's last words
+LEAVE_SECONDS = 300.0  # for scripts that evaluate after training
+STOP_SECONDS = 60.0  # a step, or writing gigabytes
+
+
+class Program:
+    """Actor that runs a child process. If the child fails, so does the actor, and Ray restarts it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._child: Child | None = None
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return self._name  # the log's prefix
+
+    def stop(self) -> None:
+        """Let the program leave."""
+        self._stopped = True
+        if self._child is not None:
+            self._child.send_signal(signal.SIGTERM)
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str], final: Sequence[int]) -> int:
+        # SIGKILL: a restarted program must not meet its predecessor. Its output goes into Ray's log.
+        out = Path("/dev/stdout")
+        child = self._child = Child(self._name, command, out, environment=environment, orphan_signal=signal.SIGKILL)
+        if self._stopped:
+            self.stop()
+        wait([child], math.inf)
+        code = child.exit_code or 0
+        if code in final or self._stopped:
+            return 0 if self._stopped else code
+        print(f"ended with exit code {code}", flush=True)
+        os._exit(FAILED)
+
+
+class Server(Program):
+    """The server's actor."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any], port: int) -> None:
+        super().__init__(name)
+        bound, ip = str(settings["bind"]).rpartition(":")[0], ray.util.get_node_ip_address()
+        node = f"[{ip}]" if ":" in ip else ip
+        self._address = f"{node if bound in ('0.0.0.0', '[::]') else bound}:{port}"  # noqa: S104 - not to bind it
+        self._settings = {**settings, "bind": f"{bound}:{port}"}
+        with warnings.catch_warnings(action="ignore"):  # about Ray's own calls
+            self._restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+    def address(self) -> str:
+        """Return where workers find it; empty after its end."""
+        return self._address
+
+    def run(self) -> int:
+        """Return the exit code."""
+        settings = self._settings | ({"resume": True} if self._restarted else {})
+        code = self._run(gemps("serve", *to_arguments(settings)), {}, (0,) if self._restarted else (0, USAGE))
+        self._address = ""
+        return code
+
+
+class Worker(Program):
+    """A worker's actor."""
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str], server: Any) -> int:
+        """Return the exit code. `server`: address, or actor, which restarted workers ask again."""
+        address = server if isinstance(server, str) else ray.get(server.address.remote())
+        if not address:
+            return 0
+        try:
+            found = gemps(*command[1:]) if command[0] == "gemps" else resolved(command, "it is not on this node")
+        except CommandError as error:
+            print(error, flush=True)
+            return USAGE
+        return self._run(found, {**environment, "GEMPS_SERVER": address}, (0, USAGE))
+
+
+@dataclass(slots=True)
+class RayLaunch:
+    """Workers, and a server if `server` has settings, not an address."""
+
+    server: str | Mapping[str, Any]
+    workers: int
+    command: Sequence[str]
+    gpus_per_worker: float
+    max_restarts: int
+    _interrupts: Interrupts = field(default_factory=Interrupts, init=False)
+    _actors: dict[str, Any] = field(default_factory=dict, init=False)
+    _calls: dict[Any, str] = field(default_factory=dict, init=False)  # of `run`
+    _codes: dict[str, int] = field(default_factory=dict, init=False)
+
+    def run(self) -> int:
+        """Run them in the cluster of RAY_ADDRESS, or of this machine; return the exit code. Raises CommandError."""
+        try:
+            ray.init(address="auto", namespace=NAMESPACE)
+        except ConnectionError:
+            raise CommandError("no Ray cluster answers: start one (ray start --head), or set RAY_ADDRESS") from None
+        try:
+            with self._interrupts:
+                code = self._run(f"gemps-{ray.get_runtime_context().get_job_id()}")
+        except ray.exceptions.RayError as error:
+            raise CommandError(f"is gemps on all nodes, or in the job's runtime_env? {error}") from None
+        finally:
+            ray.shutdown()  # ends the actors
+        return code if self._interrupts.first is None else 128 + self._interrupts.first
+
+    def _run(self, prefix: str) -> int:
+        server = {f"{prefix}-server"} if isinstance(self.server, Mapping) else set()
+        workers = {f"{prefix}-worker-{index}" for index in range(self.workers)}
+        worker = {"CPU": 1.0} | ({"GPU": self.gpus_per_worker} if self.gpus_per_worker else {})
+        group = placement_group([{"CPU": 1.0}] * len(server) + [worker] * self.workers, name=prefix)
+        if not group.wait(POLL):
+            print(f"waiting for {group.bundle_specs}: ray status shows what is free", flush=True)
+        while not self._interrupts.count and not group.wait(POLL):
+            pass
+        if not self._interrupts.count:
+            self._start(prefix, group)
+        while not self._interrupts.count and self._left(workers) and self._left(server) == server:
+            self._collect()
+        failed = any(self._codes.get(name) for name in server) or all(self._codes.get(name) for name in workers)
+        if not (self._interrupts.count or failed):
+            self._await(server | workers, LEAVE_SECONDS)
+        finished = not self._left(server or workers)
+        for names in (workers, server):
+            for name in self._left(names):
+                self._actors[name].stop.remote()
+            self._await(names, STOP_SECONDS)
+        if failed:
+            time.sleep(LOG_SECONDS)
+        return 0 if finished and not any(self._codes.get(name) for name in server or workers) else FAILED
+
+    def _start(self, prefix: str, group: PlacementGroup) -> None:
+        places = [PlacementGroupSchedulingStrategy(group, one) for one in range(group.bundle_count)]
+        server = self.server
+        if isinstance(server, Mapping):
+            place, name = places.pop(0), f"{prefix}-server"
+            port = int(str(server["bind"]).rpartition(":")[2])
+            port = port or ray.get(ray.remote(_free_port).options(scheduling_strategy=place).remote())
+            server = self._actor(Server, name, place, server, port)
+            print(f"server {ray.get(server.address.remote())}", flush=True)
+            self._calls[server.run.remote()] = name
+        for index, place in enumerate(places):
+            name, count = f"{prefix}-worker-{index}", str(self.workers)
+            worker = self._actor(Worker, name, place, gpus=self.gpus_per_worker)
+            variables = {"GEMPS_WORKER_NAME": name, "GEMPS_WORKER_INDEX": str(index), "GEMPS_WORKERS": count}
+            self._calls[worker.run.remote(self.command, variables, server)] = name
+
+    def _actor(self, kind: type[Program], name: str, place: object, *arguments: object, gpus: float = 0.0) -> Any:
+        more = {"max_restarts": self.max_restarts, "max_task_retries": -1, "max_concurrency": 3}  # run, stop, address
+        options = ray.remote(kind).options(name=name, scheduling_strategy=place, num_cpus=1, num_gpus=gpus, **more)
+        self._actors[name] = options.remote(name, *arguments)
+        return self._actors[name]
+
+    def _left(self, names: set[str]) -> set[str]:
+        return names & set(self._calls.values())
+
+    def _await(self, names: set[str], seconds: float) -> None:
+        """Until a time-out, or another Ctrl-C."""
+        deadline, before = time.monotonic() + seconds, self._interrupts.count
+        while self._left(names) and time.monotonic() < deadline and self._interrupts.count == before:
+            self._collect()
+
+    def _collect(self) -> None:
+        for call in ray.wait(list(self._calls), timeout=POLL)[0]:
+            name = self._calls.pop(call)
+            try:
+                self._codes[name] = ray.get(call)
+                why = f"exit code {self._codes[name]}"
+            except ray.exceptions.RayError as error:  # no restart left, or ray.kill
+                self._codes[name], why = FAILED, str(error).strip().splitlines()[-1].partition(". ")[0]
+            if self._codes[name]:
+                print(f"{name} is gone: {why}", flush=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as probe:
+        return int(probe.getsockname()[1])
