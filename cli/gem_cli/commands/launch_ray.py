@@ -32,17 +32,11 @@ def launch_ray(
         int, typer.Option("--max-restarts", min=-1, help="Restarts of each actor, by Ray; -1: no limit.")
     ] = 20,
 ) -> None:
-    """Run a server and N workers as Ray actors, until the run is finished.
+    """Run server and workers as Ray actors. Exit code 0: finished.
 
-    It uses the cluster of RAY_ADDRESS, or this machine's. gemps must be installed on all nodes, or in the job's
-    runtime_env. Each worker gets GEMPS_SERVER, GEMPS_WORKER_NAME, GEMPS_WORKER_INDEX and GEMPS_WORKERS. Exit code 0:
-    the run was finished.
+    [bold]Example[/bold]
 
-    [bold]Examples[/bold]
-
-      gemps launch ray --workers 3 --insecure --commits 5000 --data-dir /shared/run
-
-      ray job submit --working-dir . -- gemps launch ray --workers 8 --insecure --data-dir /shared/run -- python a.py
+      gemps launch ray --workers 3 --insecure --commits 5000 --data-dir /shared/run -- python train.py
     """
     own = _settings(given, workers) if server is None else _address(given, server)
     require("ray", "launch ray")

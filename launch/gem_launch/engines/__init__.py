@@ -1,1 +1,1 @@
-"""Server and workers on a cluster's engine, which places and restarts them."""
+"""Engines of `gemps launch`."""

@@ -1,4 +1,4 @@
-"""Server and workers as named Ray actors in one placement group."""
+"""Ray actors."""
 
 import math
 import os
@@ -22,13 +22,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 NAMESPACE = "gemps"
 POLL = 0.5  # seconds
-LOG_SECONDS = 2.0  # until Ray shows a program's last words
-LEAVE_SECONDS = 300.0  # for scripts that evaluate after training
-STOP_SECONDS = 60.0  # a step, or writing gigabytes
+LOG_SECONDS = 2.0  # Ray's logs lag
+LEAVE_SECONDS = 300.0
+STOP_SECONDS = 60.0
 
 
 class Program:
-    """Actor that runs a child process. If the child fails, so does the actor, and Ray restarts it."""
+    """Fails with its child."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,16 +36,16 @@ class Program:
         self._stopped = False
 
     def __repr__(self) -> str:
-        return self._name  # the log's prefix
+        return self._name
 
     def stop(self) -> None:
-        """Let the program leave."""
+        """Send SIGTERM."""
         self._stopped = True
         if self._child is not None:
             self._child.send_signal(signal.SIGTERM)
 
     def _run(self, command: Sequence[str], environment: Mapping[str, str], final: Sequence[int]) -> int:
-        # SIGKILL: a restarted program must not meet its predecessor. Its output goes into Ray's log.
+        # SIGKILL: no two at once.
         out = Path("/dev/stdout")
         child = self._child = Child(self._name, command, out, environment=environment, orphan_signal=signal.SIGKILL)
         if self._stopped:
@@ -59,7 +59,7 @@ class Program:
 
 
 class Server(Program):
-    """The server's actor."""
+    """`gemps serve`."""
 
     def __init__(self, name: str, settings: Mapping[str, Any], port: int) -> None:
         super().__init__(name)
@@ -67,15 +67,15 @@ class Server(Program):
         node = f"[{ip}]" if ":" in ip else ip
         self._address = f"{node if bound in ('0.0.0.0', '[::]') else bound}:{port}"  # noqa: S104 - not to bind it
         self._settings = {**settings, "bind": f"{bound}:{port}"}
-        with warnings.catch_warnings(action="ignore"):  # about Ray's own calls
+        with warnings.catch_warnings(action="ignore"):
             self._restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
     def address(self) -> str:
-        """Return where workers find it; empty after its end."""
+        """Empty after its end."""
         return self._address
 
     def run(self) -> int:
-        """Return the exit code."""
+        """The exit code."""
         settings = self._settings | ({"resume": True} if self._restarted else {})
         code = self._run(gemps("serve", *to_arguments(settings)), {}, (0,) if self._restarted else (0, USAGE))
         self._address = ""
@@ -83,10 +83,10 @@ class Server(Program):
 
 
 class Worker(Program):
-    """A worker's actor."""
+    """A worker."""
 
     def run(self, command: Sequence[str], environment: Mapping[str, str], server: Any) -> int:
-        """Return the exit code. `server`: address, or actor, which restarted workers ask again."""
+        """The exit code."""
         address = server if isinstance(server, str) else ray.get(server.address.remote())
         if not address:
             return 0
@@ -100,7 +100,7 @@ class Worker(Program):
 
 @dataclass(slots=True)
 class RayLaunch:
-    """Workers, and a server if `server` has settings, not an address."""
+    """`server`: address, or settings."""
 
     server: str | Mapping[str, Any]
     workers: int
@@ -109,11 +109,11 @@ class RayLaunch:
     max_restarts: int
     _interrupts: Interrupts = field(default_factory=Interrupts, init=False)
     _actors: dict[str, Any] = field(default_factory=dict, init=False)
-    _calls: dict[Any, str] = field(default_factory=dict, init=False)  # of `run`
+    _calls: dict[Any, str] = field(default_factory=dict, init=False)
     _codes: dict[str, int] = field(default_factory=dict, init=False)
 
     def run(self) -> int:
-        """Run them in the cluster of RAY_ADDRESS, or of this machine; return the exit code. Raises CommandError."""
+        """The exit code. Raises CommandError."""
         try:
             ray.init(address="auto", namespace=NAMESPACE)
         except ConnectionError:
@@ -124,7 +124,7 @@ class RayLaunch:
         except ray.exceptions.RayError as error:
             raise CommandError(f"is gemps on all nodes, or in the job's runtime_env? {error}") from None
         finally:
-            ray.shutdown()  # ends the actors
+            ray.shutdown()
         return code if self._interrupts.first is None else 128 + self._interrupts.first
 
     def _run(self, prefix: str) -> int:
@@ -178,7 +178,6 @@ class RayLaunch:
         return names & set(self._calls.values())
 
     def _await(self, names: set[str], seconds: float) -> None:
-        """Until a time-out, or another Ctrl-C."""
         deadline, before = time.monotonic() + seconds, self._interrupts.count
         while self._left(names) and time.monotonic() < deadline and self._interrupts.count == before:
             self._collect()
@@ -189,7 +188,7 @@ class RayLaunch:
             try:
                 self._codes[name] = ray.get(call)
                 why = f"exit code {self._codes[name]}"
-            except ray.exceptions.RayError as error:  # no restart left, or ray.kill
+            except ray.exceptions.RayError as error:  # or ray.kill
                 self._codes[name], why = FAILED, str(error).strip().splitlines()[-1].partition(". ")[0]
             if self._codes[name]:
                 print(f"{name} is gone: {why}", flush=True)

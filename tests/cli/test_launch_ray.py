@@ -1,0 +1,36 @@
+"""What `gemps launch ray` refuses before it asks for a cluster; tests/engines has the rest."""
+
+import subprocess
+
+import pytest
+from gem_cli.errors import FAILED, USAGE
+
+from tests.cli.processes import CLEAN, PATIENCE, command_without, gemps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data-dir", "/srv/run"], "bind 0.0.0.0:0 is beyond loopback"),
+        (["--insecure"], "--data-dir needs an absolute path"),
+        (["--insecure", "--data-dir", "run"], "--data-dir needs an absolute path"),
+        (["--insecure", "--data-dir", "/srv/run", "--eta", "fast"], "--eta fast: "),
+        (["--server", "here"], "here"),
+        (["--server", "127.0.0.1:1", "--eta", "0.1"], "leave out --eta=0.1"),
+    ],
+)
+def test_wrong_settings_are_one_line_with_the_fix(arguments: list[str], said: str) -> None:
+    done = gemps("launch", "ray", "--workers", "2", *arguments)
+    assert done.returncode == USAGE
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_missing_ray_is_named_with_the_line_that_installs_it() -> None:
+    arguments = command_without(["ray"], "launch", "ray", "--workers", "2", "--insecure", "--data-dir", "/srv/run")
+    done = subprocess.run(arguments, env=CLEAN, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == FAILED
+    assert (
+        done.stderr
+        == 'gemps: launch ray needs ray, which is not installed: pip install ".[ray]" in a checkout of gemps\n'
+    )
