@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/engines/ray.md"
 HEAD = "127.0.0.2"
 OTHER = "127.0.0.3"
+NODE = "--block --num-gpus 0 --object-store-memory 100000000"
 START_SECONDS = 120.0
 
 
@@ -83,7 +84,7 @@ class Program:
 
 
 class RayCluster:
-    """Two nodes with 2 and 4 processors."""
+    """Two nodes of 3 processors: four actors need both."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,20 +113,28 @@ class RayCluster:
 
     def start_nodes(self) -> None:
         """As the page prints it, with what two nodes on one machine need."""
-        own = "--block --num-gpus 0 --object-store-memory 100000000"
-        head = f"--node-ip-address {HEAD} --port {self._port} --num-cpus 2 --temp-dir {self._temporary}"
-        first = self.start(f"{printed('ray start --head')} {own} {head} --dashboard-port {self._dashboard}")
+        head = f"{NODE} --node-ip-address {HEAD} --port {self._port} --num-cpus 3 --temp-dir {self._temporary}"
+        first = self.start(f"{printed('ray start --head')} {head} --dashboard-port {self._dashboard}")
         first.wait_for("Ray runtime started")
+        self.add_node(OTHER, 3)
+
+    def add_node(self, address: str, processors: int) -> Program:
         join = printed("ray start --address").replace("HEAD:6379", f"{HEAD}:{self._port}")
-        second = self.start(f"{join} {own} --node-ip-address {OTHER} --num-cpus 4")
-        second.wait_for("Ray runtime started")
-        self.nodes = [first, second]
+        node = self.start(f"{join} {NODE} --node-ip-address {address} --num-cpus {processors}")
+        node.wait_for("Ray runtime started")
+        return node
 
     def start(self, command: str, folder: Path | None = None) -> Program:
         log = self.folder / f"program-{len(self._programs)}.log"
         program = Program(command, log, self.environment, folder or self.folder)
         self._programs.append(program)
         return program
+
+    def output(self, command: str, seconds: float = 120.0) -> str:
+        """Return what a command writes, whatever its exit code."""
+        done = self.start(command)
+        done.ended(seconds)
+        return done.text
 
     def run(self, command: str, seconds: float = 120.0) -> str:
         """Return the output of a command that exits with 0."""
@@ -166,6 +175,14 @@ class RayCluster:
                 return observer.get_status()
         except ClientError:
             return {}
+
+    def lose(self, node: Program) -> None:
+        """Kill all processes of a node."""
+        root = psutil.Process(node.process.pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.process.wait(20.0)
 
     def close(self) -> None:
         """End what was started here, workers of Ray included."""

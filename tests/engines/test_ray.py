@@ -51,6 +51,7 @@ def test_killed_worker_and_server_come_back_and_the_run_is_finished(cluster: Ray
     before = await_commits(cluster, address)
     names = ranks(before)
     assert len(names) == 3
+    assert {worker["engine"] for worker in before["workers"]} == {"ray"}
 
     victim = cluster.actor("worker-0")
     os.kill(victim.pid, signal.SIGKILL)
@@ -87,7 +88,9 @@ def check_logs(cluster: RayCluster, actor: Actor) -> None:
     listed = cluster.run(printed("ray list actors"))
     assert actor.name in listed
     assert actor.id in listed
-    assert '"joined"' in cluster.run(printed("ray logs actor").replace("ID", actor.id))
+    command = printed("ray logs actor").replace("ID", actor.id)
+    # Nodes answer for logs some time after their start.
+    eventually(lambda: '"joined"' in cluster.output(command), lambda: cluster.output(command), interval=2.0)
 
 
 def check_ledger(file: Path, workers: int) -> None:
@@ -111,6 +114,24 @@ def test_script_runs_as_a_job_with_its_runtime_env(cluster: RayCluster) -> None:
     assert len(re.findall(r"worker [01]: 200 steps", said)) >= 2, said
     assert "hello" in said
     check_ledger(cluster.home / "job/latest/state.json", workers=2)
+
+
+def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: RayCluster) -> None:
+    lost = cluster.add_node("127.0.0.4", 5)  # the only one that holds five actors
+    folder = cluster.home / "moved"
+    launch = cluster.start(f"gemps launch ray --workers 4 --insecure --data-dir {folder} --durability commit")
+    address = address_of(launch)
+    assert address.startswith("127.0.0.4:")
+    names = ranks(before := await_commits(cluster, address))
+    cluster.add_node("127.0.0.5", 5)
+    cluster.lose(lost)
+    moved = address.replace("127.0.0.4", "127.0.0.5")
+    after = await_commits(cluster, moved)
+    assert int(after["commits"]) > int(before["commits"])
+    assert ranks(after) == names
+    cluster.run(f"gemps finish {moved}")
+    assert launch.ended(120.0) == 0, launch.text
+    check_ledger(folder / "latest/state.json", workers=4)
 
 
 def test_interrupted_launch_ends_everything(cluster: RayCluster) -> None:
