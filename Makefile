@@ -216,7 +216,7 @@ $(HELM)/.installed: pyproject.toml constraints.txt tests/helm/extract_tools.py $
 # Engines ask for other versions than gemps has: an environment of their own, which borrows the rest from gemps'.
 $(ENGINES)/.installed: pyproject.toml $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(ENGINES)
-	$(BIN)/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > "$$(echo $(ENGINES)/lib/python*/site-packages)/gemps.pth"
 	$(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group engine-ray
 	@touch $@
