@@ -27,7 +27,7 @@ HELM = $(VENV)/helm
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -182,6 +182,12 @@ test-examples: $(INSTALLED)
 # The chart of deploy/helm: linted, rendered, validated. `make test` does that, too, where the tools can be had.
 test-helm: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
+
+# `gemps launch` on real engines, which are installed first; those that cannot be had are skipped.
+test-engines: $(INSTALLED)
+	-command -v slurmctld > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd; }
+	GEMPS_TEST_ENGINES=1 $(BIN)/python -m pytest tests/engines $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)

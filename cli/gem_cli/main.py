@@ -14,6 +14,7 @@ from gem_cli.commands.doctor import doctor
 from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.export_task import export_task
 from gem_cli.commands.finish import finish
+from gem_cli.commands.launch import launch_app
 from gem_cli.commands.replay import replay
 from gem_cli.commands.report import report
 from gem_cli.commands.reproduce import reproduce
@@ -72,6 +73,7 @@ for command in (
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
 app.add_typer(conformance_app)
+app.add_typer(launch_app)
 
 
 def main() -> None:

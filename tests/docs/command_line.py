@@ -55,6 +55,8 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
         if part not in parts:
             return f"gemps {name} has no command {part}"
         name, command = f"{name} {part}", parts[part]
+    if not (rest or variables):
+        return ""
     try:
         given: dict[str, Any] = command.make_context(name, rest).params
     except Exception as error:
