@@ -184,8 +184,10 @@ test-examples: $(INSTALLED)
 test-helm: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
 
-# Server and workers under a real Ray, with two nodes on this machine, and the commands of docs/engines.
+# `gemps launch` on real engines, which are installed first; those that cannot be had are skipped.
 test-engines: $(INSTALLED) $(ENGINES)/.installed
+	-command -v slurmctld > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd; }
 	GEMPS_TEST_ENGINES=1 $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
@@ -218,8 +220,9 @@ $(ENGINES)/.installed: pyproject.toml $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(ENGINES)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > "$$(echo $(ENGINES)/lib/python*/site-packages)/gemps.pth"
-	$(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group engine-ray
-	@touch $@
+	printf '#!%s\nfrom gem_cli.main import main\nmain()\n' "$(abspath $(ENGINES)/bin/python)" > $(ENGINES)/bin/gemps
+	chmod +x $(ENGINES)/bin/gemps
+	-$(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group engine-ray && touch $@
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)

@@ -47,13 +47,15 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
         return "" if name in ("--version", "--help", "-h") else f"gemps has no option {name}"
     if name not in _COMMANDS.commands:
         return f"gemps has no command {name}"
+    if "--help" in rest or not (rest or variables):  # a command's name alone is what a text calls it by
+        return ""
     command = _COMMANDS.commands[name]
-    while (parts := getattr(command, "commands", {})) and rest and "--help" not in rest:  # gemps conformance list
-        part = rest.pop(0)
+    while parts := getattr(command, "commands", {}):  # gemps conformance list
+        part = rest.pop(0) if rest else ""
         if part not in parts:
             return f"gemps {name} has no command {part}"
         name, command = f"{name} {part}", parts[part]
-    if "--help" in rest or not (rest or variables):  # a command's name alone is what a text calls it by
+    if not (rest or variables):
         return ""
     try:
         given: dict[str, Any] = command.make_context(name, rest).params

@@ -92,17 +92,12 @@ class RayCluster:
         self.home.mkdir()
         # Short: Ray puts sockets into it.
         self._temporary = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-        programs = folder / "bin"
-        programs.mkdir()
-        gemps = programs / "gemps"
-        gemps.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m gem_cli "$@"\n', encoding="utf-8")
-        gemps.chmod(0o755)
         self._port, self._dashboard = _free_port(), _free_port()
         self.environment = {
             **os.environ,
             "HOME": str(self.home),
             "OMP_NUM_THREADS": "1",
-            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "RAY_ADDRESS": f"{HEAD}:{self._port}",
             "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{self._dashboard}",
             "RAY_DEDUP_LOGS": "0",

@@ -61,6 +61,12 @@ def test_wheel_holds_the_style_of_the_reports(wheel_names: set[str]) -> None:
     assert "gem_cli/training/report/style.css" in wheel_names
 
 
+def test_wheel_holds_the_templates_of_job_scripts(wheel_names: set[str]) -> None:
+    templates = {f"gem_launch/engines/{path.name}" for path in (ROOT / "launch/gem_launch/engines").glob("*.sh")}
+    assert "gem_launch/engines/slurm_job.sh" in templates
+    assert templates <= wheel_names
+
+
 def test_wheel_holds_the_dashboard_and_what_it_has_of_others_with_their_licences(wheel_names: set[str]) -> None:
     static = ROOT / "server/gem_server/web/static"
     files = {path.relative_to(ROOT / "server").as_posix() for path in static.rglob("*") if path.is_file()}

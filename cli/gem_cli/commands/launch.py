@@ -3,10 +3,12 @@
 import typer
 
 from gem_cli.commands.launch_ray import launch_ray
+from gem_cli.commands.launch_slurm import launch_slurm
 from gem_cli.options import help_text
 
 launch_app = typer.Typer(
-    name="launch", help="Run server and workers on a cluster's engine, which restarts them.", no_args_is_help=True
+    name="launch", no_args_is_help=True, help="Run server and workers on the engine of a cluster: docs/engines."
 )
-for name, function in (("ray", launch_ray),):
+
+for name, function in (("ray", launch_ray), ("slurm", launch_slurm)):
     launch_app.command(name=name, help=help_text(function))(function)

@@ -297,6 +297,9 @@ class LaneConnection:
         self.task = self._loop.create_task(self._run())
 
     def _commit_begins(self, frame: Frame) -> None:
+        if self._begun.cancelled():
+            self.close()  # the handler has ended
+            return
         try:
             self._begun.set_result(split_message(commit_pb2.CommitRequest, bytes(frame.body), COMMIT_REQUEST_CHUNK))
         except FramingError as error:

@@ -1,0 +1,63 @@
+"""`gemps launch slurm`."""
+
+from typing import Annotated, Any
+
+import typer
+from gem_server.settings import ServerSettings
+
+from gem_cli.commands.checks import check_address
+from gem_cli.commands.known import KNOWN
+from gem_cli.errors import USAGE, CommandError
+from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+
+_OWN: dict[str, Any] = {"resume": True, "exit_when_finished": True}
+_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"bind", "ready_file", *_OWN}))
+
+
+@with_options(_SERVER, known=KNOWN)
+def launch_slurm(
+    given: Given,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Tasks.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", metavar="OPTION", help="As --sbatch=--time=04:00:00; may be repeated."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Add workers to this server, as a job array.")
+    ] = None,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the script, instead of submitting it.")] = False,
+) -> None:
+    """Submit a server and N workers as a Slurm job, and print its id: docs/engines/slurm.md.
+
+    [bold]Example[/bold]
+
+      gemps launch slurm --workers 8 --epochs 20 --data-dir state --insecure --sbatch=--partition=long
+    """
+    from gem_launch.engines import slurm
+
+    options = sbatch or []
+    if wrong := [one for one in options if not one.startswith("-") or not one.isprintable()]:
+        raise CommandError(f"--sbatch {wrong[0]!r}: write one option, as --sbatch=--time=04:00:00", USAGE)
+    worker = command or ["gemps", "work"]
+    if server is not None:
+        if flags := given.arguments(ServerSettings):
+            raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
+        check_address(server)
+        script = slurm.array_script(server, worker, workers, options)
+    else:
+        given.load(ServerSettings, bind="0.0.0.0:20000", **_OWN)
+        serve = ["gemps", "serve", *given.arguments(ServerSettings), *to_arguments(_OWN)]
+        script = slurm.job_script(serve, worker, workers, options)
+    if print_only:
+        print(script, end="")
+        return
+    try:
+        print(slurm.submit(script))
+    except FileNotFoundError:
+        raise CommandError("there is no sbatch here: run this where jobs are submitted, or add --print") from None
+    except RuntimeError as error:
+        raise CommandError(str(error)) from None

@@ -1,0 +1,37 @@
+"""Job scripts for Slurm."""
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from importlib.resources import files
+
+
+def job_script(server: Sequence[str], worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
+    """Return a job of a server, to which it adds `--bind`, and `workers`; `options` are sbatch's."""
+    run = [_array("server", server), _array("worker", worker), f"GEMPS_WORKERS={workers}"]
+    return _script([f"--ntasks={workers + 1}", *options], run, "slurm_job.sh")
+
+
+def array_script(address: str, worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
+    """Return a job array of `workers` for a running server."""
+    run = [_array("worker", worker), f"export GEMPS_SERVER={shlex.quote(address)}"]
+    return _script([f"--array=1-{workers}", *options], run, "slurm_array.sh")
+
+
+def submit(script: str) -> str:
+    """Return the id of the submitted job; raise FileNotFoundError or, with sbatch's message, RuntimeError."""
+    done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True)  # noqa: S607
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or f"sbatch exited with {done.returncode}")
+    return done.stdout.strip()
+
+
+def _array(name: str, command: Sequence[str]) -> str:
+    return f"{name}=({shlex.join(command)})"
+
+
+def _script(options: Sequence[str], run: Sequence[str], template: str) -> str:
+    header = ["--job-name=gemps", "--requeue", "--open-mode=append", "--signal=B:USR1@60", *options]
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in header), "", *run, ""]
+    texts = [files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("slurm.sh", template)]
+    return "\n".join([*lines, *texts])

@@ -1,0 +1,31 @@
+trap 'caught=1; requeue=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1 # to the workers
+
+# The server runs here, on the first node. The port is below those that systems use for outgoing connections.
+port=$((20000 + 2 * (SLURM_JOB_ID % 5000)))
+GEMPS_SERVER="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$port"
+export GEMPS_SERVER GEMPS_WORKERS
+# squeue --format=%k shows it.
+scontrol update JobId="$SLURM_JOB_ID" Comment="$GEMPS_SERVER"
+
+restart "${server[@]}" --bind="0.0.0.0:$port" &
+server_pid=$!
+{
+  srun --ntasks="$GEMPS_WORKERS" --cpus-per-task="$OMP_NUM_THREADS" --kill-on-bad-exit=0 --wait=0 \
+    bash -c "$(declare -f restart)"'; restart "$@"' bash "${worker[@]}"
+  code=$?
+  if [ "$code" != 0 ]; then kill -- "-$server_pid" 2>/dev/null; fi
+  exit "$code"
+} &
+workers_pid=$!
+
+await "$server_pid"
+server_code=$code
+{ sleep 30 && scancel --signal=TERM "$SLURM_JOB_ID"; } & # workers that the server could not dismiss
+timer_pid=$!
+await "$workers_pid"
+kill -- "-$timer_pid" 2>/dev/null
+
+if [ "$server_code" = 0 ]; then exit 0; fi
+if [ "$requeue" ]; then exec scontrol requeue "$SLURM_JOB_ID"; fi
+if [ "$code" = 143 ]; then exit "$server_code"; fi
+exit "$code"

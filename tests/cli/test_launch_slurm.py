@@ -1,0 +1,55 @@
+"""`gemps launch slurm`, where there is no Slurm."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from gem_cli.errors import FAILED, USAGE
+
+from tests.cli.processes import gemps
+
+COMMON = ("launch", "slurm", "--workers", "3")
+
+
+def test_the_printed_script_is_what_bash_reads() -> None:
+    own = ("--data-dir", "my run", "--insecure", "--sbatch=--time=4:00:00", "--sbatch=--comment='a b'")
+    done = gemps(*COMMON, *own, "--print", "--", "python", "train.py", "it's $HOME")
+    assert done.returncode == 0
+    header = [line for line in done.stdout.splitlines() if line.startswith("#SBATCH ")]
+    assert header[-2:] == ["#SBATCH --time=4:00:00", "#SBATCH --comment='a b'"]
+    assert "#SBATCH --ntasks=4" in header
+    shown = done.stdout.partition("GEMPS_WORKERS=3")[0] + 'printf "%s\\n" "${server[@]}" "${worker[@]}"'
+    words = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert words[:4] == ["gemps", "serve", "--insecure", "--data-dir=my run"]
+    assert words[-3:] == ["python", "train.py", "it's $HOME"]
+    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, capture_output=True).stderr == ""
+
+
+def test_an_array_has_the_address_of_its_server() -> None:
+    done = gemps(*COMMON, "--server", "n1:20000", "--print")
+    assert "#SBATCH --array=1-3\n" in done.stdout
+    assert "export GEMPS_SERVER=n1:20000\n" in done.stdout
+    assert "worker=(gemps work)\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--insecure",), "need --data-dir"),
+        (("--data-dir", "run"), "add --insecure"),
+        (("--server", "n1:20000", "--eta", "0.1"), "leave out --eta=0.1"),
+        (("--server", "n1"), "HOST:PORT"),
+        (("--data-dir", "run", "--insecure", "--sbatch", "time=1"), "'time=1': write one option"),
+        (("--data-dir", "run", "--insecure", "--sbatch", "--time=1\nrm -r x"), "write one option"),
+    ],
+)
+def test_wrong_usage_is_explained(arguments: tuple[str, ...], said: str) -> None:
+    done = gemps(*COMMON, *arguments)
+    assert done.returncode == USAGE
+    assert said in done.stderr
+
+
+def test_a_machine_without_sbatch_is_explained(tmp_path: Path) -> None:
+    done = gemps(*COMMON, "--data-dir", "run", "--insecure", env={"PATH": str(tmp_path)})
+    assert done.returncode == FAILED
+    assert "there is no sbatch here" in done.stderr
