@@ -12,7 +12,7 @@ from types import FrameType
 from gem_worker.client.operating_system import CHILD_ENDED
 
 # For commits after SIGTERM, and half for Leave; grace periods are 10 to 30 s.
-COMMIT_SECONDS = 5.0
+COMMIT_SECONDS = 4.0
 _REMINDER = 0.1  # seconds
 
 
