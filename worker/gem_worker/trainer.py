@@ -24,7 +24,7 @@ FINISHED, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
     """Train until the run is finished; return the exit code.
 
-    0: finished or terminated; 1: error; 2: unusable address or credentials; 130: Ctrl-C.
+    0: finished, SIGTERM; 1: error; 2: unusable address or credentials; 130: Ctrl-C.
     """
     name = settings.worker_name or default_worker_name()
     progress = Progress(name, settings.log_interval, settings.log_format)

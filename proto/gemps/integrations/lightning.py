@@ -70,7 +70,7 @@ class GempsCallback(Callback):  # type: ignore[misc]
         self._worker.leave("done")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave; after SIGTERM commit first."""
+        """Leave; SIGTERM: commit first."""
         if not isinstance(exception, SIGTERMException):
             self._worker.leave(f"error: {type(exception).__name__}")
             return

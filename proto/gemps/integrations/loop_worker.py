@@ -52,7 +52,7 @@ class LoopWorker:
             self.terminate()
 
     def terminate(self) -> None:
-        """Commit, and leave."""
+        """Commit; leave."""
         try:
             self.exchange(None, is_last=True)
         except ClientError:

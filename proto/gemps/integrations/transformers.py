@@ -74,7 +74,7 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look for SIGTERM."""
+        """Check for SIGTERM."""
         self._worker.check()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
