@@ -30,7 +30,7 @@ class LaunchError(RuntimeError):
     """Workers failed.
 
     Attributes:
-        results: by rank; None for workers that failed or got SIGTERM.
+        results: by rank; None for failed workers, and after SIGTERM.
         failures: by rank.
     """
 

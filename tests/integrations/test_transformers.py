@@ -15,6 +15,7 @@ from gem_worker.termination import TerminatedError, termination
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
+from tests.terminations import default_handlers
 from tests.worker.loops import worker_status
 from tests.worker.serving import ServerThread
 
@@ -245,6 +246,13 @@ def test_after_an_error_the_process_leaves_at_its_end(server: ServerThread, tmp_
     assert server.server.central.clock == 4
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    with default_handlers():
+        yield
+
+
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("during", ["on_step_begin", "on_substep_end", "on_prediction_step"])
 def test_on_sigterm_the_last_steps_are_committed(during: str, server: ServerThread, tmp_path: Path) -> None:
     class Terminate(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
@@ -260,7 +268,6 @@ def test_on_sigterm_the_last_steps_are_committed(during: str, server: ServerThre
     assert worker_status(server)["commits"] == 2
     assert has_left(server)
     assert_central(server, trainer.model)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) -> None:

@@ -69,18 +69,24 @@ def two_by_turns(**settings: Any) -> Iterator[tuple[ServerThread, Callable[[int]
             thread.join()
 
 
-def when_it_waits(ps: ParameterServer, then: Callable[[], object]) -> threading.Thread:
-    """Terminate this process while `ps` waits for its turn."""
+@contextmanager
+def terminated_when_it_waits(ps: ParameterServer, then: Callable[[], object] = bool) -> Iterator[None]:
+    """SIGTERM while `ps` waits for its turn."""
+    ended = threading.Event()
 
     def act() -> None:
         eventually(lambda: ps.client.is_calling)
         terminate()
-        eventually(lambda: signal.getsignal(signal.SIGTERM) is not termination)
+        eventually(lambda: termination.has_begun or ended.is_set())
         then()
 
     thread = threading.Thread(target=act)
-    thread.start()
-    return thread
+    try:
+        thread.start()
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def left_with(server: ServerThread, commits: int) -> bool:
@@ -107,10 +113,9 @@ def test_a_commit_in_flight_is_finished(overlap: bool) -> None:
         ps = connect(server.address, make("perceptron"), overlap=overlap)
         with ends_terminated(), ps:
             train(ps, 1)
-            waiter = when_it_waits(ps, lambda: ask(2))
-            while True:
-                train(ps, 1)
-        waiter.join()
+            with terminated_when_it_waits(ps, lambda: ask(2)):
+                while True:
+                    train(ps, 1)
         assert left_with(server, ps.applied_steps)
     assert ps.applied_steps >= 2
 
@@ -120,9 +125,8 @@ def test_a_commit_that_does_not_end_is_given_up() -> None:
         ps = connect(server.address, make("perceptron"))
         with ends_terminated(), ps:
             train(ps, 1)
-            waiter = when_it_waits(ps, lambda: None)
-            train(ps, 1)
-        waiter.join()
+            with terminated_when_it_waits(ps):
+                train(ps, 1)
         assert left_with(server, 1)
 
 
@@ -183,10 +187,8 @@ def test_the_runs_begin_is_not_waited_for(optimizer: Any) -> None:
     with ServerThread(min_workers=2) as server:
         model = make("perceptron")
         ps = connect(server.address, model, optimizer=optimizer and optimizer(model))
-        with ends_terminated(), ps:
-            waiter = when_it_waits(ps, lambda: None)
+        with ends_terminated(), ps, terminated_when_it_waits(ps):
             train(ps, 1)
-        waiter.join()
         assert left_with(server, 0)
 
 

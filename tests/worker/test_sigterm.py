@@ -127,10 +127,24 @@ def test_a_second_one_ends_the_process_at_once() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for line in ("held\n", "first\n"):
-            assert process.stdout.readline() == line
+        assert process.stdout.readline() == "held\n"
+        process.terminate()
+        assert process.stdout.readline() == "first\n"
+
+        def again() -> bool:
             process.terminate()
-        assert process.wait(60) == -signal.SIGTERM
+            return process.poll() is not None
+
+        eventually(again)
+        assert process.returncode == -signal.SIGTERM
+
+
+def test_one_that_comes_with_the_first_is_the_same() -> None:
+    """As from an engine that signals a process group and its processes."""
+    with ends_terminated(), termination.handled(), termination.held():
+        terminate()
+        terminate()
+    terminate()
 
 
 def test_forked_children_end_as_without_a_handler() -> None:

@@ -88,7 +88,7 @@ class ParameterServer:
     At the end of the run `step` raises `RunFinishedError`, which the `with` block absorbs. On entry parameters become
     views of flat buffers: move, convert, freeze and tie them before.
 
-    **SIGTERM** ends block and script, exit code 0, unless the script handles it.
+    **SIGTERM** ends block and script (exit code 0) unless handled.
 
     **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"` or
     `num_workers=0`.

@@ -11,9 +11,10 @@ from types import FrameType
 
 from gem_worker.client.operating_system import CHILD_ENDED
 
-# For commits after SIGTERM, and half for Leave; grace periods are 10 to 30 s.
+# For commits; half for Leave. Grace periods are 10 to 30 s.
 COMMIT_SECONDS = 4.0
 _REMINDER = 0.1  # seconds
+_SAME_SECONDS = 1.0  # group and process
 
 
 class TerminatedError(SystemExit):
@@ -26,6 +27,7 @@ class TerminatedError(SystemExit):
 class _Termination:
     def __init__(self) -> None:
         self._since: float | None = None
+        self._received: float | None = None
         self._uses = 0
         self._pid = 0
         self._hold: tuple[float, Callable[[], object] | None] | None = None
@@ -42,15 +44,18 @@ class _Termination:
         return self._hold is not None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != self._pid:
+        now = time.monotonic()
+        is_repeated = self._received is not None and now >= self._received + _SAME_SECONDS
+        if is_repeated or os.getpid() != self._pid:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-            return
-        if CHILD_ENDED is not None:  # PyTorch's raises if DataLoader workers got SIGTERM
-            signal.signal(CHILD_ENDED, signal.SIG_DFL)
-        self._begin()
-        if self._hold is None:
-            raise TerminatedError
+        elif self._received is None:
+            self._received = now
+            if CHILD_ENDED is not None:  # PyTorch's raises if DataLoader workers got SIGTERM
+                signal.signal(CHILD_ENDED, signal.SIG_DFL)
+            self._begin()
+            if self._hold is None:
+                raise TerminatedError
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -65,12 +70,12 @@ class _Termination:
     @contextmanager
     def handled(self) -> Iterator[None]:
         """Handle SIGTERM, unless another handler does."""
-        if not _in_main_thread() or (not self._uses and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL):
+        if not _in_main_thread() or (not self._uses and signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, self)):
             yield
             return
         if not self._uses:
             self._ensure_started()
-            self._pid = os.getpid()
+            self._pid, self._received = os.getpid(), None
             signal.signal(signal.SIGTERM, self)
         self._uses += 1
         try:
@@ -78,7 +83,7 @@ class _Termination:
         finally:
             self._uses -= 1
             if not self._uses:
-                if signal.getsignal(signal.SIGTERM) is self:
+                if self._received is None and signal.getsignal(signal.SIGTERM) is self:
                     signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 self._end()
 
