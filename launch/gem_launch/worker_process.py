@@ -5,6 +5,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from gem_worker.termination import TerminatedError
+
 from gem_launch.functions import CallEnd, call, write_ending
 
 _OWN = (__file__, str(Path(__file__).with_name("functions.py")))
@@ -17,6 +19,8 @@ def main() -> int:
         result = call(written)
     except KeyboardInterrupt:
         return 130
+    except TerminatedError:
+        return 0
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             write_ending(ending, CallEnd())

@@ -31,7 +31,7 @@ class LaunchError(RuntimeError):
     """Workers failed.
 
     Attributes:
-        results: by rank; None for failed workers.
+        results: by rank; None for failed workers, and after SIGTERM.
         failures: by rank.
     """
 
@@ -118,7 +118,7 @@ class _Workers:
                 self._report(reporter)
                 if self._server is not None and self._server.exit_code is not None:
                     self._refuse_early_end(self._server, follower, reporter)
-                if self._failures and not self._too_few and self._cannot_begin(follower):
+                if not self._too_few and self._cannot_begin(follower):
                     self.stop()
             self._report(reporter)
             self._record(follower.now(), reporter)
@@ -227,7 +227,7 @@ class _Workers:
         """Whether `min_workers` is out of reach."""
         running = sum(child.running for child in self._children)
         wanted = 0 if self._server is None else self._server.settings.min_workers
-        if not 0 < running < wanted or status_view.state(self._status) != "WAITING":
+        if not 0 < running < min(wanted, self._count) or status_view.state(self._status) != "WAITING":
             return False
         status = follower.now()  # may be newer
         if status is None or status_view.state(status) != "WAITING":

@@ -242,6 +242,14 @@ def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_training_cannot_begin_without_a_worker_that_left_with_exit_code_0(script: str, tmp_path: Path) -> None:
+    """As after SIGTERM."""
+    own = ["sh", "-c", f'test "$GEMPS_WORKER_INDEX" = 1 && exit 0; exec {sys.executable} {script}']
+    done = gemps("train", "--workers", "2", "--steps", "5", "--run-dir", str(tmp_path / "run"), "--", *own)
+    assert done.returncode == FAILED
+    assert "--min-workers 2, but workers left: 1" in done.stderr
+
+
 def test_a_worker_that_is_stopped_because_training_cannot_begin_is_not_told_as_a_failure(
     script: str, tmp_path: Path
 ) -> None:

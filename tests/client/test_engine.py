@@ -12,29 +12,30 @@ STEP = {**SLURM, "SLURM_STEP_ID": "1", "SLURM_PROCID": "3"}
 ARRAY = {**SLURM, "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "5"}
 RUN = {"TORCHELASTIC_RUN_ID": "digits", "RANK": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-HERE = f"{socket.gethostname()}-{os.getpid()}"
+# Else one that lasts as long as the process.
+NAMES = {"": f"{socket.gethostname()}-{os.getpid()}", "of the pod": socket.gethostname()}
 
 
 @pytest.mark.parametrize(
     ("environment", "started_by", "name"),
     [
-        ({"RANK": "1", "HOME": "/root"}, "", HERE),
+        ({"RANK": "1", "HOME": "/root"}, "", ""),
         (STEP, "slurm", "slurm-71-1-3"),
         # A batch script may start several workers, all of them with process 0.
-        (SLURM, "slurm", HERE),
+        (SLURM, "slurm", ""),
         (ARRAY, "slurm", "slurm-70-5-0"),
         ({**ARRAY, "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}, "slurm", "slurm-70-5-0-1"),
         (RUN, "torchrun", "torchrun-digits-2"),
         ({**RUN, **STEP}, "torchrun", "torchrun-digits-2"),
         ({**RUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", "torchrun-n1-29500-2"),
-        (POD, "kubernetes", HERE),
-        ({**POD, "JOB_COMPLETION_INDEX": "4"}, "kubernetes", socket.gethostname()),
-        ({**POD, "RAY_JOB_ID": "01000000"}, "ray", HERE),
+        (POD, "kubernetes", ""),
+        ({**POD, "JOB_COMPLETION_INDEX": "4"}, "kubernetes", "of the pod"),
+        ({**POD, "RAY_JOB_ID": "01000000"}, "ray", ""),
     ],
 )
 def test_engine_and_name_come_from_the_environment(environment: dict[str, str], started_by: str, name: str) -> None:
     assert engine(environment) == started_by
-    assert default_worker_name(environment) == name
+    assert default_worker_name(environment) == NAMES.get(name, name)
 
 
 def test_spawned_processes_of_one_task_do_not_share_a_name() -> None:

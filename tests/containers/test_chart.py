@@ -105,6 +105,11 @@ def test_pods_of_the_chart_train_and_resume_from_the_volume(
     ranks = {line["rank"] for line in joins(server.log, "gemps-worker-1")}
     assert len(ranks) == 1
 
+    assert workers[2].stop() == 143, "0 would complete its index"
+    workers[2] = worker(2, attempt=1)
+    workers[2].start()
+    wait_until(lambda: len(joins(server.log, "gemps-worker-2")) == 2, "the stopped worker's next pod joins")
+
     server.kill()
     killed_at = state()["clock"]
     server = pod_of_server("second")
@@ -113,7 +118,7 @@ def test_pods_of_the_chart_train_and_resume_from_the_volume(
     assert "resuming at clock" in server.log
 
     assert [one.exit_code() for one in workers] == [0, 0, 0]
-    late = worker(2, attempt=1)
+    late = worker(2, attempt=2)
     late.start()
     assert late.exit_code() == 0, "a late worker does not fail the Job"
     assert server.passes("liveness"), "the server stays for late workers"

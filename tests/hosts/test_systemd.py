@@ -195,7 +195,7 @@ def the_server_is_stopped_and_started(machine: Machine) -> None:
 def workers_are_stopped(machine: Machine) -> None:
     machine.run("systemctl", "stop", *WORKERS)
     for worker in WORKERS:
-        assert machine.state(worker, "Result", "ExecMainStatus", "ActiveState") == ["success", "143", "inactive"]
+        assert machine.state(worker, "Result", "ExecMainStatus", "ActiveState") == ["success", "0", "inactive"]
     assert {worker["state"] for worker in machine.workers().values()} == {"WORKER_STATE_LEFT"}
 
 

@@ -1,6 +1,7 @@
 """GempsCallback in a lightning Trainer, against real servers."""
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gem_worker import ClientSettings, ServerUnavailableError
+from gem_worker.termination import termination
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -238,6 +240,28 @@ def test_a_worker_leaves_when_training_raises(server: ServerThread, tmp_path: Pa
         a_trainer(tmp_path, joined(server)).fit(Module(fails_at=3), loader())
     assert worker_status(server)["commits"] == 3
     assert has_left(server)
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_on_sigterm_the_last_steps_are_committed(
+    code: int, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if code:
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+
+    class Terminate(lightning.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 5:
+                signal.raise_signal(signal.SIGTERM)
+
+    module = Module()
+    with pytest.raises(SystemExit) as found:
+        a_trainer(tmp_path, joined(server, every=4), Terminate()).fit(module, loader())
+    assert found.value.code == code
+    assert worker_status(server)["commits"] == 2
+    assert has_left(server)
+    assert_central(server, module)
+    assert not termination.has_begun
 
 
 def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) -> None:

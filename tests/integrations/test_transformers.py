@@ -1,6 +1,7 @@
 """GempsCallback in a transformers Trainer, against real servers."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from gem_worker import ClientSettings, ServerUnavailableError, UnsupportedOptimizerError
+from gem_worker.termination import TerminatedError, termination
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
+from tests.terminations import default_handlers
 from tests.worker.loops import worker_status
 from tests.worker.serving import ServerThread
 
@@ -241,6 +244,30 @@ def test_after_an_error_the_process_leaves_at_its_end(server: ServerThread, tmp_
     assert "FloatingPointError" in done.stderr
     assert has_left(server)
     assert server.server.central.clock == 4
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    with default_handlers():
+        yield
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("during", ["on_step_begin", "on_substep_end", "on_prediction_step"])
+def test_on_sigterm_the_last_steps_are_committed(during: str, server: ServerThread, tmp_path: Path) -> None:
+    class Terminate(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 5 and signal.getsignal(signal.SIGTERM) is termination:
+                signal.raise_signal(signal.SIGTERM)
+
+    setattr(Terminate, during, Terminate.act)
+    arguments = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 5}
+    trainer = a_trainer(tmp_path, Terminate(), joined(server, every=4), **arguments)
+    with pytest.raises(TerminatedError):
+        trainer.train()
+    assert worker_status(server)["commits"] == 2
+    assert has_left(server)
+    assert_central(server, trainer.model)
 
 
 def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) -> None:

@@ -75,6 +75,22 @@ except gemps.LaunchError as error:
     assert done.stdout.endswith("): was killed by SIGKILL\n")
 
 
+def test_a_worker_that_gets_sigterm_leaves_and_is_no_failure(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+def act():
+    from gem_worker.termination import termination
+
+    with termination.handled():  # as ParameterServer does
+        os.kill(os.getpid(), signal.SIGTERM)
+
+print(gemps.launch(train, 2, kwargs={"bad": 0, "act": act}, steps=20))
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "[None, (1, 20)]\n"), done.stderr
+
+
 def test_a_result_counts_though_its_process_failed_afterwards(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -43,7 +43,8 @@ class LocalOptimizer:
         self._model = model
         self._flat: FlatModel
         self._snapshot: Tensor
-        self._counting = optimizer.register_step_post_hook(self._count)
+        self.is_stepping = False
+        self._hooks = [optimizer.register_step_pre_hook(self._begin), optimizer.register_step_post_hook(self._count)]
 
     @property
     def rate(self) -> float:
@@ -117,13 +118,18 @@ class LocalOptimizer:
                     value.nan_to_num_(0.0, 0.0, 0.0)
 
     def close(self) -> None:
-        """Remove the hook."""
-        self._counting.remove()
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _read_rate(self) -> None:
         self._rate = float(self._optimizer.param_groups[0]["lr"])
 
+    def _begin(self, *_: object) -> None:
+        self.is_stepping = True
+
     def _count(self, *_: object) -> None:
+        self.is_stepping = False
         self.steps += 1
 
 

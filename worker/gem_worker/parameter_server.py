@@ -39,6 +39,7 @@ from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
+from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
 from gem_worker.wire_names import WIRE_TYPES
 
@@ -86,6 +87,8 @@ class ParameterServer:
 
     At the end of the run `step` raises `RunFinishedError`, which the `with` block absorbs. On entry parameters become
     views of flat buffers: move, convert, freeze and tie them before.
+
+    **SIGTERM** ends block and script (exit code 0) unless handled.
 
     **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"` or
     `num_workers=0`.
@@ -193,6 +196,7 @@ class ParameterServer:
         self._step_before: StepReport | None = None
         self._version: Version | None = None
         self._finished = False
+        self._until_exit = contextlib.ExitStack()
         self._skipped_in_a_row = 0
         self.applied_steps = 0
         self.skipped_steps = 0
@@ -203,7 +207,8 @@ class ParameterServer:
         try:
             inspected = inspect_model(self.model)
             layout = inspected[0]
-            membership = self._client.join(layout)
+            with termination.held(0.0, self._client.give_up):
+                membership = self._client.join(layout)
             if self._on_join is not None:
                 self._on_join(membership)
                 inspected = inspect_model(self.model)
@@ -225,7 +230,8 @@ class ParameterServer:
             overlap = membership.overlap
             transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
             try:
-                self._bring_parameters(transfer, has_parameters=membership.has_parameters)
+                with termination.held(0.0, self._client.give_up):
+                    self._bring_parameters(transfer, has_parameters=membership.has_parameters)
             except RunFinishedError:
                 self._finished = True  # step() raises
             self._joined = flat, transfer, LossScaler(flat)
@@ -251,6 +257,10 @@ class ParameterServer:
             UnsupportedModelError: the model changed since joining.
             ServerUnavailableError, ServerRefusedError: from the connection.
         """
+        with self._committing():
+            return self._step(loss, samples, scaler)
+
+    def _step(self, loss: Tensor | float | None, samples: int, scaler: object) -> StepReport:
         flat, transfer, scaling = self._require_joined()
         self._check_running()
         if self._optimizer is not None:
@@ -295,6 +305,10 @@ class ParameterServer:
 
         For scripts that run the optimizer themselves. Undoes non-finite movement. Raises as `step`.
         """
+        with self._committing():
+            return self._exchange(loss, samples)
+
+    def _exchange(self, loss: Tensor | float | None, samples: int) -> StepReport:
         _, transfer, _ = self._require_joined()
         local = self._optimizer
         if local is None:
@@ -335,22 +349,27 @@ class ParameterServer:
 
         With overlap, waits for the last commit and raises its error at the end.
         """
-        self._end(reason, None)
+        with termination.held():
+            self._end(reason, None)
 
     def __enter__(self) -> Self:
-        self.join()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(termination.handled())
+            self.join()
+            self._until_exit = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        try:
-            if error is None:
-                self._commit_rest()
-        except BaseException as failure:
-            self._end(_reason(failure), failure)
-            raise
-        self._end(_reason(error), error)
+        with self._until_exit, termination.held():
+            try:
+                if error is None or isinstance(error, TerminatedError):
+                    self._commit_rest()
+            except BaseException as failure:
+                self._end(_reason(failure), failure)
+                raise
+            self._end(_reason(error), error)
         return isinstance(error, RunFinishedError)
 
     @property
@@ -534,10 +553,21 @@ class ParameterServer:
         self._version = version
 
     def _commit_rest(self) -> None:
-        if self._optimizer is None or not self._optimizer.steps or self.run_state is RunState.FINISHED:
+        local = self._optimizer
+        if local is None or not local.steps or local.is_stepping or self.run_state is RunState.FINISHED:
             return
-        with contextlib.suppress(RunFinishedError):
+        try:
             self.exchange()
+        except RunFinishedError:
+            pass
+        except Exception as trouble:
+            if not termination.has_begun:
+                raise
+            _log.warning("the last commit: %s", trouble)
+
+    def _committing(self) -> contextlib.AbstractContextManager[None]:
+        is_waiting = self._client.run_state is RunState.WAITING
+        return termination.held(0.0 if is_waiting else COMMIT_SECONDS, self._client.give_up)
 
     def _end(self, reason: str, error: BaseException | None) -> None:
         if self._optimizer_watch is not None:
@@ -548,15 +578,18 @@ class ParameterServer:
             if self._courier is not None:
                 self._end_overlap(self._courier, error)
         finally:
-            self._client.leave(reason)
+            self._client.leave(reason, COMMIT_SECONDS / 2 if termination.has_begun else None)
             self._client.close()
 
     def _end_overlap(self, courier: Courier, error: BaseException | None) -> None:
         """Wait for the last commit, briefly after an error."""
+        waits = error is None or isinstance(error, Exception | TerminatedError)
         try:
-            if courier.is_under_way and self._joined is not None and (error is None or isinstance(error, Exception)):
+            if courier.is_under_way and self._joined is not None and waits:
                 transfer = self._joined[1]
-                _, arrived = self._settle(transfer, None if error is None else self._patience_after_errors)
+                timeout = self._patience_after_errors if isinstance(error, Exception) else None
+                with self._committing():
+                    _, arrived = self._settle(transfer, timeout)
                 if arrived is not None:
                     self._install(transfer, arrived, buffers=True)
         except RunFinishedError:

@@ -1,11 +1,6 @@
 """`gemps work`: one worker until the end of the run."""
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -21,29 +16,29 @@ from gem_worker.progress import Progress
 from gem_worker.seeds import dropout_seed
 from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import Task, TaskOptions, create_task, steps_per_epoch, training_batches
+from gem_worker.termination import TerminatedError
 
-FINISHED, FAILED, MISUSED, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+FINISHED, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
     """Train until the run is finished; return the exit code.
 
-    0: finished; 1: error; 2: unusable address or credentials; 130: Ctrl-C; 143: SIGTERM.
+    0: finished, SIGTERM; 1: error; 2: unusable address or credentials; 130: Ctrl-C.
     """
     name = settings.worker_name or default_worker_name()
     progress = Progress(name, settings.log_interval, settings.log_format)
     try:
-        with _leave_on_sigterm():
-            _train(settings, client_settings, name, progress)
+        _train(settings, client_settings, name, progress)
     except (ClientError, DivergedError, TaskError, UnsupportedModelError) as error:
         print(f"gemps work: {error}", file=sys.stderr, flush=True)
         return MISUSED if isinstance(error, AddressError | CredentialsError) else FAILED
     except KeyboardInterrupt:
         progress.summary("interrupted")
         return INTERRUPTED
-    except _TerminatedError:
+    except TerminatedError as end:
         progress.summary("terminated")
-        return TERMINATED
+        return int(end.code or 0)
     progress.summary("the run is finished")
     return FINISHED
 
@@ -109,24 +104,3 @@ def _to(batch: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return batch.pin_memory().to(device, non_blocking=True)
     return batch.to(device)
-
-
-class _TerminatedError(SystemExit):
-    """SIGTERM arrived."""
-
-
-@contextmanager
-def _leave_on_sigterm() -> Iterator[None]:
-    """Raise on SIGTERM, so that the worker leaves the run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signal() requires the main thread
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _TerminatedError
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
+from gem_worker.termination import termination
 
 from gem_cli.commands.checks import check_address, check_credentials, check_model
 from gem_cli.commands.connection import CONNECTION
@@ -33,20 +34,23 @@ def work(
 
       GEMPS_SERVER=192.168.1.5:50051 gemps work --worker-name left-machine --device cuda:1
     """
-    with misspelt_logged():
-        if address is not None and given.has_flag(WorkerSettings, "server"):
-            raise CommandError("the server's address stands there twice: give it as ADDRESS, or with --server", USAGE)
-        overrides: dict[str, Any] = {} if address is None else {"server": address}
-        settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
-        check_address(settings.server)
-        check_credentials(connection)
-        check_model(settings.model, settings.task)
-        require("worker", "work", "torch", "structlog")
-        from gem_worker.trainer import work as run
+    with termination.handled():
+        with misspelt_logged():
+            if address is not None and given.has_flag(WorkerSettings, "server"):
+                raise CommandError(
+                    "the server's address stands there twice: give it as ADDRESS, or with --server", USAGE
+                )
+            overrides: dict[str, Any] = {} if address is None else {"server": address}
+            settings, connection = given.load(WorkerSettings, **overrides), given.load(ClientSettings)
+            check_address(settings.server)
+            check_credentials(connection)
+            check_model(settings.model, settings.task)
+            require("worker", "work", "torch", "structlog")
+            from gem_worker.trainer import work as run
 
-        from gem_cli.logs import configure_logs
+            from gem_cli.logs import configure_logs
 
-        configure_logs(settings.log_format, level=logging.WARNING)  # the rest goes to stdout
-    code = run(settings, connection)
+            configure_logs(settings.log_format, level=logging.WARNING)  # the rest goes to stdout
+        code = run(settings, connection)
     if code:
         raise SystemExit(code)

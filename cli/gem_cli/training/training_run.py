@@ -297,9 +297,9 @@ class TrainingRun:
     def _cannot_begin(self, follower: Follower) -> bool:
         """Whether --min-workers is out of reach."""
         running = sum(worker.running for worker in self._workers)
-        failed = any(worker.name in self._noticed for worker in self._workers)
+        some_left = running < len(self._workers)
         seen = self._outcome.last_status
-        if not failed or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
+        if not some_left or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
             return False
         status = follower.now()  # may be old
         if status is None or status_view.state(status) != "WAITING":

@@ -1,8 +1,10 @@
 """For `lightning.Trainer`."""
 
+from contextlib import suppress
 from typing import Any
 
 from gem_worker import ParameterServer
+from gem_worker.termination import TerminatedError, termination
 from torch.optim import Optimizer
 
 from gemps.integrations.loop_worker import ALONE, LoopWorker
@@ -11,7 +13,7 @@ try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.utilities.data import extract_batch_size
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"GempsCallback needs {error.name}, which is not installed: pip install lightning", name=error.name
@@ -68,8 +70,13 @@ class GempsCallback(Callback):  # type: ignore[misc]
         self._worker.leave("done")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave."""
-        self._worker.leave(f"error: {type(exception).__name__}")
+        """Leave; SIGTERM: commit first."""
+        if not isinstance(exception, SIGTERMException):
+            self._worker.leave(f"error: {type(exception).__name__}")
+            return
+        with suppress(TerminatedError), termination.begun():
+            self._worker.terminate()
+        exception.code = TerminatedError().code
 
 
 def _samples_in(batch: Any) -> int:

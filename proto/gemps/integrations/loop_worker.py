@@ -1,9 +1,11 @@
 """What the callbacks share."""
 
 import atexit
+from contextlib import ExitStack
 from typing import Any
 
-from gem_worker import ParameterServer, RunFinishedError
+from gem_worker import ClientError, ParameterServer, RunFinishedError
+from gem_worker.termination import termination
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -22,13 +24,18 @@ class LoopWorker:
         self._settings = settings
         self._is_joined = False
         self._steps = self._samples = 0
+        self._until_left = ExitStack()
 
     def join_run(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
         """Join; leave an earlier run."""
         self.leave("joins again")
         settings: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, **self._settings}
         self.ps = ParameterServer(model=model, optimizer=optimizer, **settings)
-        self.ps.join()
+        with ExitStack() as stack:
+            stack.enter_context(termination.handled())
+            self.ps.join()
+            stack.enter_context(termination.held())
+            self._until_left = stack.pop_all()
         self._is_joined = True
         self._steps = self._samples = 0
         self.is_finished = self.ps.run_state.name == "FINISHED"
@@ -38,6 +45,20 @@ class LoopWorker:
         """Count what was trained."""
         self._steps += steps
         self._samples += samples
+
+    def check(self) -> None:
+        """Raise TerminatedError after SIGTERM."""
+        if termination.has_begun:
+            self.terminate()
+
+    def terminate(self) -> None:
+        """Commit; leave."""
+        try:
+            self.exchange(None, is_last=True)
+        except ClientError:
+            pass
+        finally:
+            self.leave("terminated")
 
     def exchange(self, loss: Tensor | float | None, *, is_last: bool = False) -> None:
         """Exchange if H steps are counted. The end of the run sets `is_finished`."""
@@ -59,4 +80,5 @@ class LoopWorker:
         atexit.unregister(self.leave)
         if self.ps is not None and self._is_joined:
             self._is_joined = False
-            self.ps.close("finished" if self.is_finished else reason)
+            with self._until_left:
+                self.ps.close("finished" if self.is_finished else reason)

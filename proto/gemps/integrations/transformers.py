@@ -69,11 +69,19 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Count an accumulated batch."""
         self._batches += 1
+        self._worker.check()
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check for SIGTERM."""
+        self._worker.check()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Exchange."""
         self._worker.count(1, _samples(self._batches + 1, state.train_batch_size or args.train_batch_size))
         self._batches = 0
+        self._worker.check()
         self._exchange(control, is_last=control.should_training_stop)
 
     def on_epoch_end(

@@ -253,11 +253,11 @@ class Client:
         self._session.patience.give_up()
         self._calls.renew()
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, timeout: float | None = None) -> None:
         """End the session; the server logs `reason`. Ignores network errors."""
         self._check_usable()
         self._committer.drop_stream()
-        self._session.leave(reason)
+        self._session.leave(reason, timeout)
 
     def close(self) -> None:
         """Release resources; without leave(), the session ends by timeout."""

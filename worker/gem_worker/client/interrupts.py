@@ -1,8 +1,7 @@
 """Defer Ctrl-C and SIGTERM inside gRPC.
 
-A signal handler that raises inside gRPC can leave a lock held, so that the next call blocks forever (grpcio 1.85.1).
-While the main thread is inside gRPC, a signal is therefore recorded and another thread cancels the call; the handler
-runs after gRPC returns.
+A handler that raises inside gRPC can leave a lock held, and the next call blocks forever (grpcio 1.85.1). So a signal
+is recorded, another thread cancels the call, and the handler runs after gRPC returns.
 """
 
 import contextlib
@@ -13,6 +12,8 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
+
+from gem_worker.termination import termination
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 try:
@@ -68,6 +69,8 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
     try:
         for number in _SIGNALS:
             handler = _handler_of(number)
+            if handler is termination and termination.is_held:
+                continue
             if callable(handler) and handler != _deferred.defer:  # an outer block defers it
                 before[number] = handler
                 _set_handler(number, _deferred.defer)

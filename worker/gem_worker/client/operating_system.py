@@ -16,6 +16,7 @@ HAS_SHARED_MEMORY = sys.platform == "linux"
 # Elsewhere children outlive a killed parent.
 HAS_PARENT_SIGNAL = sys.platform == "linux"
 IS_WINDOWS = sys.platform == "win32"
+CHILD_ENDED = None if sys.platform == "win32" else signal.SIGCHLD
 KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 # Missing from Python 3.11's fcntl.

@@ -272,7 +272,7 @@ class ClientSession:
             self._is_member = False
             raise refusal from None
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, timeout: float | None) -> None:
         """Send Leave once; raises no network errors."""
         if not self._is_member:
             return
@@ -281,7 +281,8 @@ class ClientSession:
             session_id=self.session_id, reason=reason.encode()[:256].decode(errors="ignore")
         )
         try:
-            response = self._calls.leave(request, timeout=self._settings.leave_timeout)
+            longest = self._settings.leave_timeout
+            response = self._calls.leave(request, timeout=longest if timeout is None else min(timeout, longest))
         except grpc.RpcError as error:
             text = f"left without the server hearing of it ({failure(error)})"
             self._on_event(ClientEvent(EventKind.NOT_LEFT, text))
