@@ -30,6 +30,7 @@ HERE = f"{socket.gethostname()}-{os.getpid()}"
         (POD, "kubernetes", HERE),
         ({**POD, "JOB_COMPLETION_INDEX": "4"}, "kubernetes", socket.gethostname()),
         ({**POD, "RAY_JOB_ID": "01000000"}, "ray", HERE),
+        ({**POD, "PYTHON_WORKER_FACTORY_SECRET": "0"}, "spark", HERE),
     ],
 )
 def test_engine_and_name_come_from_the_environment(environment: dict[str, str], started_by: str, name: str) -> None:
