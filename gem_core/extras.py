@@ -17,6 +17,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
+    "spark": ("pyspark",),
 }
 
 # Where the name differs by more than "-" for "_".

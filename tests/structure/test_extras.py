@@ -20,6 +20,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 OPTIONAL = {"tbb", "uvloop"}
 # Libraries whose users have them: gemps.integrations has a module for each.
 INTEGRATED = {"accelerate", "lightning", "transformers"}
+# They bring an engine of hundreds of MB.
+ENGINES = {"spark"}
 # Those of base whose import name is their own.
 IMPORTED_OF_BASE = {"awscrt", "numpy", "psutil", "pydantic", "pydantic-settings", "rich", "typer"}
 
@@ -43,8 +45,8 @@ def test_messages_know_the_packages_of_an_extra(extra: str) -> None:
     assert {distribution(package) for package in PACKAGES[extra]} == EXTRAS[extra] - OPTIONAL
 
 
-def test_all_is_all() -> None:
-    assert EXTRAS["all"] == set().union(*EXTRAS.values())
+def test_all_is_all_but_engines() -> None:
+    assert EXTRAS["all"] == set().union(*(found for extra, found in EXTRAS.items() if extra not in ENGINES))
 
 
 def test_a_worker_gets_nothing_of_the_servers() -> None:
@@ -58,7 +60,7 @@ def test_every_package_that_is_imported_is_in_base_or_in_an_extra() -> None:
     in_extras = {package for packages in PACKAGES.values() for package in packages}
     come_along = {"google", "grpc", "pydantic_core", "PIL"}  # the last one with torchvision
     come_along |= {"IPython", "pandas"}  # used where they are
-    found = foreign - in_extras - OPTIONAL - INTEGRATED
+    found = foreign - in_extras - OPTIONAL - INTEGRATED - {"py4j"}  # with pyspark
     assert found == come_along | {one.replace("-", "_") for one in IMPORTED_OF_BASE}
     assert {"googleapis-common-protos", "grpcio", "protobuf"} == BASE - IMPORTED_OF_BASE
 
