@@ -186,8 +186,9 @@ test-helm: $(INSTALLED) $(HELM)/.installed
 
 # `gemps launch` on real engines, which are installed first; those that cannot be had are skipped.
 test-engines: $(INSTALLED) $(ENGINES)/.installed
-	-command -v slurmctld > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd; }
+	-{ command -v slurmctld && command -v java; } > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd \
+	    openjdk-17-jre-headless; }
 	GEMPS_TEST_ENGINES=1 $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
@@ -222,7 +223,8 @@ $(ENGINES)/.installed: pyproject.toml $(INSTALLED)
 	    > "$$(echo $(ENGINES)/lib/python*/site-packages)/gemps.pth"
 	printf '#!%s\nfrom gem_cli.main import main\nmain()\n' "$(abspath $(ENGINES)/bin/python)" > $(ENGINES)/bin/gemps
 	chmod +x $(ENGINES)/bin/gemps
-	-$(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group engine-ray && touch $@
+	-for group in engine-ray engine-spark; do \
+	    $(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group $$group && touch $@; done
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)

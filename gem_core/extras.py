@@ -18,6 +18,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "ray": ("ray",),
+    "spark": ("pyspark",),
 }
 
 # Where the name differs by more than "-" for "_".

@@ -31,6 +31,7 @@ NAMES = {"": f"{socket.gethostname()}-{os.getpid()}", "of the pod": socket.getho
         (POD, "kubernetes", ""),
         ({**POD, "JOB_COMPLETION_INDEX": "4"}, "kubernetes", "of the pod"),
         ({**POD, "RAY_JOB_ID": "01000000"}, "ray", ""),
+        ({**POD, "PYTHON_WORKER_FACTORY_SECRET": "0"}, "spark", ""),
     ],
 )
 def test_engine_and_name_come_from_the_environment(environment: dict[str, str], started_by: str, name: str) -> None:

@@ -36,7 +36,7 @@ def names(lines: list[str]) -> Iterator[str]:
 
 EXTRAS = {extra: set(names(lines)) for extra, lines in PROJECT["optional-dependencies"].items()}
 # A cluster has one of them.
-ENGINES = {"ray"}
+ENGINES = {"ray", "spark"}
 BASE = set(names(PROJECT["dependencies"]))
 
 
@@ -60,7 +60,7 @@ def test_every_package_that_is_imported_is_in_base_or_in_an_extra() -> None:
     in_extras = {package for packages in PACKAGES.values() for package in packages}
     come_along = {"google", "grpc", "pydantic_core", "PIL"}  # the last one with torchvision
     come_along |= {"IPython", "pandas"}  # used where they are
-    found = foreign - in_extras - OPTIONAL - INTEGRATED
+    found = foreign - in_extras - OPTIONAL - INTEGRATED - {"py4j"}  # with pyspark
     assert found == come_along | {one.replace("-", "_") for one in IMPORTED_OF_BASE}
     assert {"googleapis-common-protos", "grpcio", "protobuf"} == BASE - IMPORTED_OF_BASE
 

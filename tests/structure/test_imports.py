@@ -76,7 +76,7 @@ def test_trace_imports_the_core_alone_and_reads_no_clock() -> None:
 
 def test_contract_imports_nothing_of_ours_but_for_the_public_names() -> None:
     ours = ("gem_core", "gem_trace", "gem_server", "gem_worker", "gem_simulator", "gem_reproduction", "gem_cli")
-    public = (FRAMING / "__init__.py", *sources(FRAMING / "integrations"))
+    public = (FRAMING / "__init__.py", FRAMING / "spark.py", *sources(FRAMING / "integrations"))
     contract = [path for path in sources(FRAMING) if path not in public]
     assert violations(contract, (*ours, "gem_conformance", "torch", "numpy")) == []
     # They load lazily, so importing the contract loads none of them: test_an_import_is_light.
@@ -170,7 +170,7 @@ def test_nothing_but_the_interface_from_python_imports_the_command_line() -> Non
 
 
 def test_only_the_public_names_and_gemps_launch_import_the_interface_from_python() -> None:
-    may = {FRAMING / "__init__.py", *(CLI / "commands").glob("launch_*.py")}
+    may = {FRAMING / "__init__.py", FRAMING / "spark.py", *(CLI / "commands").glob("launch_*.py")}
     others = [path for folder in (*PACKAGES, FRAMING) if folder != LAUNCH for path in sources(folder)]
     others = [path for path in others if path not in may]
     assert violations(others, ("gem_launch",)) == []

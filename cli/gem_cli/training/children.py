@@ -40,13 +40,10 @@ class Child:
         """Start it; it gets `orphan_signal` if this process dies. Raises OSError."""
         self.name = name
         self.log = log
-        if HAS_PARENT_SIGNAL:
-            tether = [sys.executable, "-P", "-m", "gem_cli.training.tether", str(os.getpid()), str(orphan_signal.value)]
-            command = [*tether, *command]
         with log.open("ab") as output:
             start = functools.partial(
                 subprocess.Popen[Any],
-                command,
+                tethered(command, orphan_signal),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -87,6 +84,16 @@ class Child:
         lines = last_lines(self.log)
         quoted = "".join(f"\n    {line}" for line in lines)
         return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
+
+
+def tethered(command: Sequence[str], orphan_signal: signal.Signals) -> Sequence[str]:
+    """Return a command line that gets the signal when this thread ends."""
+    if not HAS_PARENT_SIGNAL:
+        return command
+    return [
+        *(sys.executable, "-P", "-m", "gem_cli.training.tether", str(os.getpid()), str(orphan_signal.value)),
+        *command,
+    ]
 
 
 def _in_lasting_thread(start: Callable[[], "subprocess.Popen[Any]"]) -> "subprocess.Popen[Any]":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 # Innermost first: Slurm may start torchrun. Kubernetes sets its variable in every container.
 _SIGNS = {
     "ray": "RAY_JOB_ID",
-    "spark": "PYTHON_WORKER_FACTORY_PORT",
+    "spark": "PYTHON_WORKER_FACTORY_SECRET",
     "torchrun": "TORCHELASTIC_RUN_ID",
     "slurm": "SLURM_JOB_ID",
     "kubernetes": "KUBERNETES_SERVICE_HOST",

@@ -1,0 +1,5 @@
+"""Apache Spark."""
+
+from gem_launch.engines.spark import train as train
+
+__all__ = ["train"]
