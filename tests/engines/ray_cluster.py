@@ -109,13 +109,13 @@ class RayCluster:
     def start_nodes(self) -> None:
         """As the page prints it, with what two nodes on one machine need."""
         head = f"{NODE} --node-ip-address {HEAD} --port {self._port} --num-cpus 3 --temp-dir {self._temporary}"
-        first = self.start(f"{printed('ray start --head')} {head} --dashboard-port {self._dashboard}")
+        first = self.start(f"{printed('ray start --head')} {head} {_agent()} --dashboard-port {self._dashboard}")
         first.wait_for("Ray runtime started")
         self.add_node(OTHER, 3)
 
     def add_node(self, address: str, processors: int) -> Program:
         join = printed("ray start --address").replace("HEAD:6379", f"{HEAD}:{self._port}")
-        node = self.start(f"{join} {NODE} --node-ip-address {address} --num-cpus {processors}")
+        node = self.start(f"{join} {NODE} {_agent()} --node-ip-address {address} --num-cpus {processors}")
         node.wait_for("Ray runtime started")
         return node
 
@@ -207,6 +207,11 @@ def ray_cluster(folder: Path) -> Iterator[RayCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _agent() -> str:
+    """Nodes of one machine would share the port of what answers for logs."""
+    return f"--dashboard-agent-listen-port {_free_port()}"
 
 
 def _free_port() -> int:

@@ -44,7 +44,7 @@ class Program:
         if self._child is not None:
             self._child.send_signal(signal.SIGTERM)
 
-    def _run(self, command: Sequence[str], environment: Mapping[str, str], final: Sequence[int]) -> int:
+    def _run_child(self, command: Sequence[str], environment: Mapping[str, str], final: Sequence[int]) -> int:
         # SIGKILL: no two at once.
         out = Path("/dev/stdout")
         child = self._child = Child(self._name, command, out, environment=environment, orphan_signal=signal.SIGKILL)
@@ -77,7 +77,7 @@ class Server(Program):
     def run(self) -> int:
         """The exit code."""
         settings = self._settings | ({"resume": True} if self._restarted else {})
-        code = self._run(gemps("serve", *to_arguments(settings)), {}, (0,) if self._restarted else (0, USAGE))
+        code = self._run_child(gemps("serve", *to_arguments(settings)), {}, (0,) if self._restarted else (0, USAGE))
         self._address = ""
         return code
 
@@ -95,7 +95,7 @@ class Worker(Program):
         except CommandError as error:
             print(error, flush=True)
             return USAGE
-        return self._run(found, {**environment, "GEMPS_SERVER": address}, (0, USAGE))
+        return self._run_child(found, {**environment, "GEMPS_SERVER": address}, (0, USAGE))
 
 
 @dataclass(slots=True)
@@ -120,14 +120,14 @@ class RayLaunch:
             raise CommandError("no Ray cluster answers: start one (ray start --head), or set RAY_ADDRESS") from None
         try:
             with self._interrupts:
-                code = self._run(f"gemps-{ray.get_runtime_context().get_job_id()}")
+                code = self._supervise(f"gemps-{ray.get_runtime_context().get_job_id()}")
         except ray.exceptions.RayError as error:
             raise CommandError(f"is gemps on all nodes, or in the job's runtime_env? {error}") from None
         finally:
             ray.shutdown()
         return code if self._interrupts.first is None else 128 + self._interrupts.first
 
-    def _run(self, prefix: str) -> int:
+    def _supervise(self, prefix: str) -> int:
         server = {f"{prefix}-server"} if isinstance(self.server, Mapping) else set()
         workers = {f"{prefix}-worker-{index}" for index in range(self.workers)}
         worker = {"CPU": 1.0} | ({"GPU": self.gpus_per_worker} if self.gpus_per_worker else {})
