@@ -117,7 +117,8 @@ def test_a_commit_in_flight_is_finished(overlap: bool) -> None:
                 while True:
                     train(ps, 1)
         assert left_with(server, ps.applied_steps)
-    assert ps.applied_steps >= 2
+    # With overlap, the first may still be in flight when SIGTERM arrives.
+    assert ps.applied_steps >= (1 if overlap else 2)
 
 
 def test_a_commit_that_does_not_end_is_given_up() -> None:
