@@ -105,6 +105,7 @@ def test_killed_workers_and_servers_are_restarted_and_no_commit_is_applied_twice
     assert "spark" in spark.run(LOOK.replace("gemps", "COLUMNS=200 gemps"))
     added.interrupt()
     assert run.wait_until_all_train(3).keys() == first.keys()
+    assert "left: terminated" in (spark.folder / "run/logs/server.log").read_text(encoding="utf-8")
 
     run.kill_worker("work", "--task")
     assert run.wait_until_all_train(3).keys() == first.keys()
