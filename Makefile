@@ -178,7 +178,7 @@ test-sinks: $(INSTALLED)
 
 # The workers in other languages; what they need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
 test-examples: $(INSTALLED)
-	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples $(ARGS)
+	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples tests/integrations/test_examples.py $(ARGS)
 
 # The chart of deploy/helm: linted, rendered, validated. `make test` does that, too, where the tools can be had.
 test-helm: $(INSTALLED) $(HELM)/.installed

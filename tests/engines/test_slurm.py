@@ -97,7 +97,7 @@ def test_killed_workers_and_servers_return_and_the_run_finishes(slurm: Cluster, 
     added = {f"slurm-{array}-{task}-0" for task in (1, 2)}
     job.wait_for_commits(added, more=50)
     slurm.run(remove)
-    eventually(lambda: job.states()[f"slurm-{array}-2-0"] == "WORKER_STATE_LEFT", job.explain, interval=0.5)
+    eventually(lambda: job.states().get(f"slurm-{array}-2-0") == "WORKER_STATE_LEFT", job.explain, interval=0.5)
 
     slurm.wait_for_state(job.id, "COMPLETED", patience=900)
     ledger = {one["name"]: int(one["commits"]) for one in job.last_checkpoint()["workers"]}

@@ -1,5 +1,6 @@
 """The examples with other libraries' loops: two workers, one of them killed, against the same script alone."""
 
+import os
 import re
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def until_it_has_committed(address: str, name: str, commits: int, log: Process) 
     eventually(has_committed, lambda: log.output, patience=PATIENCE)
 
 
+takes_long = pytest.mark.skipif(
+    not os.environ.get("GEMPS_TEST_EXAMPLES"), reason="takes half a minute: run `make test-examples`"
+)
+
+
 @pytest.fixture(autouse=True)
 def libraries() -> None:
     for library in ("accelerate", "lightning", "peft", "transformers", "trl"):
@@ -56,7 +62,12 @@ def libraries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("example", "commits"), [("lightning_trainer.py", 250), ("accelerate_loop.py", 250), ("peft_lora.py", 600)]
+    ("example", "commits"),
+    [
+        ("accelerate_loop.py", 250),
+        pytest.param("lightning_trainer.py", 250, marks=takes_long),
+        pytest.param("peft_lora.py", 600, marks=takes_long),
+    ],
 )
 def test_the_other_worker_spends_the_budget_when_one_is_killed(
     example: str, commits: int, tmp_path: Path, figures: Figures
@@ -76,6 +87,7 @@ def test_the_other_worker_spends_the_budget_when_one_is_killed(
         assert loss < 1.03 * expected
 
 
+@takes_long
 def test_a_killed_trainer_resumes_from_its_checkpoint(tmp_path: Path, figures: Figures) -> None:
     with processes_in(tmp_path) as processes:
         scripts = Scripts(processes, "transformers_trainer.py")
@@ -92,6 +104,7 @@ def test_a_killed_trainer_resumes_from_its_checkpoint(tmp_path: Path, figures: F
         assert len(re.findall("grad_norm", again.output)) < 500 // 4 - 10  # not from the start
 
 
+@takes_long
 def test_trl_trains_with_two_workers(tmp_path: Path, figures: Figures) -> None:
     with processes_in(tmp_path) as processes:
         scripts = Scripts(processes, "trl_sft.py")
