@@ -176,7 +176,7 @@ test-sinks: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks
 	$(BIN)/python -m pytest tests/cli/test_sinks.py $(ARGS)
 
-# The workers in other languages; what they need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
+# Workers in other languages and with other libraries' loops; what the former need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
 test-examples: $(INSTALLED)
 	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples tests/integrations/test_examples.py $(ARGS)
 
