@@ -20,7 +20,7 @@ from tests.helm.value_sets import TLS
 
 from .project import CLEAN, docker, wait_until
 
-COMMITS = 6000
+COMMITS = 15_000
 IMAGES = {role: os.environ.get(f"{role.upper()}_IMAGE", f"gemps-{role}") for role in ("server", "worker")}
 
 
