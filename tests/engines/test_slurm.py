@@ -113,7 +113,8 @@ def test_killed_workers_and_servers_return_and_the_run_finishes(slurm: Cluster, 
 
 @pytest.mark.timeout(600)
 def test_a_job_at_its_time_limit_leaves_and_resumes_when_requeued(slurm: Cluster) -> None:
-    job = Job(slurm, SUBMIT.replace("--sbatch=--nodes=2", "--sbatch=--time=1 --sbatch=--signal=B:USR1@30"))
+    endless = SUBMIT.replace(str(COMMITS), "1000000000")
+    job = Job(slurm, endless.replace("--sbatch=--nodes=2", "--sbatch=--time=1 --sbatch=--signal=B:USR1@30"))
     own = {f"slurm-{job.id}-0-{task}" for task in range(3)}
     job.wait_for_commits(own, more=100)
     ranks = {name: one["rank"] for name, one in job.workers().items()}
