@@ -28,7 +28,7 @@ ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines test-long fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -37,6 +37,11 @@ train: $(TRAINING)
 	@echo "== train"; date +%s > $(VENV)/.began
 	$(BIN)/gemps train --workers 4 $(ARGS)
 	@echo "== train: $$(($$(date +%s) - $$(cat $(VENV)/.began))) s"
+
+# Tests of half a minute and more that `make test` skips, so that it stays short: examples and tutorials to their end,
+# kills at random, large models.
+test-long: $(INSTALLED)
+	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest -m long $(ARGS)
 
 # A file's tests stay in one process; many of them wait for processes of their own most of the time. tests/conftest.py
 # has their order.
@@ -147,7 +152,7 @@ test-browser: $(INSTALLED)
 # What is lost, applied twice or refused when processes, disks, networks and clients fail: each fault as often as
 # docs/reliability.md says. With GEMPS_NETLAB set the partition too.
 test-faults: $(INSTALLED)
-	GEMPS_TEST_FAULTS=1 $(BIN)/python -m pytest tests/faults $(ARGS)
+	GEMPS_TEST_FAULTS=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults $(ARGS)
 
 # What strangers and broken peers at every port do to an honest worker's commits/s and latency, to health checks, and to
 # the server's memory and log: one table, half an hour. GEMPS_TEST_HOSTILE_TABLE=FILE also writes it to a file.
@@ -156,7 +161,7 @@ test-hostile: $(INSTALLED)
 
 # Workers that are killed every 30 s while they train digits, MINUTES for each of three seeds.
 test-kills: $(INSTALLED)
-	GEMPS_TEST_KILLS=$(MINUTES) $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
+	GEMPS_TEST_KILLS=$(MINUTES) GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
 
 # Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
 test-convergence: $(INSTALLED)
@@ -176,9 +181,9 @@ test-sinks: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks
 	$(BIN)/python -m pytest tests/cli/test_sinks.py $(ARGS)
 
-# Workers in other languages and with other libraries' loops; what the former need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
+# The workers in other languages; what they need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
 test-examples: $(INSTALLED)
-	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples tests/integrations/test_examples.py $(ARGS)
+	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples $(ARGS)
 
 # The chart of deploy/helm: linted, rendered, validated. `make test` does that, too, where the tools can be had.
 test-helm: $(INSTALLED) $(HELM)/.installed
@@ -189,7 +194,7 @@ test-engines: $(INSTALLED) $(ENGINES)/.installed
 	-{ command -v slurmctld && command -v java; } > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd \
 	    openjdk-17-jre-headless; }
-	GEMPS_TEST_ENGINES=1 $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
+	GEMPS_TEST_ENGINES=1 PYTHONPATH=$(CURDIR) $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
@@ -223,8 +228,9 @@ $(ENGINES)/.installed: pyproject.toml $(INSTALLED)
 	    > "$$(echo $(ENGINES)/lib/python*/site-packages)/gemps.pth"
 	printf '#!%s\nfrom gem_cli.main import main\nmain()\n' "$(abspath $(ENGINES)/bin/python)" > $(ENGINES)/bin/gemps
 	chmod +x $(ENGINES)/bin/gemps
-	-for group in engine-ray engine-spark; do \
-	    $(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group $$group && touch $@; done
+	-all=yes; for group in engine-ray engine-spark; do \
+	    $(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group $$group || all=; done; \
+	    test -z "$$all" || touch $@
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)

@@ -1,5 +1,6 @@
 """What all tests need to be the same everywhere, and the figures that some of them find."""
 
+import os
 import signal
 from collections import Counter
 from typing import Any
@@ -22,6 +23,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("GEMPS_TEST_LONG"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes long: run `make test-long`"))
+    _order(config, items)
+
+
+def _order(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where processes share the files none shall be alone at the end: long tests come first, in files of few tests."""
     if hasattr(config, "workerinput"):
         tests = Counter(item.path for item in items)

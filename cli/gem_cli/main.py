@@ -74,7 +74,6 @@ for command in (
     app.command(help=help_text(command))(command)
 app.add_typer(launch_app)
 app.add_typer(conformance_app)
-app.add_typer(launch_app)
 
 
 def main() -> None:

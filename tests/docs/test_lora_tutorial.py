@@ -14,6 +14,7 @@ LORA = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "lora.md"
 pytest.importorskip("torch", exc_type=ImportError)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_adapter_of_the_lora_tutorial_is_trained_by_two_workers_and_loads(tmp_path: Path) -> None:
     blocks = {block.text.split()[1]: block.text for block in blocks_of(LORA) if block.language == "python"}

@@ -46,6 +46,7 @@ def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> Non
     assert min(first, second) > 0.9
 
 
+@pytest.mark.long
 def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
     for name in ("ddp.py", "worker.py"):
         written("from-ddp.md", name, tmp_path)
@@ -58,7 +59,12 @@ def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "library"), [("trainer.py", "transformers"), ("lit.py", "lightning"), ("loop.py", "accelerate")]
+    ("script", "library"),
+    [
+        pytest.param("trainer.py", "transformers", marks=pytest.mark.long),
+        pytest.param("lit.py", "lightning", marks=pytest.mark.long),
+        ("loop.py", "accelerate"),
+    ],
 )
 def test_loops_of_other_libraries_train_as_two_workers(script: str, library: str, tmp_path: Path) -> None:
     pytest.importorskip(library, exc_type=ImportError)

@@ -1,4 +1,4 @@
-"""torchrun as docs/engines/torchrun.md shows it; without a cluster, so `make test` runs it."""
+"""torchrun as docs/engines/torchrun.md shows it; it needs no cluster."""
 
 import json
 import os
@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.processes import CLEAN, PATIENCE, served
 from tests.docs.blocks import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 def test_torchrun_starts_workers_that_are_named_by_their_rank(tmp_path: Path) -> None:
     serve, torchrun = (block.text for block in blocks_of(ROOT / "docs/engines/torchrun.md"))
     options = shlex.split(serve.replace("--data-dir state", f"--data-dir {tmp_path / 'state'}"))

@@ -198,6 +198,7 @@ async def seconds_until(condition: Callable[[], bool]) -> float:
     return time.monotonic() - start
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_slow_workers_lose_their_buffers_and_the_others_go_on(tmp_path: Path, figures: Figures) -> None:
     async with server_process(tmp_path, staging_buffers=STAGING_BUFFERS, chunk_bytes=CHUNK_BYTES) as server:

@@ -62,6 +62,7 @@ class Found:
     after: Sample
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200 * MINUTES + 1200)
 def test_workers_killed_at_random_cost_no_accuracy_and_leave_nothing_behind(tmp_path: Path, figures: Figures) -> None:
     found = [train(tmp_path, seed) for seed in ((1, 2, 3) if MINUTES else (1,))]

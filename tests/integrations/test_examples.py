@@ -1,6 +1,5 @@
 """The examples with other libraries' loops: two workers, one of them killed, against the same script alone."""
 
-import os
 import re
 from pathlib import Path
 
@@ -50,11 +49,6 @@ def until_it_has_committed(address: str, name: str, commits: int, log: Process) 
     eventually(has_committed, lambda: log.output, patience=PATIENCE)
 
 
-takes_long = pytest.mark.skipif(
-    not os.environ.get("GEMPS_TEST_EXAMPLES"), reason="takes half a minute: run `make test-examples`"
-)
-
-
 @pytest.fixture(autouse=True)
 def libraries() -> None:
     for library in ("accelerate", "lightning", "peft", "transformers", "trl"):
@@ -65,8 +59,8 @@ def libraries() -> None:
     ("example", "commits"),
     [
         ("accelerate_loop.py", 250),
-        pytest.param("lightning_trainer.py", 250, marks=takes_long),
-        pytest.param("peft_lora.py", 600, marks=takes_long),
+        pytest.param("lightning_trainer.py", 250, marks=pytest.mark.long),
+        pytest.param("peft_lora.py", 600, marks=pytest.mark.long),
     ],
 )
 def test_the_other_worker_spends_the_budget_when_one_is_killed(
@@ -87,7 +81,7 @@ def test_the_other_worker_spends_the_budget_when_one_is_killed(
         assert loss < 1.03 * expected
 
 
-@takes_long
+@pytest.mark.long
 def test_a_killed_trainer_resumes_from_its_checkpoint(tmp_path: Path, figures: Figures) -> None:
     with processes_in(tmp_path) as processes:
         scripts = Scripts(processes, "transformers_trainer.py")
@@ -104,7 +98,7 @@ def test_a_killed_trainer_resumes_from_its_checkpoint(tmp_path: Path, figures: F
         assert len(re.findall("grad_norm", again.output)) < 500 // 4 - 10  # not from the start
 
 
-@takes_long
+@pytest.mark.long
 def test_trl_trains_with_two_workers(tmp_path: Path, figures: Figures) -> None:
     with processes_in(tmp_path) as processes:
         scripts = Scripts(processes, "trl_sft.py")

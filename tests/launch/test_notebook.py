@@ -69,6 +69,7 @@ def test_the_tutorial_has_no_outputs_and_runs_to_its_end(tmp_path: Path) -> None
     assert re.fullmatch(r"accuracy of version 2001: 0\.9\d+\n", printed(last))
 
 
+@pytest.mark.long
 def test_the_example_of_the_readme_runs_in_a_notebook(tmp_path: Path) -> None:
     (example,) = (one.text for one in blocks_of(ROOT / "README.md") if "gemps.launch" in one.text)
     client = client_of(tmp_path, example)

@@ -83,6 +83,7 @@ def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
     assert real["commits"] == simulated["commits"] == 36
 
 
+@pytest.mark.long
 def test_eight_workers_in_turn_train_a_transformer_on_spectral_directions_as_simulated(tmp_path: Path) -> None:
     model = ("--task", "text", "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "8")
     rule = ("--direction", "spectral", "--precondition", "rms", "--clip-norm", "0.5", "--eta", "0.002")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.wire.model import Model, Tensor, Values
 from tests.wire.oracle import Oracle
@@ -31,6 +32,7 @@ ALEXNET = Model(
 PROCESS_BYTES = 250 * MIB
 
 
+@pytest.mark.long
 async def test_model_of_alexnets_size_makes_a_round_trip_within_the_predicted_memory(tmp_path: Path) -> None:
     assert ALEXNET.parameter_count == 61_100_840
     vector = ALEXNET.byte_count()

@@ -144,7 +144,6 @@ def test_one_that_comes_with_the_first_is_the_same() -> None:
     with ends_terminated(), termination.handled(), termination.held():
         terminate()
         terminate()
-    terminate()
 
 
 def test_forked_children_end_as_without_a_handler() -> None:
