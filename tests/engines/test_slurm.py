@@ -152,3 +152,9 @@ def test_what_sbatch_refuses_is_said(slurm: Cluster) -> None:
     assert "nowhere" in done.stderr
     assert "Traceback" not in done.stderr
     assert slurm.run("squeue --noheader") == ""
+
+
+def test_a_job_ends_after_its_workers_have(slurm: Cluster) -> None:
+    """A server without a budget, and scripts that end."""
+    job = Job(slurm, SUBMIT.replace(f"--commits {COMMITS} ", "").replace("gemps work --batch-size 8", "true"))
+    slurm.wait_for_state(job.id, "COMPLETED", patience=240)

@@ -13,7 +13,12 @@ server_pid=$!
   srun --ntasks="$GEMPS_WORKERS" --cpus-per-task="$OMP_NUM_THREADS" --kill-on-bad-exit=0 --wait=0 \
     bash -c "$(declare -f restart)"'; restart "$@"' bash "${worker[@]}"
   code=$?
-  if [ "$code" != 0 ]; then kill -- "-$server_pid" 2>/dev/null; fi
+  # A server whose run is finished ends by itself.
+  for _ in {1..60}; do
+    if [ "$code" != 0 ] || ! kill -0 "$server_pid" 2>/dev/null; then break; fi
+    sleep 1
+  done
+  kill -- "-$server_pid" 2>/dev/null
   exit "$code"
 } &
 workers_pid=$!

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from gem_worker import ClientError, ParameterServer, RunFinishedError
-from gem_worker.termination import termination
+from gem_worker.termination import TerminatedError, termination
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -59,6 +59,7 @@ class LoopWorker:
             pass
         finally:
             self.leave("terminated")
+        raise TerminatedError  # also if an earlier run was not left
 
     def exchange(self, loss: Tensor | float | None, *, is_last: bool = False) -> None:
         """Exchange if H steps are counted. The end of the run sets `is_finished`."""
