@@ -59,6 +59,10 @@ class RunningServer:
         for name in PACKAGES["server"]:
             if find_spec(name) is None:
                 raise ModuleNotFoundError(explain_missing(name, "server", "gemps.serve"), name=name)
+        self.data_dir = settings.data_dir
+        self._folder = None if self.data_dir is None else RunFolder(self.data_dir)
+        if self._folder is not None:
+            self._folder.logs.mkdir(parents=True, exist_ok=True)
         # TemporaryDirectory would be removed by forked children, too.
         self._temporary = folder = Path(mkdtemp(prefix="gemps-"))
         own: dict[str, Any] = {"ready_file": folder / "server.json"}
@@ -69,10 +73,6 @@ class RunningServer:
         given = {name: getattr(settings, name) for name in settings.model_fields_set}
         given = own | {name: value for name, value in given.items() if value is not None}
         self.settings = ServerSettings(**given)
-        self.data_dir = self.settings.data_dir
-        self._folder = None if self.data_dir is None else RunFolder(self.data_dir)
-        if self._folder is not None:
-            self._folder.logs.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log" if self._folder is None else self._folder.log("server")
         self._owner = os.getpid()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0

@@ -21,9 +21,10 @@ NAMES = {"": f"{socket.gethostname()}-{os.getpid()}", "of the pod": socket.getho
     [
         ({"RANK": "1", "HOME": "/root"}, "", ""),
         (STEP, "slurm", "slurm-71-1-3"),
-        # A batch script may start several workers, all of them with process 0.
+        # Batch scripts and terminals may start several workers, all of them with process 0.
         (SLURM, "slurm", ""),
-        (ARRAY, "slurm", "slurm-70-5-0"),
+        (ARRAY, "slurm", ""),
+        ({**STEP, "SLURM_PTY_PORT": "40001"}, "slurm", ""),
         ({**ARRAY, "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}, "slurm", "slurm-70-5-0-1"),
         (RUN, "torchrun", "torchrun-digits-2"),
         ({**RUN, **STEP}, "torchrun", "torchrun-digits-2"),

@@ -1,6 +1,6 @@
-"""A Slurm cluster of two nodes on this machine, in namespaces of its own: n1 and n2 have names, addresses and hosts.
+"""A Slurm cluster of two nodes, n1 and n2, in Linux namespaces on this machine.
 
-What Slurm starts ends with the namespace of processes, and /etc/hosts names the nodes there alone.
+All processes that Slurm starts end with the PID namespace; only the mount namespace has the nodes in /etc/hosts.
 """
 
 import os

@@ -34,7 +34,7 @@ def why_not() -> str:
 
 
 class Program:
-    """Lines of a page that run in a terminal of their own."""
+    """A program that a page starts in a separate terminal."""
 
     def __init__(self, script: str, folder: Path, log: Path) -> None:
         self._log = log

@@ -48,7 +48,7 @@ class Job:
         return {one["name"]: one for one in reports[0]["workers"]} if reports else {}
 
     def wait_for_commits(self, names: set[str], more: int = 500) -> None:
-        """Return when each of these workers has so many more commits than now."""
+        """Wait until each of these workers has made `more` further commits."""
         before = self.workers()
 
         def moved() -> bool:
@@ -94,10 +94,10 @@ def test_killed_workers_and_servers_return_and_the_run_finishes(slurm: Cluster, 
     *add, remove = ADD_AND_REMOVE.splitlines(keepends=True)
     slurm.run("".join(add))
     array = slurm.run('echo "$array"').strip()
-    added = {f"slurm-{array}-{task}-0" for task in (1, 2)}
+    added = {f"slurm-{array}-{task}" for task in (1, 2)}
     job.wait_for_commits(added, more=50)
     slurm.run(remove)
-    eventually(lambda: job.states().get(f"slurm-{array}-2-0") == "WORKER_STATE_LEFT", job.explain, interval=0.5)
+    eventually(lambda: job.states().get(f"slurm-{array}-2") == "WORKER_STATE_LEFT", job.explain, interval=0.5)
 
     slurm.wait_for_state(job.id, "COMPLETED", patience=900)
     ledger = {one["name"]: int(one["commits"]) for one in job.last_checkpoint()["workers"]}

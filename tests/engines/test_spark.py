@@ -58,7 +58,7 @@ class Run:
         return {one["name"]: one for one in found if one["state"] == "WORKER_STATE_TRAINING"}
 
     def wait_until_all_train(self, count: int, more: int = 300) -> Workers:
-        """Return so many workers, once each has committed so often from now on."""
+        """Return `count` workers once each has made `more` further commits."""
         before = self.workers()
 
         def train() -> bool:

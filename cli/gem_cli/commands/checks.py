@@ -7,6 +7,7 @@ from gem_worker.client.settings import ClientSettings
 from gem_worker.model_names import OWN, explain_unknown, explain_unsuitable, torchvision_models
 
 from gem_cli.errors import USAGE, CommandError, refused
+from gem_cli.options import Given
 
 
 def check_address(address: str) -> None:
@@ -18,6 +19,13 @@ def check_address(address: str) -> None:
         check(address)
     except AddressError as error:
         raise refused(error) from None
+
+
+def check_running_server(address: str, given: Given) -> None:
+    """Raise CommandError for an invalid address, or settings of the server."""
+    check_address(address)
+    if flags := given.arguments(ServerSettings):
+        raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
 
 
 def check_credentials(settings: ClientSettings) -> None:

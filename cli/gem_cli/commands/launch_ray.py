@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import ServerSettings
 
+from gem_cli.commands.checks import check_running_server
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
@@ -38,7 +39,9 @@ def launch_ray(
 
       gemps launch ray --workers 3 --insecure --commits 5000 --data-dir /shared/run -- python train.py
     """
-    own = _settings(given, workers) if server is None else _address(given, server)
+    if server is not None:
+        check_running_server(server, given)
+    own = _settings(given, workers) if server is None else server
     require("ray", "launch ray")
     from gem_launch.engines.ray import RayLaunch
 
@@ -56,12 +59,3 @@ def _settings(given: Given, workers: int) -> dict[str, Any]:
             USAGE,
         )
     return {name: value for name in settings.model_fields_set if (value := getattr(settings, name)) is not None}
-
-
-def _address(given: Given, server: str) -> str:
-    from gem_cli.commands.checks import check_address
-
-    check_address(server)
-    if flags := given.arguments(ServerSettings):
-        raise CommandError(f"--server {server} runs and has its settings: leave out {' '.join(flags)}", USAGE)
-    return server

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import ServerSettings
 
-from gem_cli.commands.checks import check_address
+from gem_cli.commands.checks import check_running_server
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 
-_OWN: dict[str, Any] = {"resume": True, "exit_when_finished": True}
+_OWN: dict[str, Any] = {"exit_when_finished": True}
 _SERVER = OptionGroup(ServerSettings, "Server", frozenset({"bind", "ready_file", *_OWN}))
 
 
@@ -44,12 +44,10 @@ def launch_slurm(
         raise CommandError(f"--sbatch {wrong[0]!r}: write one option, as --sbatch=--time=04:00:00", USAGE)
     worker = command or ["gemps", "work"]
     if server is not None:
-        if flags := given.arguments(ServerSettings):
-            raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
-        check_address(server)
+        check_running_server(server, given)
         script = slurm.array_script(server, worker, workers, options)
     else:
-        given.load(ServerSettings, bind="0.0.0.0:20000", **_OWN)
+        given.load(ServerSettings, bind="0.0.0.0:20000", resume=True, **_OWN)  # restarts resume
         serve = ["gemps", "serve", *given.arguments(ServerSettings), *to_arguments(_OWN)]
         script = slurm.job_script(serve, worker, workers, options)
     if print_only:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from gem_server.settings import ServerSettings
 
+from gem_cli.commands.checks import check_running_server
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
 from gem_cli.extras import require, require_server_system
@@ -40,8 +41,8 @@ def launch_spark(
     pairs = [one.partition("=") for one in conf or ()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise CommandError(f"--conf {wrong[0]}: write NAME=VALUE", USAGE)
-    if server is not None and (flags := given.arguments(ServerSettings)):
-        raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
+    if server is not None:
+        check_running_server(server, given)
     settings = given.load(ServerSettings)
     require("spark", "launch spark")
     from gem_launch.engines import spark

@@ -9,6 +9,7 @@ restart() {
     if [ "$ending" ]; then exit 143; fi
     case $code in 0 | 2 | 127) exit "$code" ;; esac
     echo "${*:1:2} exited with $code: restarting" >&2
+    export GEMPS_RESUME=true # for the server
     sleep 1
     if [ "$ending" ]; then exit 143; fi
   done

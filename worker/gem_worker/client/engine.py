@@ -36,11 +36,11 @@ def _restarted_name(environment: Mapping[str, str]) -> str:
         if run == "none":  # static rendezvous
             run = f"{environment.get('MASTER_ADDR', '')}-{environment.get('MASTER_PORT', '')}"
         return f"torchrun-{run}-{environment['RANK']}"
-    if found == "slurm" and "SLURM_ARRAY_TASK_ID" in environment:
-        parts = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID", "SLURM_PROCID")
-        return "slurm-" + "-".join(environment[part] for part in parts if part in environment)
-    if found == "slurm" and "SLURM_STEP_ID" in environment:
-        return "slurm-" + "-".join(environment[part] for part in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"))
+    # Batch scripts and terminals may start several.
+    if found == "slurm" and "SLURM_STEP_ID" in environment and "SLURM_PTY_PORT" not in environment:
+        in_array = "SLURM_ARRAY_TASK_ID" in environment
+        job = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID") if in_array else ("SLURM_JOB_ID",)
+        return "slurm-" + "-".join(environment[part] for part in (*job, "SLURM_STEP_ID", "SLURM_PROCID"))
     if found == "kubernetes" and "JOB_COMPLETION_INDEX" in environment:
         return socket.gethostname()  # of the Job, with the index
     return ""
