@@ -28,7 +28,7 @@ ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines test-long fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -190,11 +190,14 @@ test-helm: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
 
 # `gemps launch` on real engines, which are installed first; those that cannot be had are skipped.
-test-engines: $(INSTALLED) $(ENGINES)/.installed
+test-engines: engines
+	PATH="$(abspath $(ENGINES)/bin):$(abspath $(BIN)):$$PATH" PYTHONPATH=$(CURDIR) GEMPS_TEST_ENGINES=1 GEMPS_TEST_LONG=1 \
+	    $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
+
+engines: $(INSTALLED) $(ENGINES)/.installed
 	-{ command -v slurmctld && command -v java; } > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd \
 	    openjdk-17-jre-headless; }
-	GEMPS_TEST_ENGINES=1 PYTHONPATH=$(CURDIR) $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
 
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
