@@ -38,9 +38,9 @@ def keep_what_messages_used() -> None:
             mallopt(_M_ARENA_MAX, 1)
 
 
-def default_limit() -> int:
+def default_limit(root: Path = Path("/")) -> int:
     """80 % of the smaller of machine's and control group's memory."""
-    return int(min(psutil.virtual_memory().total, *group_limits(Path("/"))) * DEFAULT_SHARE)
+    return int(min([psutil.virtual_memory().total, *group_limits(root)]) * DEFAULT_SHARE)
 
 
 def group_limits(root: Path) -> list[int]:

@@ -52,6 +52,12 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert group_limits(tmp_path) == []
 
 
+@pytest.mark.parametrize("files", [{}, {"user.slice__max": "max"}])
+def test_without_a_limit_the_default_is_a_share_of_the_machines_memory(tmp_path: Path, files: dict[str, str]) -> None:
+    root = made(tmp_path, "0::/user.slice\n", **files)
+    assert default_limit(root) == int(DEFAULT_SHARE * psutil.virtual_memory().total)
+
+
 def test_the_default_is_a_share_of_what_there_is() -> None:
     assert 0 < default_limit() <= DEFAULT_SHARE * psutil.virtual_memory().total
 

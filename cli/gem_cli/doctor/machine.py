@@ -45,7 +45,7 @@ def available_bytes() -> int:
     from gem_server.process_memory import group_limits
 
     memory = psutil.virtual_memory()
-    return int(min(memory.available, *group_limits(Path("/"))))
+    return min([memory.available, *group_limits(Path("/"))])
 
 
 def check_memory(available: int, parameters: int | None) -> CheckResult:
