@@ -62,7 +62,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command, and look at what all commands read."""
+    """Options before a command."""
     if context.invoked_subcommand not in ("serve", "work"):
         print_misspelt()
 

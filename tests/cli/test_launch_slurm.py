@@ -35,7 +35,7 @@ def test_an_array_has_the_address_of_its_server() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--insecure",), "need --data-dir"),
+        (("--insecure",), "--data-dir DIRECTORY is missing"),
         (("--data-dir", "run"), "add --insecure"),
         (("--server", "n1:20000", "--eta", "0.1"), "leave out --eta=0.1"),
         (("--server", "n1"), "HOST:PORT"),

@@ -159,12 +159,12 @@ def test_killed_launch_leaves_no_process(cluster: RayCluster) -> None:
 
 def test_program_that_always_fails_is_restarted_as_often_as_allowed(cluster: RayCluster) -> None:
     told = cluster.folder / "starts"
-    command = (
-        f"gemps launch ray --server 127.0.0.1:1 --workers 1 --max-restarts 2 -- sh -c 'echo once >> {told}; exit 3'"
-    )
+    worker = f"sh -c 'echo $GEMPS_CLIENT_BACKOFF_FIRST >> {told}; exit 3'"
+    options = "--server 127.0.0.1:1 --workers 1 --max-restarts 2"
+    command = f"env GEMPS_CLIENT_BACKOFF_FIRST=0.7 gemps launch ray {options} -- {worker}"
     launch = cluster.start(command)
     assert launch.ended(120.0) == 1
-    assert told.read_text(encoding="utf-8").split() == ["once"] * 3
+    assert told.read_text(encoding="utf-8").split() == ["0.7"] * 3
     assert "-worker-0 is gone: " in launch.text
 
 

@@ -23,7 +23,7 @@ LINES = [block.text for block in blocks_of(PAGE) if block.runs]
 (ADD,) = [text for text in LINES if "--server" in text]
 LOOK, EVALUATE = next(text for text in LINES if "gemps evaluate" in text).splitlines()
 (SCRIPT,) = [block.text for block in blocks_of(PAGE) if block.language == "python"]
-(STEPS,) = [int(found) for found in re.findall(r"--steps (\d+)", LAUNCH)]
+(COMMITS,) = [int(found) for found in re.findall(r"--commits (\d+)", LAUNCH)]
 
 Workers = dict[str, dict[str, Any]]
 
@@ -117,7 +117,8 @@ def test_killed_workers_and_servers_are_restarted_and_no_commit_is_applied_twice
 
     run.program.wait()
     counted = ledger(spark.folder / "run")
-    assert {name: counted[name] for name in first} == dict.fromkeys(first, STEPS)
+    assert sum(counted.values()) == COMMITS
+    assert set(counted) >= set(first)
     (accuracy,) = re.findall(r"accuracy (\d\.\d+)", spark.run(EVALUATE))
     assert float(accuracy) >= 0.95
     figures("Spark: worker and server killed, a fourth worker for a while", f"{counted}, accuracy {accuracy}")
@@ -140,7 +141,7 @@ def test_a_partition_is_a_workers_data_and_a_dead_task_runs_again(spark: Cluster
     (results,) = re.findall(r"^\[(\d+), (\d+), (\d+)\]$", text, re.MULTILINE)
     assert sum(int(applied) < int(steps) for applied in results) == 1  # by the second attempt alone
     (accuracy,) = re.findall(r"^accuracy (\d\.\d+)$", text, re.MULTILINE)
-    assert float(accuracy) >= 0.9
+    assert float(accuracy) >= 0.95
     figures("Spark: a DataFrame of digits, worker and server killed", f"accuracy {accuracy}")
 
 
@@ -170,7 +171,7 @@ def context() -> Iterator[Callable[..., Any]]:
     [
         ({"speculation": "true"}, 2, "set --conf spark.speculation=false"),
         ({"python_worker_reuse": "true"}, 2, "set --conf spark.python.worker.reuse=false"),
-        ({}, 3, "3 workers, one per partition, must run at once, in 2 task slots"),
+        ({}, 3, "3 workers, one per partition, must run at once, and 2 task slots are free"),
         ({}, 0, "no partition"),
     ],
 )
@@ -219,12 +220,15 @@ def test_a_dead_server_without_data_ends_the_job(context: Callable[..., Any]) ->
     assert made.parallelize([1], 1).count() == 1
 
 
-def test_a_command_that_fails_fails_the_launch() -> None:
+@pytest.mark.parametrize(
+    ("code", "said"), [(3, "sys.exit(3)' ended with exit code 3"), (2, "workers [0] ended with exit code 2")]
+)
+def test_a_command_that_fails_fails_the_launch(code: int, said: str) -> None:
     skip_without_spark()
     launch = ("launch", "spark", "--master", "local[1]", "--conf", "spark.driver.host=127.0.0.1", "--workers", "1")
-    done = gemps(*launch, "--", "python", "-c", "import sys; sys.exit(3)")
+    done = gemps(*launch, "--", "python", "-c", f"import sys; sys.exit({code})")
     assert done.returncode == 1
-    assert "sys.exit(3)' ended with exit code 3" in done.stderr.rpartition("gemps: ")[2]
+    assert said in done.stderr.rpartition("gemps: ")[2]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,13 @@ def _is_operator(tokens: Path, client: ClientSettings) -> bool:
         raise CommandError(str(error), USAGE) from None
 
 
+def require_data_dir(settings: ServerSettings) -> Path:
+    """Return it, or raise CommandError."""
+    if settings.data_dir is None:
+        raise CommandError("--data-dir DIRECTORY is missing: a restarted server resumes there", USAGE)
+    return settings.data_dir
+
+
 def check_model(name: str, task: str) -> None:
     """Raise CommandError for a certainly unknown model, or one that does not suit the task."""
     if name == "":

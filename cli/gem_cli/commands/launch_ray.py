@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import ServerSettings
 
-from gem_cli.commands.checks import check_running_server
+from gem_cli.commands.checks import check_running_server, require_data_dir
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
@@ -53,9 +53,6 @@ def launch_ray(
 def _settings(given: Given, workers: int) -> dict[str, Any]:
     own = {"bind": "0.0.0.0:0", "log_format": "human", "min_workers": workers}
     settings = given.load(ServerSettings, fallback=own, exit_when_finished=True)
-    if settings.data_dir is None or not settings.data_dir.is_absolute():
-        raise CommandError(
-            "--data-dir needs an absolute path, best on storage that all nodes share: a restarted server resumes there",
-            USAGE,
-        )
+    if not require_data_dir(settings).is_absolute():
+        raise CommandError("--data-dir needs an absolute path, best on storage that all nodes share", USAGE)
     return {name: value for name in settings.model_fields_set if (value := getattr(settings, name)) is not None}

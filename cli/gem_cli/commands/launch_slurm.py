@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import ServerSettings
 
-from gem_cli.commands.checks import check_running_server
+from gem_cli.commands.checks import check_running_server, require_data_dir
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
@@ -17,7 +17,7 @@ _SERVER = OptionGroup(ServerSettings, "Server", frozenset({"bind", "ready_file",
 @with_options(_SERVER, known=KNOWN)
 def launch_slurm(
     given: Given,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Tasks.")],
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each a task.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
@@ -47,7 +47,7 @@ def launch_slurm(
         check_running_server(server, given)
         script = slurm.array_script(server, worker, workers, options)
     else:
-        given.load(ServerSettings, bind="0.0.0.0:20000", resume=True, **_OWN)  # restarts resume
+        require_data_dir(given.load(ServerSettings, bind="0.0.0.0:20000", **_OWN))
         serve = ["gemps", "serve", *given.arguments(ServerSettings), *to_arguments(_OWN)]
         script = slurm.job_script(serve, worker, workers, options)
     if print_only:

@@ -16,7 +16,7 @@ from gem_cli.options import Given, OptionGroup, with_options
 @with_options(OptionGroup(ServerSettings, "Server"), known=KNOWN)
 def launch_spark(
     given: Given,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Tasks, which need as many free slots.")],
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each in a free task slot.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
@@ -51,6 +51,7 @@ def launch_spark(
 
     configure_logs(settings.log_format, level=logging.WARNING)
     logging.getLogger("gem_launch").setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # of Ctrl-C
     options = {name: value for name, _, value in pairs} | ({} if master is None else {"spark.master": master})
     own = {name: getattr(settings, name) for name in settings.model_fields_set}
     try:

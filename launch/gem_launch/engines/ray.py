@@ -17,18 +17,18 @@ from gem_cli.options import to_arguments
 from gem_cli.programs import resolved
 from gem_cli.training.children import Child, gemps, wait
 from gem_cli.training.training_run import Interrupts
+from gem_worker.client.settings import client_variables
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 NAMESPACE = "gemps"
-POLL = 0.5  # seconds
+POLL, PLACE_SECONDS = 0.5, 5.0
 LOG_SECONDS = 2.0  # Ray's logs lag
-LEAVE_SECONDS = 300.0
-STOP_SECONDS = 60.0
+LEAVE_SECONDS, STOP_SECONDS = 300.0, 60.0
 
 
 class Program:
-    """Fails with its child."""
+    """Runs a child process; its failure ends the actor."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -100,7 +100,7 @@ class Worker(Program):
 
 @dataclass(slots=True)
 class RayLaunch:
-    """`server`: address, or settings."""
+    """`server`: an address, or the settings to start one."""
 
     server: str | Mapping[str, Any]
     workers: int
@@ -132,8 +132,9 @@ class RayLaunch:
         workers = {f"{prefix}-worker-{index}" for index in range(self.workers)}
         worker = {"CPU": 1.0} | ({"GPU": self.gpus_per_worker} if self.gpus_per_worker else {})
         group = placement_group([{"CPU": 1.0}] * len(server) + [worker] * self.workers, name=prefix)
-        if not group.wait(POLL):
-            print(f"waiting for {group.bundle_specs}: ray status shows what is free", flush=True)
+        if not group.wait(PLACE_SECONDS):
+            cpus, gpus = group.bundle_count, self.workers * self.gpus_per_worker
+            print(f"waiting for {cpus} CPUs and {gpus:g} GPUs: ray status shows what is free", flush=True)
         while not self._interrupts.count and not group.wait(POLL):
             pass
         if not self._interrupts.count:
@@ -142,7 +143,7 @@ class RayLaunch:
             self._collect()
         failed = any(self._codes.get(name) for name in server) or all(self._codes.get(name) for name in workers)
         if not (self._interrupts.count or failed):
-            self._await(server | workers, LEAVE_SECONDS)
+            self._await(server | workers, LEAVE_SECONDS if self._left(workers) else STOP_SECONDS)
         finished = not self._left(server or workers)
         for names in (workers, server):
             for name in self._left(names):
@@ -166,7 +167,7 @@ class RayLaunch:
             name, count = f"{prefix}-worker-{index}", str(self.workers)
             worker = self._actor(Worker, name, place, gpus=self.gpus_per_worker)
             variables = {"GEMPS_WORKER_NAME": name, "GEMPS_WORKER_INDEX": str(index), "GEMPS_WORKERS": count}
-            self._calls[worker.run.remote(self.command, variables, server)] = name
+            self._calls[worker.run.remote(self.command, client_variables() | variables, server)] = name
 
     def _actor(self, kind: type[Program], name: str, place: object, *arguments: object, gpus: float = 0.0) -> Any:
         more = {"max_restarts": self.max_restarts, "max_task_retries": -1, "max_concurrency": 3}  # run, stop, address

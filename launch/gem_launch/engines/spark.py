@@ -7,15 +7,18 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+from gem_cli.errors import USAGE, CommandError
 from gem_cli.programs import resolved
 from gem_cli.training.children import gemps, tethered
 from gem_worker.client.channel import check_address
+from gem_worker.client.settings import client_variables
 
 from gem_core.extras import explain_missing
 from gem_launch.server_process import RunningServer, ServerProcessError, checked
@@ -58,12 +61,14 @@ def launch_workers(
     conf = SparkConf().setAppName("gemps").set("spark.python.worker.reuse", "false")
     try:
         with SparkContext(conf=conf.setAll(list(spark.items()))) as context:
-            _run_workers(
+            codes = _run_workers(
                 context.parallelize(range(workers), workers), functools.partial(_run_command, command), server, settings
             )
     except Py4JJavaError as error:
         said = str(error.java_exception.getMessage())
         raise RuntimeError(said.partition("\n\nDriver stacktrace")[0]) from None
+    if failed := [index for index, code in enumerate(codes) if code]:
+        raise RuntimeError(f"workers {failed} ended with exit code {USAGE}: their executor's stderr says why")
 
 
 def _run_workers(
@@ -79,29 +84,35 @@ def _run_workers(
         stack.callback(context.removeJobTag, tag)
         stack.callback(cancel)
         context.addJobTag(tag)
-        task = functools.partial(_work, function, check_address(server), context.applicationId, partitions)
+        environment = client_variables() | {"GEMPS_SERVER": check_address(server), "GEMPS_WORKERS": str(partitions)}
+        task = functools.partial(_work, function, environment, context.applicationId)
         results: list[Any] = rdd.mapPartitionsWithIndex(task).collect()
         return results
 
 
 def _work(
-    function: Callable[[list[Any]], Any], server: str, application: str, workers: int, index: int, rows: Any
+    function: Callable[[list[Any]], Any], environment: Mapping[str, str], application: str, index: int, rows: Any
 ) -> list[Any]:
     # Ended executors send SIGHUP.
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     # Attempts share it, calls do not.
     name = f"{application}-{TaskContext.get().stageId()}-{index}"
-    os.environ |= {"GEMPS_SERVER": server, "GEMPS_WORKER_NAME": name}
-    os.environ |= {"GEMPS_WORKER_INDEX": str(index), "GEMPS_WORKERS": str(workers)}
+    os.environ |= {**environment, "GEMPS_WORKER_NAME": name, "GEMPS_WORKER_INDEX": str(index)}
     return [function(list(rows))]
 
 
-def _run_command(command: Sequence[str], rows: list[Any]) -> None:
-    command = resolved(command, "install it on the nodes") if command else gemps("work")
+def _run_command(command: Sequence[str], rows: list[Any]) -> int:
+    """0 or USAGE, which are final. Raises RuntimeError."""
+    try:
+        command = resolved(command, "install it on the nodes") if command else gemps("work")
+    except CommandError as error:
+        print(error, file=sys.stderr)
+        return USAGE
     tied = tethered(command, signal.SIGTERM)
     code = subprocess.run(tied, process_group=0, check=False).returncode  # noqa: S603 - the user's own
-    if code:
+    if code not in (0, USAGE):
         raise RuntimeError(f"{shlex.join(command)} ended with exit code {code}")
+    return code
 
 
 class _DriverServer:
@@ -174,7 +185,7 @@ def _check_configuration(context: SparkContext, partitions: int) -> None:
     while (slots := scala.maxNumConcurrentTasks(profile)) < partitions:
         if time.monotonic() > deadline:
             raise ValueError(
-                f"{partitions} workers, one per partition, must run at once, in {slots} task slots: get more executors "
-                "or cores, or coalesce"
+                f"{partitions} workers, one per partition, must run at once, and {slots} task slots are free: get "
+                "more, see what other applications hold (spark.cores.max limits them), or take fewer workers"
             )
         time.sleep(POLL)

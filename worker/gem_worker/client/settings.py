@@ -1,5 +1,6 @@
 """Settings of the client."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -153,3 +154,9 @@ class ClientSettings(BaseSettings):
         if self.token is not None and self.token_file is not None:
             raise ValueError("GEMPS_CLIENT_TOKEN and GEMPS_CLIENT_TOKEN_FILE stand there both: give one")
         return self
+
+
+def client_variables() -> dict[str, str]:
+    """GEMPS_CLIENT_ variables, for workers elsewhere."""
+    prefix = ClientSettings.model_config["env_prefix"]
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
