@@ -12,7 +12,7 @@ from tests.cli.processes import CLEAN, PATIENCE, command_without, gemps
     ("arguments", "said"),
     [
         (["--data-dir", "/srv/run"], "bind 0.0.0.0:0 is beyond loopback"),
-        (["--insecure"], "--data-dir needs an absolute path"),
+        (["--insecure"], "--data-dir DIRECTORY is missing"),
         (["--insecure", "--data-dir", "run"], "--data-dir needs an absolute path"),
         (["--insecure", "--data-dir", "/srv/run", "--eta", "fast"], "--eta fast: "),
         (["--server", "here"], "here"),
