@@ -51,7 +51,6 @@ def launch_spark(
 
     configure_logs(settings.log_format, level=logging.WARNING)
     logging.getLogger("gem_launch").setLevel(logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # of Ctrl-C
     options = {name: value for name, _, value in pairs} | ({} if master is None else {"spark.master": master})
     own = {name: getattr(settings, name) for name in settings.model_fields_set}
     try:
