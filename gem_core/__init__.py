@@ -1,4 +1,4 @@
-"""Update rules, tensor layouts and payload encoding; see DESIGN.md.
+"""Update rules, tensor layouts and payload encoding.
 
 Names load lazily: rules need Numba (60 MB, 0.5 s).
 """

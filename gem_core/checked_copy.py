@@ -55,7 +55,7 @@ def checked_copy(
 
 
 def warm_up() -> None:
-    """Compile the kernels or load them from cache."""
+    """Load or compile the kernels."""
     source, target, found = np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(2, np.uint32)
     _copy(source.view(np.uint32), target.view(np.uint32), found)
     _copy_scaled(source, target, np.float32(1), found)

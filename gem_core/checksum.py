@@ -18,7 +18,7 @@ _STEP = 1024 * 1024
 
 
 def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
-    """Return the CRC32C of a contiguous buffer; `crc`: of the bytes before it."""
+    """CRC32C of a contiguous buffer; `crc`: of the bytes before it."""
     view = memoryview(data)
     if view.nbytes == 0:
         return crc
@@ -26,7 +26,7 @@ def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
 
 
 def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
-    """Return the CRC32C of concatenated contiguous byte views; other threads can run in between."""
+    """CRC32C of concatenated contiguous byte views; other threads can run in between."""
     for piece in pieces:
         for start in range(0, piece.nbytes, _STEP):
             crc = crc32c(piece[start : start + _STEP], crc)
@@ -34,10 +34,10 @@ def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
 
 
 def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
-    """Return the sum of (2 i + 1) * mix(w_i) modulo 2^32 (shared_memory.proto); sums of parts add up.
+    """Sum of (2 i + 1) * mix(w_i) modulo 2^32 (shared_memory.proto); sums of parts add up.
 
     w_i: 32-bit little-endian words of the zero-padded payload, of which `data` begins at `words_before`. mix(w) = p ^
-    (p >> 15), p = w * 0x9E3779B1 modulo 2^32, keeps words that differ only in high bits from cancelling.
+    (p >> 15), p = w * 0x9E3779B1 modulo 2^32.
     """
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     total = 0

@@ -1,4 +1,4 @@
-"""Extras of the distribution: the packages each one brings, and the line that installs it."""
+"""Extras of the distribution, and the line that installs each."""
 
 __all__ = ["PACKAGES", "distribution", "explain_missing", "how_to_install"]
 
@@ -31,15 +31,15 @@ _DISTRIBUTIONS = {
 
 
 def distribution(package: str) -> str:
-    """Return the distribution that brings an import name."""
+    """Distribution that brings an import name."""
     return _DISTRIBUTIONS.get(package, package.replace("_", "-"))
 
 
 def how_to_install(extra: str) -> str:
-    """Return the line that installs an extra. Not from an index: gemps is on none."""
+    """Return the line that installs an extra; gemps is on no index."""
     return f'pip install ".[{extra}]" in a checkout of gemps'
 
 
 def explain_missing(package: str, extra: str, needed_by: str) -> str:
-    """Return one line with the fix for a package of `extra`, by its import name, that is not installed."""
+    """Return a line with the fix for a missing package of `extra`, by its import name."""
     return f"{needed_by} needs {distribution(package)}, which is not installed: {how_to_install(extra)}"

@@ -97,7 +97,7 @@ _KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.FROZEN:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor, shape row-major; `aliases`: other names of the same storage. `Layout` validates it.
+    """One tensor, shape row-major; `aliases`: other names of the storage. `Layout` validates it.
 
     `sha256`: of a FROZEN tensor's bytes, row-major, little-endian.
     """
@@ -118,7 +118,7 @@ class TensorSpec:
 
     @property
     def role(self) -> TensorRole:
-        """The role."""
+        """Role."""
         if self.is_embedding:
             return TensorRole.EMBEDDING
         return TensorRole.MATRIX if len(self.shape) > 1 else TensorRole.VECTOR
@@ -212,7 +212,7 @@ class Layout:
         )
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return a JSON dictionary per tensor."""
+        """JSON dictionary per tensor."""
         return [
             {
                 "name": tensor.name,
@@ -227,7 +227,7 @@ class Layout:
         ]
 
     def canonical_text(self) -> str:
-        """Return the text that the digest covers."""
+        """Text that the digest covers."""
         lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
         return "\n".join(lines) + "\n"
 
@@ -244,7 +244,7 @@ class Layout:
         return f"tensor {shared}: this model has {_describe(other.tensors[shared])}, the run ends before it"
 
     def locate_parameter(self, element: int) -> tuple[TensorSpec, int]:
-        """Return the PARAMETER of flat `element` and the index within it. Raises IndexError."""
+        """PARAMETER of flat `element` and the index within it. Raises IndexError."""
         if not 0 <= element < self.parameter_count:
             raise IndexError(f"element {element} of {self.parameter_count}")
         # Empty tensors start where the next one does.
@@ -283,7 +283,6 @@ def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
 
 
 def _check(tensors: tuple[TensorSpec, ...]) -> None:
-    """Raise LayoutError for illegal tensors."""
     if len(tensors) > MAX_TENSORS:
         raise LayoutError(f"{len(tensors)} tensors, more than {MAX_TENSORS}: join small tensors into larger ones")
     owners: dict[str, int] = {}

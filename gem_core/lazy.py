@@ -14,7 +14,7 @@ def lazy(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for `package`: the names imported under `if TYPE_CHECKING`.
 
-    Each name is imported when first used. If a package of `extra` is missing, the ModuleNotFoundError names the fix.
+    If a package of `extra` is missing, the error names the fix.
     """
     own = vars(sys.modules[package])
     homes = _type_checking_imports(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))

@@ -78,7 +78,7 @@ class PayloadFormat:
             object.__setattr__(self, name, value)
 
     def is_border(self, offset: int) -> bool:
-        """Return whether a chunk may be cut at `offset`."""
+        """Whether a chunk may be cut at `offset`."""
         if offset == self.byte_count:
             return True
         if not 0 <= offset < self.byte_count:
@@ -87,14 +87,14 @@ class PayloadFormat:
         return (offset - region.start) % region.unit == 0
 
     def border_at_or_before(self, offset: int) -> int:
-        """Return the largest border <= `offset`, in [0, byte_count]."""
+        """Largest border <= `offset`, in [0, byte_count]."""
         if offset == self.byte_count:
             return offset
         region = self._region_at(offset)
         return offset - (offset - region.start) % region.unit
 
     def cut(self, chunk_bytes: int, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Iterate over chunks (offset, end) from `start` on.
+        """Yield chunks (offset, end) from `start` on.
 
         Raises ChunkError if `start` is no border or `chunk_bytes` is illegal.
         """
@@ -113,7 +113,7 @@ class PayloadFormat:
             offset = end
 
     def parameter_elements(self, start: int, stop: int) -> slice:
-        """Return the PARAMETER elements between two borders."""
+        """PARAMETER elements between two borders."""
         return slice(self._parameter_index(start), self._parameter_index(stop))
 
     def _parameter_index(self, offset: int) -> int:
@@ -129,7 +129,7 @@ class PayloadFormat:
             index += 1
 
     def locate_rest(self, offset: int) -> tuple[TensorSpec, int]:
-        """Return the BUFFER at `offset` and the element within it. Raises IndexError."""
+        """BUFFER at `offset` and the element within it. Raises IndexError."""
         start = self.parameter_bytes
         for tensor in self.layout.buffers:
             if start <= offset < start + tensor.byte_count:

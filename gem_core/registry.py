@@ -58,12 +58,12 @@ ENTRY_POINTS = "gemps.rules"
 
 
 def rule_names() -> tuple[str, ...]:
-    """Return built-in names, then other packages' names, sorted."""
+    """Return built-in names, then others, sorted."""
     return (*BUILT_IN, *sorted(foreign_rules()))
 
 
 def is_rule(name: str) -> bool:
-    """Return whether the rule exists; scans entry points only if not built in."""
+    """Whether the rule exists; scans entry points unless built in."""
     return name in BUILT_IN or name in foreign_rules()
 
 
@@ -102,7 +102,7 @@ def require_direction(name: str, direction: str) -> None:
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:
-    """Return other packages' entry points by name; the first duplicate wins."""
+    """Return other packages' entry points; the first duplicate wins."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         if entry_point.name not in BUILT_IN:

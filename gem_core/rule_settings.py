@@ -1,4 +1,4 @@
-"""Rule settings, and their text form NAME=VALUE,NAME=VALUE, without Numba."""
+"""Rule settings, and their text form NAME=VALUE,NAME=VALUE."""
 
 import math
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Threading layer and thread count of parallel kernels.
 
-Numba's "workqueue" is rejected: it aborts the process when two threads launch kernels concurrently.
+Numba's "workqueue" aborts the process when two threads launch kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ config: Any = numba.config
 
 __all__ = ["Threads", "apply_thread_count", "configure_threads", "require_threads"]
 
-# Accepted layers by NUMBA_THREADING_LAYER; OpenMP first, because its threads wake up sooner.
+# Accepted layers; OpenMP first, because its threads wake up sooner.
 _CANDIDATES = {
     "default": ("omp", "tbb"),
     "threadsafe": ("omp", "tbb"),
@@ -47,15 +47,15 @@ class Threads(NamedTuple):
     number: int
 
 
-# Threads per kernel; 0: all. Written only by configure_threads.
+# Threads per kernel; 0: all.
 _count = 0
 
 
 def configure_threads(count: int = 0) -> Threads:
     """Start a safe threading layer and set the thread count of later kernels.
 
-    `count` 0: NUMBA_NUM_THREADS, by default one per usable core. Raises ThreadingError if `count` is too large or no
-    safe layer can be used.
+    `count` 0: NUMBA_NUM_THREADS, by default one per usable core. Raises ThreadingError if `count` is too large, or
+    without a safe layer.
     """
     global _count
     available = int(config.NUMBA_NUM_THREADS)
@@ -69,14 +69,14 @@ def configure_threads(count: int = 0) -> Threads:
 
 
 def require_threads() -> Threads:
-    """Start a safe threading layer, keeping the count. Raises ThreadingError if none can be used."""
+    """Start a safe threading layer, keeping the count. Raises ThreadingError."""
     _require_safe_layer()
     apply_thread_count()
     return Threads(_running_layer(), get_num_threads())
 
 
 def apply_thread_count() -> None:
-    """Apply the count to the calling thread: Numba keeps one per thread."""
+    """Apply the count to the calling thread."""
     set_num_threads(_count or config.NUMBA_NUM_THREADS)
 
 
@@ -120,7 +120,7 @@ def _loads(layer: str) -> bool:
 
 @contextmanager
 def _patient_openmp() -> Iterator[None]:
-    """Spinning threads of OpenMP would take cores from workers."""
+    """Spinning threads would take cores from workers."""
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
         yield
         return
@@ -133,7 +133,7 @@ def _patient_openmp() -> Iterator[None]:
 
 
 def _preload_tbb() -> None:
-    """Load libtbb from pip's folder, which the loader does not search."""
+    """The loader does not search pip's folder."""
     for folder in (Path(sys.prefix) / "lib", Path(sys.base_prefix) / "lib"):
         for library in sorted(folder.glob("libtbb.so.12")):
             try:

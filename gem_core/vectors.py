@@ -12,7 +12,7 @@ from numba.core.codegen import get_host_cpu_features
 
 __all__ = ["prefer_wide_vectors"]
 
-# Any: Numba sets attributes from the environment.
+# As in threads.
 config: Any = numba.config
 
 # Since Ice Lake and Zen 4, which keep their clock rate.
@@ -20,7 +20,7 @@ _KEEPS_ITS_CLOCK = "+avx512vbmi2"
 
 
 def prefer_wide_vectors() -> None:
-    """Use 512-bit vectors on processors that keep their clock rate, unless NUMBA_CPU_NAME or _FEATURES is set.
+    """Use 512-bit vectors where the clock rate stays, unless NUMBA_CPU_NAME or _FEATURES is set.
 
     Call before the first function is decorated.
     """

@@ -1,6 +1,6 @@
 """Numba version of wire_types.py, with equal results.
 
-No module of gem_core may import it: workers must not load Numba.
+Workers must not import it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HALVES_OUT = types.Array(types.uint16, 1, "C", aligned=True)
 _WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
 _FLOATS_OUT = types.Array(types.float32, 1, "C", aligned=True)
 
-# Without sign, float32 bits order by magnitude, NaN largest; integer comparison vectorises.
+# As in checked_copy.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 _LARGEST = int(np.float32(LARGEST_VALUE).view(np.uint32))
@@ -89,7 +89,7 @@ def warm_up() -> None:
     first_bad_value(values)
 
 
-# Decoding kernels set worst[0] to the largest magnitude's bits. Casts undo Numba's widening to 64 bits.
+# Decoding kernels set worst[0] to the largest magnitude's bits.
 
 
 @driver(_WORDS, _WORDS_OUT, _WORDS_OUT, parallel=False)
@@ -126,7 +126,6 @@ def _narrow(values, out):  # type: ignore[no-untyped-def]
         bits = values[i]
         odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
         rounded = np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
-        # Rounding could turn a NaN into zero.
         out[i] = np.uint16(rounded) if np.uint32(bits & _MAGNITUDE) <= _INFINITY else np.uint16(0x7FC0)
 
 

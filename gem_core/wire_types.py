@@ -81,7 +81,7 @@ class Codec(NamedTuple):
 
 
 def encoded_bytes(wire_type: WireType, elements: int) -> int:
-    """Return the encoded size. Raises WireTypeError for SHARED_MEMORY."""
+    """Encoded size. Raises WireTypeError for SHARED_MEMORY."""
     unit = wire_type.unit_bytes
     if wire_type is WireType.INT8_BLOCK:
         return elements + 4 * -(-elements // BLOCK_ELEMENTS)
@@ -135,7 +135,7 @@ def decode(
 
 
 def first_bad_value(values: NDArray[np.float32], largest: float = LARGEST_VALUE) -> BadElement | None:
-    """Return the first value not finite or beyond +-`largest`."""
+    """First value not finite or beyond +-`largest`."""
     if values.size == 0:
         return None
     # NaN propagates and compares false.

@@ -1,4 +1,4 @@
-"""Traces: writing, reading, replay and order; independent of gRPC, server, clock and event loop."""
+"""Traces: writing, reading, replay and order."""
 
 from gem_trace.format import DamageError, Record, read_records
 from gem_trace.order import Order, OrderError, read_order

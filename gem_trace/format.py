@@ -39,7 +39,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An event; the next record begins at `end`."""
+    """Event; the next record begins at `end`."""
 
     offset: int
     end: int
@@ -48,7 +48,7 @@ class Record:
 
 
 def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[memoryview]:
-    """Return a record in pieces, without copying `payload` (contiguous bytes)."""
+    """Record in pieces, without copying `payload` (contiguous bytes)."""
     document = json.dumps(event, separators=(",", ":")).encode()
     size = sum(piece.nbytes for piece in payload)
     packed = _HEADER.pack(MAGIC, len(document), size, crc32c_of(payload, crc32c(document)))
@@ -77,7 +77,7 @@ def read_records(data: memoryview, *, check: bool = True) -> Iterator[Record]:
 
 
 def digest(parameters: NDArray[np.float32], buffers: bytes) -> str:
-    """Return the hexadecimal SHA-256 of parameters and BUFFERs."""
+    """Hexadecimal SHA-256 of parameters and BUFFERs."""
     found = hashlib.sha256(parameters.data.cast("B") if parameters.size else b"")
     found.update(buffers)
     return found.hexdigest()
@@ -100,7 +100,7 @@ def _record_at(data: memoryview, at: int, *, check: bool) -> Record | None:
 
 
 def _sizes_at(data: memoryview, at: int) -> tuple[int, int, int] | None:
-    """Return (JSON size, payload size, checksum) or None."""
+    """(JSON size, payload size, checksum) or None."""
     if at + HEADER_BYTES > data.nbytes:
         return None
     magic, document, payload, crc = _HEADER.unpack_from(data, at)
@@ -110,7 +110,6 @@ def _sizes_at(data: memoryview, at: int) -> tuple[int, int, int] | None:
 
 
 def _find(data: memoryview, start: int) -> int | None:
-    """Return the first valid header's offset."""
     for block in range(_aligned(start), data.nbytes, _SEARCHED_BYTES):
         piece = bytes(data[block : block + _SEARCHED_BYTES + len(MAGIC) - 1])
         at = piece.find(MAGIC)

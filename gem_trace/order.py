@@ -1,4 +1,4 @@
-"""Order of turns in a traced run, for a server that repeats it.
+"""Order of turns in a traced run.
 
 Turn: counted commit, or first pull of a session.
 """
@@ -31,7 +31,7 @@ class Order:
     workers: int
 
     def after(self, clock: int) -> int:
-        """Return the index of the turn after `clock`."""
+        """Index of the turn after `clock`."""
         left = clock - self.first_clock
         for index, turn in enumerate(self.turns):
             if left <= 0:
@@ -41,7 +41,7 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Read the order without lost commits; a torn trace ends early.
+    """Read the order; a torn trace ends early.
 
     Raises OrderError if the file is unusable, misses commits or has none.
     """
@@ -64,18 +64,16 @@ def read_order(path: Path) -> Order:
 
 
 def is_commit(turn: int) -> bool:
-    """Return whether a turn is a commit."""
+    """Whether a turn is a commit."""
     return turn >= 0
 
 
 def rank_of(turn: int) -> int:
-    """Return the worker's rank."""
+    """Worker's rank."""
     return turn if is_commit(turn) else ~turn
 
 
 class _TurnCollector:
-    """Collects turns from events."""
-
     def __init__(self) -> None:
         self.turns: array[int] = array("i")
         self.first_clock = 0
@@ -84,7 +82,6 @@ class _TurnCollector:
         self._ranks: dict[int, int] = {}
 
     def process(self, record: Record) -> None:
-        """Process an event. Raises OrderError, or others for malformed values."""
         event = record.event
         name = event["event"]
         if not self.has_begun and name != "started":

@@ -32,7 +32,7 @@ class Replayed:
         parameters: theta, float32, shape (layout.parameter_count,).
         resets: workers that continued with new state.
         lost: applied commits that a restarted server no longer had.
-        missing: counted commits absent from the trace.
+        missing: counted commits not in the trace.
         compared_starts: restarts whose parameters matched.
         torn_at: offset of an incomplete last record.
     """
@@ -89,7 +89,7 @@ def replay(
 
 @dataclass(slots=True)
 class _Piece:
-    """Clocks between two starts; those `wanted` need digests."""
+    """Clocks between two starts."""
 
     first: int
     last: int
@@ -138,7 +138,7 @@ def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
 
 @dataclass(slots=True)
 class _Session:
-    """`held`: the worker's clocks and parameters, oldest first."""
+    """`held`: clocks and parameters, oldest first."""
 
     worker: str
     overlap: bool
@@ -147,7 +147,7 @@ class _Session:
     sequence: int | None = None
 
     def copy_snapshot(self, base: int) -> NDArray[np.float32] | None:
-        """Return a writable snapshot of clock `base`, or None."""
+        """Writable; None: not held."""
         newest = self.held[-1][1]
         clock, snapshot = self.held.pop(0) if len(self.held) > self.overlap else (0, np.empty_like(newest))
         if clock != base:
@@ -169,8 +169,6 @@ class _KeptState(NamedTuple):
 
 
 class _Replay:
-    """State of a replay."""
-
     def __init__(self, plan: _Plan, on_commit: Callable[[int], None]) -> None:
         self._plan = plan
         self._on_commit = on_commit
@@ -195,7 +193,6 @@ class _Replay:
         }
 
     def process(self, record: Record) -> None:
-        """Process an event. Raises ReplayError, or others for malformed values."""
         name = record.event["event"]
         if self._rule is None and name != "started":
             raise ReplayError(f"it begins with {name!r} where a server starts: not a whole trace")
@@ -204,14 +201,12 @@ class _Replay:
         self._take[name](record)
 
     def check(self, clock: int, expected: str) -> None:
-        """Raise ReplayError unless `clock` has this digest."""
         if self._plan.asked is None:
             raise ReplayError(f"clock {clock}, with which to compare, is not in it, or it breaks off before")
         if self._digests[self._plan.asked, clock] != expected:
             raise ReplayError(f"at clock {clock} it has other parameters than what it is compared with")
 
     def done(self) -> Replayed:
-        """Return the result, or raise ReplayError."""
         now = self._now
         if now is None:
             raise ReplayError("there is nothing to replay: no worker had brought parameters yet")
@@ -305,7 +300,7 @@ class _Replay:
         place = f"clock {clock} (offset {record.offset})"
         if session.state is None:
             raise ReplayError(f"{place} is of a session that has not pulled")
-        base = int(event.get("base", session.held[-1][0]))  # absent in older traces
+        base = int(event.get("base", session.held[-1][0]))
         staleness = now.clock - base
         if clock != now.clock + 1 or staleness != event["staleness"]:
             raise ReplayError(f"{place} does not follow from what came before it: clock {now.clock}")
@@ -349,7 +344,6 @@ class _Replay:
         return self._now, session
 
     def _store_digest(self) -> None:
-        """Store a wanted digest."""
         now = self._now
         assert now is not None
         now.compared_end = False

@@ -87,5 +87,4 @@ def _is_whole(data: memoryview, record: Record) -> bool:
 
 
 def _can_be_torn(data: memoryview) -> bool:
-    """Whether the file may be a torn record."""
     return bytes(data[: len(MAGIC)]) in (b"", MAGIC, bytes(len(MAGIC)))

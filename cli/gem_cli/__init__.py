@@ -1,1 +1,1 @@
-"""The `gemps` command line."""
+"""`gemps` command line."""

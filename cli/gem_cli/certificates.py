@@ -54,7 +54,7 @@ class Authority:
         return cls(_pair(builder.sign(key, SHA256()), key))
 
     def for_server(self, names: Sequence[str], days: int) -> Pair:
-        """Issue a server certificate for hosts and addresses."""
+        """Issue a certificate for hosts and addresses."""
         found = [x509.IPAddress(ip_address(name)) if is_address(name) else x509.DNSName(name) for name in names]
         return self._sign(names[0], x509.SubjectAlternativeName(found), ExtendedKeyUsageOID.SERVER_AUTH, days)
 
@@ -78,7 +78,7 @@ class Authority:
 
 
 def names_of(certificate: bytes) -> list[str]:
-    """Return a certificate's names; raises ValueError."""
+    """Certificate's names; raises ValueError."""
     try:
         found = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
             x509.SubjectAlternativeName

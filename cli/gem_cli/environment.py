@@ -39,7 +39,7 @@ def print_misspelt() -> None:
 
 @contextmanager
 def misspelt_logged() -> Iterator[None]:
-    """Log them once the block configured logs."""
+    """Log them, once the block configured logs."""
     try:
         yield
     except CommandError:

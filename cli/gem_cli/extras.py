@@ -1,4 +1,4 @@
-"""Checks for extras before imports."""
+"""Checks for extras."""
 
 from importlib.util import find_spec
 
@@ -9,10 +9,10 @@ from gem_core.extras import PACKAGES, explain_missing
 
 
 def require(extra: str, command: str, *packages: str) -> None:
-    """Raise CommandError, with the line that installs `extra`, if one of its packages is missing.
+    """Raise CommandError, with the line that installs `extra`, if a package is missing.
 
-    `packages`: those that the command always imports; without them all of the extra. Nothing is imported here: a broken
-    package shows its own error.
+    `packages`: those that the command always imports; default: all of the extra. Imports nothing: a broken package
+    shows its own error.
     """
     for name in packages or PACKAGES[extra]:
         if find_spec(name) is None:

@@ -1,6 +1,6 @@
 """Process logging on stderr.
 
-Modules use standard logging; structlog formats. Programs read the `extra=` fields.
+structlog formats; programs read the `extra=` fields.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The `gemps` command: subcommands and errors."""
+"""`gemps` command: subcommands and errors."""
 
 import os
 import sys

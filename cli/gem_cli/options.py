@@ -59,7 +59,7 @@ class Given:
     def load(
         self, settings: type[Settings], *, fallback: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
     ) -> Settings:
-        """Return validated settings; raise CommandError with the bad value's source.
+        """Return valid settings; raise CommandError with the bad value's source.
 
         `overrides` beat everything, `fallback` only defaults.
         """
@@ -87,7 +87,7 @@ class Given:
         return name in self._values.get(settings, {})
 
     def arguments(self, settings: type[BaseSettings]) -> list[str]:
-        """The flags for child processes."""
+        """Flags for child processes."""
         file = [] if self._config is None else ["--config", str(self._config.resolve())]
         return file + to_arguments(self._values.get(settings, {}))
 
@@ -146,7 +146,7 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
 
 
 def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Parameter:
-    """Make a text option: the settings class validates."""
+    """As text: the settings class validates."""
     kind = _plain_type(field.annotation)
     choices = choices_of(field)
     notes = ["one of " + ", ".join(choices)] if choices else []
@@ -214,7 +214,7 @@ def choices_of(field: FieldInfo) -> list[str]:
 
 
 def _from_environment(settings: type[BaseSettings], name: str) -> str:
-    """Describe the value; hides secrets."""
+    """Hides secrets."""
     named = variable(settings, name)
     return named if _plain_type(settings.model_fields[name].annotation) is SecretStr else f"{named}={os.environ[named]}"
 

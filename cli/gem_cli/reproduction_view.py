@@ -31,7 +31,7 @@ class View(ABC):
 
     @abstractmethod
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Show a run."""
+        """Show it."""
 
 
 class BarView(View):
@@ -94,7 +94,7 @@ class PlainView(View):
         self._total += len(runs)
 
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Print the run."""
+        """Print it."""
         self._count += 1
         self._old += not new
         if new:

@@ -1,4 +1,4 @@
-"""Formats a `gemps.v1.RunStatus`, given as a dict."""
+"""Formats a `gemps.v1.RunStatus`, as a dict."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def state(status: Status, field: str = "run_state") -> str:
 
 
 def clock(status: Status) -> int:
-    """The clock, or 0."""
+    """Clock, or 0."""
     return int(status.get("version", {}).get("clock", 0))
 
 
@@ -49,7 +49,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """The main figures, after the run averaged over workers."""
+    """Main figures, then averaged over workers."""
     if state(status) != "FINISHED":
         names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
         names |= {"clamped": "clamped_fraction"}
@@ -98,19 +98,19 @@ def plain_report(status: Status) -> str:
 
 
 def held_out_loss(status: Status) -> list[str]:
-    """The newest evaluation's loss, with bits a character for a text; empty without one."""
+    """Newest evaluation's loss; for a text with bits a character."""
     seen = status.get("last_evaluation")
     return [number(seen["loss"]) + bits(seen)] if seen else []
 
 
 def bits(evaluation: Mapping[str, Any]) -> str:
-    """As `, 3.03 bits a character`; empty without a text."""
+    """As `, 3.03 bits a character`, or empty."""
     found = evaluation.get("bits_per_character")
     return "" if found is None else f", {number(found)} bits a character"
 
 
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """Describe an evaluation."""
+    """An evaluation in words."""
     in_bits = evaluation.get("bits_per_character")
     of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
     return (
@@ -120,7 +120,7 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
 
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
-    """Panel and table within `height` lines."""
+    """The run in `height` lines."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
@@ -140,7 +140,7 @@ def summary_panel(status: Status, body: RenderableType) -> Panel:
 
 
 def run_figures(status: Status) -> Table:
-    """The training figures."""
+    """Training figures."""
     grid = Table.grid(padding=(0, 3))
     held_out = held_out_loss(status)
     of_evaluation = ("held out",) if held_out else ()
@@ -163,7 +163,7 @@ def run_figures(status: Status) -> Table:
 
 _TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
 _LEFT = ("worker", "state", "device", "host", "exchange")
-# Columns of the terminal from which they are shown.
+# From these columns of the terminal.
 _WIDTHS = dict.fromkeys(("rank", "device", "exchange", "steps", "wait ms"), 120) | {"host": 160}
 
 
@@ -212,13 +212,13 @@ def _worker_state(worker: Status) -> str:
 
 
 def host(worker: Status) -> str:
-    """The host's name, and the engine that started the worker there."""
+    """Host and engine of the worker."""
     name, engine = (printable(worker.get(field, "")) for field in ("host_name", "engine"))
     return f"{name} ({engine})" if engine else name or "-"
 
 
 def exchange(worker: Status) -> str:
-    """The transport of the last commit, or "network" before the first."""
+    """Transport of the last commit; "network" before it."""
     transport = str(worker.get("transport", "")).rpartition("KIND_")[2]
     if transport in _TRANSPORTS:
         return _TRANSPORTS[transport]
@@ -234,7 +234,7 @@ def printable(text: str, limit: int = 24) -> str:
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """The run's rule with preconditioner and direction; empty if unknown."""
+    """Rule with preconditioner and direction; empty if unknown."""
     rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
     rule += f" with {precondition}" if precondition else ""
     return f"{rule} of {settings['direction']} directions" if settings.get("direction") else rule
@@ -298,5 +298,5 @@ def percent(fraction: Any) -> str:
 
 
 def mib(memory: Status, field: str) -> str:
-    """A field in MiB."""
+    """Field in MiB."""
     return f"{number(memory.get(field, 0) / 2**20)} MiB"

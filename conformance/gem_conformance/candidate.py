@@ -1,4 +1,4 @@
-"""A candidate's process."""
+"""Candidate's process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_BYTES = 8192
 
 
 class Candidate:
-    """A process in a new process group, with output to a file.
+    """Process in a new process group, with output to a file.
 
     `events` receives EXITED. Raises OSError if it cannot be started.
     """
@@ -51,7 +51,7 @@ class Candidate:
         self._process.wait()
 
     def last_lines(self) -> list[str]:
-        """The end of the output."""
+        """Output's end."""
         with self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - _SHOWN_BYTES))
             text = file.read().decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""State of the kit's server."""
+"""State of the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Attempt", "Central", "Clock", "Content", "Session", "Snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A version: (incarnation, clock)."""
+    """Version: (incarnation, clock)."""
 
     incarnation: int
     clock: int
@@ -78,7 +78,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A commit to repeat; if `is_unknown`, all bytes arrived."""
+    """Commit to repeat; if `is_unknown`, all bytes arrived."""
 
     sequence: int
     base: Clock
@@ -88,13 +88,13 @@ class Attempt:
 
 @dataclass(slots=True)
 class Session:
-    """The candidate's session.
+    """Candidate's session.
 
     Attributes:
         is_known: False after a restart or expiry, until Join.
         stored, content: of the newest applied commit.
         snapshot: last sent; None: none, or lost.
-        before: the previous one, to recognise its deltas.
+        before: the previous one.
         open: unresolved commit attempt.
     """
 
@@ -131,10 +131,7 @@ class Session:
 
 @dataclass(slots=True)
 class Central:
-    """The central variable and the run.
-
-    `theta`: None before initialisation.
-    """
+    """Central variable, None before initialisation, and run."""
 
     task: Task
     theta: NDArray[np.float32] | None = None
@@ -153,7 +150,7 @@ class Central:
         return Clock(self.incarnation, self.clock)
 
     def be_trained(self, theta: NDArray[np.float32]) -> None:
-        """Simulate another worker's training."""
+        """Train as another worker."""
         self.theta = theta.copy()
         self.buffers = buffer_bytes(self.task.layout.buffers, self.generation)
         self.clock = 41
@@ -163,7 +160,7 @@ class Central:
         self.theta, self.buffers, self.clock = theta, buffers, 1
 
     def others_commit(self) -> int:
-        """Simulate commits of other workers; return their number.
+        """Commit as other workers; return how often.
 
         -1.5 keeps values exact in narrow types; with eta = 0.5 a commit makes it -2.
         """
@@ -184,7 +181,7 @@ class Central:
         self.clock += 1
 
     def snapshot(self) -> Snapshot:
-        """Copy the current state."""
+        """Copy the state."""
         if self.theta is None:
             raise AssertionError("there are no parameters")
         return Snapshot(self.newest_version, self.theta.copy(), self.buffers)

@@ -22,7 +22,7 @@ __all__ = ["Commit", "judge_checksum", "judge_header", "judge_payload", "receive
 
 @dataclass(slots=True)
 class Commit:
-    """A judged header.
+    """Judged header.
 
     `base`: parameters of its delta; None in a repeat. `identical_to`: required payload prefix.
     """
@@ -41,7 +41,7 @@ class Commit:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the header came without payload."""
+        """Whether it came without payload."""
         return not self.first.HasField("chunk") and not self.first.HasField("footer")
 
 
@@ -89,7 +89,7 @@ def judge_header(
 
 
 def receive_whole(commit: Commit) -> None:
-    """Take a small payload with its header. Raises FaultError."""
+    """Take a small payload. Raises FaultError."""
     if commit.header.byte_count > WHOLE_PAYLOAD_BYTES:
         raise FaultError(
             FaultName.DATA_BEFORE_PROCEED,
@@ -197,7 +197,7 @@ def _judge_repeat(header: commit_pb2.CommitHeader, expected: int) -> None:
 def _judge_local_steps(
     payload: PayloadFormat, data: bytes, theta: NDArray[np.float32], central: Central, what: str
 ) -> None:
-    """Expect -eta times the gradients' sum, or mean, in any order."""
+    """-eta times the gradients' sum, or mean, in any order."""
     steps, rate = central.local_steps, np.float32(central.eta)
     total, own = np.zeros_like(theta), theta.copy()
     for _ in range(steps):

@@ -78,7 +78,7 @@ class FaultName(Enum):
 
 @dataclass
 class FaultError(Exception):
-    """A violation of the contract.
+    """Violation of the contract.
 
     `after`: preceding disturbance and calls; empty: none.
     """

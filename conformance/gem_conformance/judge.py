@@ -18,7 +18,7 @@ __all__ = ["Expected", "Mistake", "Upload", "judge_values"]
 
 
 class Upload:
-    """An incoming payload."""
+    """Incoming payload."""
 
     def __init__(self, payload: PayloadFormat, chunk_bytes: int, what: str) -> None:
         self.received = bytearray()
@@ -30,7 +30,7 @@ class Upload:
 
     @property
     def has_all_bytes(self) -> bool:
-        """Whether all payload bytes have arrived."""
+        """Whether all bytes arrived."""
         return len(self.received) == self._payload.byte_count
 
     @property
@@ -97,7 +97,7 @@ class Upload:
         self.is_complete = True
 
     def no_footer(self, came: str) -> FaultError:
-        """The fault for a missing footer."""
+        """Fault for a missing footer."""
         return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self._payload.byte_count} bytes", came)
 
     def _fault(self, name: FaultName, expected: str, came: str) -> FaultError:
@@ -120,7 +120,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An expected payload; `rest`: bytes after the PARAMETERs.
+    """Expected payload; `rest`: bytes after the PARAMETERs.
 
     `parameters`: float32, one-dimensional, before encoding.
     """

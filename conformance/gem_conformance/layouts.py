@@ -1,4 +1,4 @@
-"""Conversion of layouts to and from messages."""
+"""Conversion of layouts."""
 
 from gemps.v1 import layout_pb2
 

@@ -1,4 +1,4 @@
-"""Timeouts of the kit in seconds, against hangs only."""
+"""Timeouts in seconds, against hangs only."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Limits:
 
     Attributes:
         start: until the first Join.
-        answer: until the next call or message; correct workers retry within 10 s of when they may.
+        answer: until the next call or message.
         footer: after the last chunk.
         quiet: time to watch for premature messages.
         exit: after Leave.

@@ -1,4 +1,4 @@
-"""A strict, correct server as a sequence of steps; see DESIGN.md."""
+"""Strict, correct server as a sequence of steps; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _StoppedError(Exception):
 
 
 class Play:
-    """A scenario's server. Scenario thread only.
+    """Scenario's server. Scenario thread only.
 
     `wire` must be started. `by_hand`: no process. Scenarios may change `central` and `digest`.
     """
@@ -84,13 +84,13 @@ class Play:
 
     @property
     def session(self) -> Session:
-        """The candidate's session."""
+        """Candidate's session."""
         if self._session is None:
             raise AssertionError("nobody has joined yet")
         return self._session
 
     def perform(self, steps: Callable[[Play], None]) -> None:
-        """Run a scenario; add the trouble to a FaultError."""
+        """Run a scenario; a FaultError gets the trouble."""
         try:
             steps(self)
         except FaultError as fault:
@@ -111,7 +111,7 @@ class Play:
             self._talk.refuse(call_of(event), refusal)
 
     def initialise(self) -> None:
-        """Await, judge and install the first parameters."""
+        """Await and install the first parameters."""
         event = self._await("Initialize", Place.INITIALIZE)
         call, request = call_of(event), self._initialize_header(event)
         payload = PayloadFormat(self._layout, WireType.FLOAT32)
@@ -225,7 +225,7 @@ class Play:
         commit.call.send(said.SerializeToString())
 
     def receive_payload(self, commit: Commit) -> None:
-        """Take and judge the whole payload."""
+        """Take and judge the payload."""
         if commit.is_alone:
             self.proceed(commit)
         else:
@@ -251,13 +251,13 @@ class Play:
         )
 
     def receive_rest(self, commit: Commit) -> None:
-        """Take the rest and judge the payload."""
+        """Take the rest; judge the payload."""
         while not commit.upload.is_complete:
             self.receive_part(commit)
         judge_payload(commit, self.session, self._delta_format(), self.central)
 
     def apply(self, commit: Commit) -> None:
-        """Apply commits of others, then this one."""
+        """Apply others' commits, then this one."""
         session, payload = self.session, self._delta_format()
         staleness = self.central.others_commit()
         data = bytes(commit.upload.received)
@@ -323,7 +323,7 @@ class Play:
         self._leave_open(commit)
 
     def refuse(self, commit: Commit, reason: str, retry_after: float | None = None) -> None:
-        """Refuse a commit before its footer is taken."""
+        """Refuse a commit before its footer."""
         if reason == "EXPIRED_SESSION":
             self._forget_session(reason)
         elif reason == "STALE_BASE":
@@ -337,7 +337,7 @@ class Play:
         self._talk.refuse(commit.call, said)
 
     def restart(self, *, lost: int = 0) -> None:
-        """Start another incarnation on the same port, without `lost` commits."""
+        """Restart on the same port, without `lost` commits."""
         self._talk.wire.stop()
         self._trouble = Trouble.restarted()
         self.central.incarnation += 1
@@ -373,7 +373,7 @@ class Play:
             raise FaultError(FaultName.WRONG_EXIT, f"a non-zero exit status other than 3: {why}", f"{status}", place)
 
     def _see_it_end(self, *, leaving: bool, was_refused: bool = False) -> int | None:
-        """Serve until the process ends; return its status, if any.
+        """Exit status, if any.
 
         `leaving`: one commit may be refused, unless `was_refused`.
         """
@@ -416,7 +416,6 @@ class Play:
         return self._wait(lambda one: one if is_call(one, method) else None, what or method, place)
 
     def _wait(self, pick: Callable[[Event], _Found | None], what: str, place: Place) -> _Found:
-        """Serve events until `pick` returns a value."""
         while True:
             limit = self.limits.answer if self._session is not None else self.limits.start
             event = self._next(limit + self._talk.asked_to_wait)
@@ -511,7 +510,6 @@ class Play:
             self._serve(event)
 
     def _await_protest(self, call: Call) -> None:
-        """Raise a FaultError for a rejected digest."""
         until = time.monotonic() + min(_MOST_PAUSE, max(_PAUSE, _REACTIONS * self._talk.reaction))
         while (left := until - time.monotonic()) > 0:
             event = self._talk.next(left)
@@ -575,7 +573,7 @@ class Play:
         self._lose_snapshot()
 
     def _lose_snapshot(self) -> None:
-        """Require a pull; others commit, so that old and new deltas differ."""
+        """Others commit, so that old and new deltas differ."""
         self.session.lose_snapshot()
         self.central.others_commit()
 
@@ -603,7 +601,7 @@ class Play:
         return (((np.arange(count) * 7 + 510) % 1021 - 510) / 512).astype(np.float32)
 
     def _judge_pull(self, event: Event) -> Pull | None:
-        """The pull, or None if answered."""
+        """None: answered."""
         call, request = call_of(event), parse(event, parameters_pb2.PullRequest)
         if not self._is_known(call, request.session_id):
             return None
@@ -618,7 +616,7 @@ class Play:
         return None
 
     def _judge_header(self, event: Event) -> Commit | None:
-        """The commit, or None if refused."""
+        """None: refused."""
         call, message = call_of(event), parse(event, commit_pb2.CommitRequest)
         if not message.HasField("header"):
             raise FaultError(FaultName.OUT_OF_ORDER, "a commit's header first", "a message without it", Place.COMMIT)

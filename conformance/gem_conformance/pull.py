@@ -1,4 +1,4 @@
-"""Judges a Pull and decides its response."""
+"""Judges a Pull."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Pull", "judge_pull"]
 
 @dataclass(slots=True)
 class Pull:
-    """A judged pull."""
+    """Judged pull."""
 
     call: Call
     request: parameters_pb2.PullRequest

@@ -82,8 +82,6 @@ def play_scenarios(
 
 
 class _Stage:
-    """Candidates of one command; `close` is thread-safe."""
-
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
         self.is_closed = False
         self._command = command
@@ -92,7 +90,6 @@ class _Stage:
         self._lock = threading.Lock()
 
     def play(self, scenario: Scenario) -> Outcome:
-        """Play one scenario."""
         wire = Wire()
         with tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder:
             wire.start()
@@ -111,7 +108,6 @@ class _Stage:
                 wire.stop()
 
     def close(self) -> None:
-        """Kill all candidates."""
         with self._lock:
             self.is_closed = True
             for candidate in self._candidates:

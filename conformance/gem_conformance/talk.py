@@ -1,4 +1,4 @@
-"""The candidate's event stream, with timing checks."""
+"""Candidate's event stream, with timing checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NotSpokenError(Exception):
 class Talk:
     """Events of a wire. Scenario thread only.
 
-    `exit_status`: None: running, or no process. `reaction`: the candidate's estimated latency in seconds.
+    `exit_status`: None: running, or no process. `reaction`: estimated latency in seconds.
     """
 
     def __init__(self, wire: Wire, *, may_not_speak: bool) -> None:
@@ -61,7 +61,7 @@ class Talk:
         self._commit_streams: set[Call] = set()
 
     def next(self, seconds: float) -> Event | None:
-        """The next event, None on timeout. Raises FaultError, NotSpokenError."""
+        """Next event, None on timeout. Raises FaultError, NotSpokenError."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -96,7 +96,7 @@ class Talk:
 
     @property
     def asked_to_wait(self) -> float:
-        """Longest remaining retry delay in seconds."""
+        """Longest remaining delay in seconds."""
         return max([0.0, *(one - time.monotonic() for one in self._not_before.values())])
 
     @property
@@ -139,7 +139,7 @@ class Talk:
 
 
 def refusal(reason: str, retry_after: float | None = None) -> Refusal:
-    """The refusal for `reason`."""
+    """Refusal for `reason`."""
     return Refusal(_CODES[reason], reason, retry_after, f"{reason}: the conformance kit plays this refusal")
 
 
@@ -149,7 +149,7 @@ def is_call(event: Event, method: str) -> bool:
 
 
 def call_of(event: Event) -> Call:
-    """The event's call, which must exist."""
+    """Event's call, which must exist."""
     if event.call is None:
         raise AssertionError("an event without a call")
     return event.call

@@ -1,4 +1,4 @@
-"""The quadratic task, which determines every payload byte.
+"""The quadratic task.
 
 The loss is 1/2 * sum(theta^2), so a delta is float32(-eta) * theta.
 """
@@ -32,13 +32,13 @@ _DTYPES = {
 
 
 def wire_name(wire_type: WireType) -> str:
-    """The name in the task file."""
+    """Name in the task file."""
     return wire_type.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A scenario's model, and wire types for Join, in order."""
+    """Scenario's model, and wire types for Join, in order."""
 
     layout: Layout
     delta_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
@@ -71,7 +71,7 @@ def first_parameters(count: int) -> NDArray[np.float32]:
 
 
 def delta(theta: NDArray[np.float32], eta: float) -> NDArray[np.float32]:
-    """The expected commit (float32, one-dimensional)."""
+    """Expected commit (float32, one-dimensional)."""
     return np.float32(-eta) * theta
 
 

@@ -1,4 +1,4 @@
-"""Packing and sending of parameter transfers."""
+"""Packing and sending of transfers."""
 
 from __future__ import annotations
 

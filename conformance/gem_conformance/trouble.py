@@ -1,4 +1,4 @@
-"""The kit's last disturbance, for fault reports."""
+"""The last disturbance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AFTER_REFUSAL = {
 
 @dataclass(slots=True)
 class Trouble:
-    """A disturbance, until the next reply to a commit.
+    """Disturbance, until the next reply to a commit.
 
     `done` continues "the kit had". `since`: later calls.
     """
@@ -33,7 +33,7 @@ class Trouble:
 
     @staticmethod
     def restarted() -> Trouble:
-        """A restart with another incarnation."""
+        """Restart with another incarnation."""
         return Trouble("killed the server, and started another incarnation of it", _JOIN_AND_PULL, Place.RETRIES)
 
     def record(self, call: str) -> None:

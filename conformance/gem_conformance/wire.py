@@ -1,4 +1,4 @@
-"""gRPC server that turns every message into an event of one queue (DESIGN.md).
+"""gRPC server whose messages are events of one queue (DESIGN.md).
 
 Streams of raw bytes equal unary calls on the wire.
 """
@@ -58,7 +58,7 @@ TORN = Refusal(grpc.StatusCode.UNAVAILABLE, message="the conformance kit broke t
 
 
 class Call:
-    """A call of the candidate. `send` and `end` do not block."""
+    """Call of the candidate. `send` and `end` do not block."""
 
     def __init__(self, method: str, events: queue.Queue[Event]) -> None:
         self.method = method
@@ -79,7 +79,7 @@ class Call:
         self._outgoing.put(refusal)
 
     def stop_reading(self) -> None:
-        """Stop reading; HTTP/2 flow control then blocks the candidate."""
+        """Stop reading; flow control then blocks the candidate."""
         self._may_read.clear()
 
     def read_one(self) -> None:
@@ -122,7 +122,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event; `at`: monotonic seconds; `status`: exit status."""
+    """Event; `at`: monotonic seconds; `status`: exit status."""
 
     kind: Kind
     call: Call | None = None
@@ -132,7 +132,7 @@ class Event:
 
 
 class Wire:
-    """A server at `listen` (HOST:PORT; port 0: any, kept over restarts)."""
+    """Server at `listen` (HOST:PORT; port 0: any, kept over restarts)."""
 
     def __init__(self, listen: str = "127.0.0.1:0") -> None:
         self.events: queue.Queue[Event] = queue.Queue()
@@ -172,7 +172,7 @@ class Wire:
         self._server, self._was_here = server, True
 
     def stop(self) -> None:
-        """Drop all connections, like a killed server."""
+        """Drop all connections, as if killed."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(0).wait()
@@ -201,7 +201,6 @@ def _healthy(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterat
 
 
 def _healthy_for_good(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Answer Watch until the caller ends it."""
     ended = threading.Event()
     context.add_callback(ended.set)
     yield from _healthy(messages, context)

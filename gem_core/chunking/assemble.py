@@ -29,7 +29,7 @@ class Assembler(ABC):
     """Takes a payload's chunks in order, then its footer, into the caller's memory. Not thread-safe.
 
     Pass whole chunks to `add`, or receive them piecewise: `begin`, then `space` and `filled`. After an error or
-    `finish`, later chunks raise ChunkError until `restart`.
+    `finish`, chunks raise ChunkError until `restart`.
 
     Attributes:
         received: bytes in place, up to a border.
@@ -266,7 +266,6 @@ class DecodingAssembler(Assembler):
         self._refuse(first, self._decode(payload.wire_type, data, parameters))
 
     def _refuse(self, first: int, bad: BadElement | None) -> None:
-        """Raise BadValueError for `bad`, relative to `first`."""
         if bad is not None:
             tensor, index = self.payload.layout.locate_parameter(first + bad.position)
             raise _bad_value(tensor, index, bad.problem)
@@ -279,7 +278,7 @@ class DecodingAssembler(Assembler):
 
 
 def check_rest(payload: PayloadFormat, start: int, data: NDArray[np.uint8]) -> None:
-    """Raise BadValueError for illegal `data` at border `start` after the PARAMETERs."""
+    """Raise BadValueError for illegal `data` after the PARAMETERs, at border `start`."""
     for region in payload.regions_between(start, start + data.size):
         bad = _first_bad(region, data[region.start - start : region.stop - start])
         if bad is not None:

@@ -21,7 +21,7 @@ __all__ = ["ScaledSplitter", "Source", "Splitter"]
 
 
 class Source(ABC):
-    """Generates a payload's chunks on demand, the same in each iteration. Not thread-safe.
+    """Generates a payload's chunks, equal in each iteration. Not thread-safe.
 
     The data must not change during iteration. A chunk is valid until the next one is requested.
 

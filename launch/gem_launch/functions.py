@@ -1,4 +1,4 @@
-"""Functions and results as pickles in a private folder."""
+"""Functions and results as pickles."""
 
 import linecache
 import os
@@ -13,7 +13,7 @@ import cloudpickle
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """A result, or a traceback."""
+    """Result, or a traceback."""
 
     result: Any = None
     traceback: str = ""

@@ -51,7 +51,7 @@ class LoadedRun:
     intervals: list[dict[str, Any]] = field(repr=False)
 
     def history(self) -> Table:
-        """Return the intervals as a pandas frame; without pandas as a list of dicts."""
+        """Intervals as a pandas frame; without pandas as a list of dicts."""
         return table(self.intervals)
 
     def load_into(self, model: "nn.Module") -> None:

@@ -50,7 +50,7 @@ def serve(**settings: Any) -> "RunningServer":
 
 
 class RunningServer:
-    """A server from `serve`.
+    """Server from `serve`.
 
     `log`: in `data_dir`, or temporary.
     """
@@ -105,7 +105,7 @@ class RunningServer:
             return observer.get_status()
 
     def history(self) -> Table:
-        """Return the intervals, as `LoadedRun.history`."""
+        """Intervals, as `LoadedRun.history`."""
         with self._observer() as observer:
             return table(observer.get_history().get("intervals", ()))
 

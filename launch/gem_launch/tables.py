@@ -11,7 +11,7 @@ Table: TypeAlias = "pandas.DataFrame | list[dict[str, Any]]"
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a table."""
+    """Table."""
     if find_spec("pandas") is None:
         return [dict(row) for row in rows]
     import pandas

@@ -1,4 +1,4 @@
-"""A worker of `launch`."""
+"""Worker of `launch`."""
 
 import sys
 import traceback
@@ -13,7 +13,7 @@ _OWN = (__file__, str(Path(__file__).with_name("functions.py")))
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Exit code."""
     written, ending = map(Path, sys.argv[1:])
     try:
         result = call(written)

@@ -54,12 +54,12 @@ def launch(
 
         gemps.launch(train, workers=4, steps=200, eta=0.05)
 
-    `ParameterServer(model=model)` inside needs no address. What the function refers to is copied. Processes have one
-    CPU thread, and the environment of `gemps train`'s scripts. A failed one stops no other; Ctrl-C stops all.
+    `ParameterServer(model=model)` inside needs no address. What the function refers to is copied. Processes have
+    one CPU thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all.
 
     Args:
         function: or any callable.
-        workers: number of processes.
+        workers: processes.
         args: positional.
         kwargs: by keyword.
         server: address or `RunningServer`; default: `serve(**settings)`.
@@ -93,8 +93,6 @@ def launch(
 
 
 class _Workers:
-    """Its processes."""
-
     def __init__(self, folder: Path, count: int, server: str | RunningServer) -> None:
         self._folder = folder
         self._server = server if isinstance(server, RunningServer) else None
@@ -133,7 +131,7 @@ class _Workers:
             terminate(self._children, (signal.SIGKILL, LEAVE_SECONDS))
 
     def results(self) -> list[Any]:
-        """Return the results by rank. Raises LaunchError."""
+        """Raises LaunchError."""
         ranks = {worker["name"]: int(worker.get("rank", 0)) for worker in self._status.get("workers", ())}
         order = sorted(range(self._count), key=lambda index: (ranks.get(self._name(index), self._count), index))
         endings = [read_ending(self._ending(index)) for index in order]
@@ -169,7 +167,7 @@ class _Workers:
         )
 
     def _name(self, index: int) -> str:
-        """Unique on a server of others."""
+        """Unique on the server."""
         return f"worker-{index}" if self._server is not None else f"{socket.gethostname()}-{os.getpid()}-{index}"
 
     def _ending(self, index: int) -> Path:
@@ -190,7 +188,7 @@ class _Workers:
                 self._report_failure(index, code, reporter)
 
     def _print_output(self, index: int, reporter: Reporter) -> bool:
-        """Print up to READ_BYTES of new lines; return whether there were any."""
+        """Print up to READ_BYTES of lines; return whether there were any."""
         child = self._children[index]
         ended = not child.running  # before reading
         with child.log.open("rb") as log:
@@ -217,14 +215,13 @@ class _Workers:
         reporter.event("worker_failed", f"[{name}] failed: {last}{others}")
 
     def _refuse_early_end(self, server: RunningServer, follower: Follower, reporter: Reporter) -> None:
-        """Workers would wait minutes for an ended server."""
+        """Workers would wait for minutes."""
         while status := follower.get(0):
             self._record(status, reporter)
         if server.exit_code or status_view.state(self._status) != "FINISHED":
             raise ServerProcessError(server.explain_end())
 
     def _cannot_begin(self, follower: Follower) -> bool:
-        """Whether `min_workers` is out of reach."""
         running = sum(child.running for child in self._children)
         wanted = 0 if self._server is None else self._server.settings.min_workers
         if not 0 < running < min(wanted, self._count) or status_view.state(self._status) != "WAITING":

@@ -1,4 +1,4 @@
-"""Experimental rules in NumPy float32, not offered by the server.
+"""Experimental rules in NumPy float32, not in the server.
 
 YellowFin: Zhang and Mitliagkas, 2017, arXiv 1706.03471. Averages over all workers' deltas (g: gradient) decay by `beta`
 and are bias-corrected:
@@ -39,8 +39,6 @@ _EPSILON = 1e-15
 
 
 class _Moments(UpdateRule):
-    """Base with a moment per worker."""
-
     vectors_per_worker = 2
 
     def _commit(
@@ -63,13 +61,12 @@ class _Moments(UpdateRule):
             return _statistics(update, moment, drift, delta)
 
     def momentum(self, delta: NDArray[np.float32]) -> float:
-        """Return mu."""
         return self.settings["momentum"]
 
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the change of theta; drift = theta - s_w."""
+        """Change of theta; drift = theta - s_w."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Errors of a reproduction; messages name the fix."""
+"""Errors of a reproduction."""
 
 
 class ReproductionError(Exception):

@@ -11,8 +11,6 @@ _TRAIN_STRIDE, _TEST_STRIDE = 256, 3
 
 
 class _Excerpt(Samples):
-    """Cheaper scores."""
-
     def __init__(self, samples: Samples, stride: int) -> None:
         self._samples = samples
         self._stride = stride

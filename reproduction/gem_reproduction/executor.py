@@ -21,7 +21,7 @@ from gem_reproduction.runs import Run
 # Thread counts change convolution sums, and runs share the machine.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
-# Upper bound of a large run: 16 workers of AlexNet take 9.4e9.
+# Of a large run: 16 workers of AlexNet take 9.4e9.
 LARGE_BYTES = 10_000_000_000
 
 
@@ -30,7 +30,7 @@ def execute(
 ) -> dict[str, Outcome]:
     """Execute missing runs; return outcomes by key.
 
-    `on_done`: called per run with its outcome and whether it is new. Raises ReproductionError; finished runs are kept.
+    `on_done`: with run, outcome, and whether it is new. Raises ReproductionError; finished runs are kept.
     """
     wanted = {run.key(): run for run in runs}
     found: dict[str, Outcome] = {}
@@ -70,7 +70,7 @@ def _in_processes(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[tupl
                     run = waiting.pop(future)
                     yield run, _outcome(run, folder, future)
         finally:
-            # Terminate running processes instead of waiting.
+            # Do not wait for running ones.
             for process in multiprocessing.active_children() if waiting else ():
                 process.terminate()
             pool.shutdown(cancel_futures=True)
@@ -112,7 +112,7 @@ def _perform(description: str, folder: str) -> str | None:
 
 
 def _exit_with_parent() -> None:
-    """Ignore Ctrl-C, which the parent handles; exit if it dies."""
+    """If it dies, exit; it handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

@@ -15,7 +15,7 @@ SAMPLES = 100
 class MedianOfPi:
     """Samples commits of a run.
 
-    `commits`: expected number; 0: unknown. The stride is coprime to `workers`, to sample each in round-robin.
+    `commits`: expected number; 0: unknown. The stride is coprime to `workers`.
     """
 
     def __init__(self, rule: UpdateRule, layout: Layout, commits: int, workers: int) -> None:
@@ -28,7 +28,7 @@ class MedianOfPi:
         self.found = Medians([tensor.name for tensor in layout.parameters] if rule.has_factors else [])
 
     def __call__(self, parameters: NDArray[np.float32], state: RuleState, delta: NDArray[np.float32]) -> None:
-        """Observe a pending commit."""
+        """Observe a commit."""
         factors = None
         if self._seen % self._stride == 0:
             factors = self._rule.factors(parameters, state, delta, slice(None))

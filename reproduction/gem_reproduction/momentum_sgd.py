@@ -1,4 +1,4 @@
-"""Momentum SGD without a server, for figures 5 and 6.
+"""Momentum SGD, for figures 5 and 6.
 
 Uses worker 0's batches, first parameters and dropout.
 """

@@ -157,7 +157,7 @@ def read(folder: Path, run: Run) -> Outcome | None:
 
 
 def write(folder: Path, run: Run, outcome: Outcome) -> None:
-    """Store an outcome atomically. Raises OSError."""
+    """Store an outcome. Raises OSError."""
     target = path(folder, run)
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Synthetic images for figure 7: faint patterns under noise."""
+"""Synthetic images: faint patterns under noise."""
 
 import numpy as np
 import torch

@@ -102,7 +102,6 @@ def legend(axes: Axes, **options: Any) -> None:
 
 
 def _plain_ticks(axis: Axis) -> None:
-    """Write 0.1 instead of powers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     least, most = axis.get_view_interval()

@@ -21,7 +21,7 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True, slots=True)
 class FigureResult:
-    """A figure's verdicts and picture."""
+    """Figure's verdicts and picture."""
 
     figure: Figure
     verdicts: list[Verdict]
@@ -30,7 +30,7 @@ class FigureResult:
 
 
 def runs_of(figures: Sequence[Figure], scope: Scope) -> list[Run]:
-    """The figures' first runs without duplicates."""
+    """The figures' first runs."""
     runs = {run.key(): run for figure in figures for seeds in figure.runs(scope).values() for run in seeds}
     return list(runs.values())
 

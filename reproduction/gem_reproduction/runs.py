@@ -1,4 +1,4 @@
-"""Runs, keyed by settings and versions and shared by figures."""
+"""Runs, keyed by settings and versions."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ from gem_reproduction.errors import ReproductionError
 # Of run files; others are run again.
 FORMAT = 1
 
-# Others: without a server.
+# Others have no server.
 Method = Literal["simulation", "momentum-sgd", "synchronous-adam", "synchronous-muon"]
-# patterns: synthetic images. excerpt: scored on fewer samples.
+# patterns: synthetic images. excerpt: fewer samples scored.
 Data = Literal["task", "patterns", "excerpt"]
 
 # One pass over MNIST with batch 64.
@@ -31,7 +31,6 @@ PAPER_SEEDS = 3
 
 @cache
 def _version(package: str) -> str:
-    """Cached: lookups read files."""
     return version(package)
 
 
@@ -61,7 +60,7 @@ class Run:
         return cls(SimulationSettings(**value["settings"]), value["method"], value["data"], candidate, value["large"])
 
     def key(self) -> str:
-        """16 hexadecimal digits of SHA-256 over description and versions."""
+        """16 hexadecimal digits of a SHA-256, with versions."""
         decisive = self.describe() | {"format": FORMAT, "gemps": _version("gemps"), "torch": _version("torch")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -72,7 +71,7 @@ class Run:
         return min((one for one in budgets if one), default=0)
 
     def title(self) -> str:
-        """A short description."""
+        """Short description."""
         settings = self.settings
         if self.method == "momentum-sgd":
             return f"momentum SGD, eta {settings.eta:g}, {settings.steps} steps, seed {settings.seed}"
@@ -108,7 +107,7 @@ class Scope:
     rule_settings: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self) -> "Scope":
-        """A scope for non-binding claims: one seed if quick."""
+        """Scope for non-binding claims: one seed if quick."""
         return replace(self, seeds=1) if self.quick else self
 
     def simulations(
@@ -144,7 +143,7 @@ class Scope:
         )
 
     def _settings(self, **given: Any) -> SimulationSettings:
-        """All fields, so that environment variables change nothing."""
+        """Environment variables change nothing."""
         defaults = {
             name: one.get_default(call_default_factory=True, validated_data={})
             for name, one in SimulationSettings.model_fields.items()
@@ -171,7 +170,7 @@ class Scope:
         }
 
     def subtitle(self) -> str:
-        """The pictures' subtitle."""
+        """Pictures' subtitle."""
         changed = "".join(f", {name} = {value:g}" for name, value in self.rule_settings.items())
         seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
         return f"{self.model} on {self.task}, round-robin, {self.steps} steps, {seeds}{changed}"

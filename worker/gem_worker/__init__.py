@@ -1,6 +1,6 @@
 """Worker library: trains a PyTorch model through a gemps server.
 
-Names load lazily: importing the package must import neither torch nor gRPC.
+Names load lazily, without torch and gRPC.
 """
 
 from typing import TYPE_CHECKING

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 # Of a description's JSON: ten times the longest known.
 _MAX_JSON_BYTES = 4 << 20
-# Each is a copy of the tensor; T5's embeddings have four.
 _MAX_NAMES = 4
 _SHOWN_NAMES = 3
 _log = logging.getLogger(__name__)
 
 
 def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> bytes:
-    """Return the description of the active adapter in `model`; b"" without one, or if it lacks a trained tensor."""
+    """Description of the active adapter in `model`; b"" without one, or if it lacks a trained tensor."""
     # A model of PEFT's classes has imported it.
     peft: Any = sys.modules.get("peft")
     found = next((one for one in model.modules() if peft is not None and isinstance(one, peft.PeftModel)), None)
@@ -41,7 +40,7 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
         return b""
     sent = {id(one.tensor): one.spec.name for one in tensors if one.spec.kind is not TensorKind.FROZEN}
     adapter = found.active_adapter
-    # Without embedding layers: to find out whether they were resized, PEFT asks a server for the base model.
+    # Without embedding layers: PEFT would ask a server for the base model.
     own = peft.get_peft_model_state_dict(
         found, found.state_dict(keep_vars=True), adapter_name=adapter, save_embedding_layers=False
     )
@@ -91,7 +90,7 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
 
 
 def read_description(model_file: Path) -> bytes:
-    """Return the description in the checkpoint or run folder of `model_file`; b"" without one. Raises TaskError."""
+    """Description in the folder of `model_file`; b"" without one. Raises TaskError."""
     folder = model_file if model_file.is_dir() else model_file.parent
     for state in (folder / "state.json", folder / "latest" / "state.json"):
         if state.exists():

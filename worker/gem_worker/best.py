@@ -19,7 +19,7 @@ _METADATA = "gemps_best"
 class BestCheckpoint:
     """Keeps a folder's most accurate parameters, across processes.
 
-    Replaces files atomically. Raises TaskError if the folder is unusable or holds a foreign file.
+    Raises TaskError if the folder is unusable or holds a foreign file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +35,7 @@ class BestCheckpoint:
         return None if self.facts is None else float(self.facts["accuracy"])
 
     def offer(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> bool:
-        """Keep the parameters if `facts["accuracy"]` (0 to 1) is the highest so far; return whether it is.
+        """Keep the parameters if `facts["accuracy"]` (0 to 1) is the highest so far; return whether.
 
         Raises TaskError if `facts["layout_digest"]` is another model's, or if writing fails.
         """
@@ -86,7 +86,7 @@ class BestCheckpoint:
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Clone aliases: the format rejects shared memory."""
+    """The format rejects shared memory."""
     seen: set[int] = set()
     found = {}
     for name, tensor in tensors.items():

@@ -19,12 +19,12 @@ _HELD_OUT_EVERY = 5
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """All samples in file order.
+    """Samples in file order.
 
     Attributes:
         pixels: int64 [samples, 64], 0 to 16; 8 x 8, row-major.
         labels: int64 [samples], 0 to 9.
-        held_out: bool [samples], True if never trained on.
+        held_out: bool [samples].
     """
 
     pixels: NDArray[np.int64]
@@ -40,7 +40,7 @@ def read_digits() -> Digits:
 
 
 def held_out_mask(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Select every fifth sample of each class; deterministic."""
+    """Select every fifth sample of each class."""
     mask = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
         mask[np.flatnonzero(labels == label)[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY]] = True
@@ -48,7 +48,7 @@ def held_out_mask(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _file() -> Path:
-    """Locate the file; importing scikit-learn is slow."""
+    """Importing scikit-learn is slow."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise TaskError(explain_missing("sklearn", "digits", "the task digits"))

@@ -5,11 +5,11 @@ MAX_SKIPPED_IN_A_ROW = 100
 
 
 class UnsupportedModelError(ValueError):
-    """The model cannot be trained through a server; names the tensor and the fix."""
+    """The model cannot be trained through a server; names tensor and fix."""
 
 
 class UnsupportedOptimizerError(ValueError):
-    """The optimizer or the run prevents local steps; names the fix."""
+    """The optimizer, or the run, prevents local steps; names the fix."""
 
 
 class DivergedError(RuntimeError):

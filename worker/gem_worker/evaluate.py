@@ -1,4 +1,4 @@
-"""Loss and accuracy on held-out samples, of a file or a server."""
+"""Loss and accuracy on held-out samples."""
 
 import textwrap
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class EvaluationResult:
         loss: mean cross-entropy, in nats a label.
         accuracy: 0 to 1.
         version: None for a file.
-        bits_per_character: of a text; None: no text.
+        bits_per_character: None without a text.
     """
 
     loss: float
@@ -42,7 +42,7 @@ class EvaluationResult:
 
 
 class HeldOut:
-    """A task's held-out samples and model, for repeated evaluation. Raises TaskError if one is unavailable."""
+    """Task's held-out samples and model. Raises TaskError if one is unavailable."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.task = create_task(settings.task, TaskOptions.from_settings(settings))
@@ -95,7 +95,7 @@ def evaluate_server(
 ) -> EvaluationResult:
     """Evaluate a server's newest parameters without joining the run.
 
-    `address` (HOST:PORT) overrides the settings. A non-empty `report_as` reports the result under that name. Raises
+    `address` (HOST:PORT) overrides the settings. `report_as`: name to report the result under. Raises
     TaskError (other model), ServerUnavailableError, or NotInitializedError (no parameters yet).
     """
     with Observer(address, settings=client_settings) as observer:
@@ -127,7 +127,7 @@ def export_adapter(
         return
     with Observer(address, settings=client_settings) as observer:
         pulled = observer.pull()
-    assert pulled is not None  # None only answers a known_version
+    assert pulled is not None
     tensors = tensors_of_payload(pulled.layout, pulled.payload)
     write_adapter(folder, pulled.adapter, tensors, f"the server {address}")
 

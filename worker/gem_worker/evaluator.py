@@ -1,7 +1,4 @@
-"""Evaluates a run's new versions until it is finished.
-
-Stays in WatchStatus on a thread throughout, so that the server waits for it.
-"""
+"""Evaluates a run's new versions until it is finished; stays in WatchStatus, so that the server waits for it."""
 
 import math
 import threading
@@ -29,9 +26,9 @@ from gem_worker.evaluate import EvaluationResult, HeldOut, tensors_of_payload
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
-# Maximum seconds between status reports.
+# Seconds.
 _LOOK = 1.0
-# Seconds to wait for the server of a finished run.
+# Seconds.
 _END_PATIENCE = 10.0
 
 _Answer = TypeVar("_Answer")
@@ -42,7 +39,7 @@ class Followed:
     """One evaluation of a run; `result.version` is never None.
 
     Attributes:
-        run_seconds: training time at the pull, or slightly earlier.
+        run_seconds: training time at the pull.
         is_best: highest accuracy so far, including `keep_best` from earlier processes.
         is_reported: False if the loss is NaN, which servers reject.
         stops_run: it finished the run.
@@ -66,9 +63,9 @@ def evaluate_run(
 ) -> Iterator[Followed]:
     """Yield evaluations of a run's newest version until the run is finished.
 
-    `address` (HOST:PORT) overrides the settings; waits `client_settings.connect_timeout` seconds. `on_event` runs on
-    another thread. Raises TaskError (other model, or the best cannot be kept), ServerUnavailableError, or
-    ServerRefusedError, also if stopping requires an operator's token.
+    `address` (HOST:PORT) overrides the settings. `on_event` runs on another thread. Raises TaskError (other
+    model, or the best cannot be kept), ServerUnavailableError, or ServerRefusedError, also if stopping requires an
+    operator's token.
     """
     follower = _Follower(
         address,
@@ -82,8 +79,6 @@ def evaluate_run(
 
 
 class _Follower:
-    """State of `evaluate_run`."""
-
     def __init__(
         self,
         address: str,
@@ -106,7 +101,6 @@ class _Follower:
     def follow(self, watch: "_Watch") -> Iterator[Followed]:
         due = -math.inf
         while True:
-            # After the last evaluation the server may exit.
             status = watch.next(_END_PATIENCE if self._has_all(watch) else None)
             if status is None:
                 return
@@ -120,14 +114,13 @@ class _Follower:
                 return
 
     def _has_all(self, watch: "_Watch") -> bool:
-        """Whether the run is finished and evaluated."""
         status = watch.newest
         if status is None or not _is_finished(status):
             return False
         return not _clock(status) or self._version(status) == self._evaluated
 
     def _pull(self, watch: "_Watch") -> PulledParameters | None:
-        """Return None if unchanged or absent."""
+        """None: unchanged or absent."""
         try:
             return self._ask(watch, lambda server: server.pull(known_version=self._evaluated))
         except NotInitializedError:
@@ -154,7 +147,6 @@ class _Follower:
         return Followed(result, run_seconds, is_best, is_reported, self._stop_at(result, watch))
 
     def _keep(self, tensors: dict[str, Tensor], result: EvaluationResult, layout_digest: str) -> bool:
-        """Return whether this is the best."""
         if self._kept is not None:
             of = {"task": self._held_out.task.name, "model": self._held_out.model_name, "layout_digest": layout_digest}
             return self._kept.offer(tensors, asdict(result) | of)
@@ -162,7 +154,6 @@ class _Follower:
         return result.accuracy > before
 
     def _stop_at(self, result: EvaluationResult, watch: "_Watch") -> bool:
-        """Return whether this finished the run."""
         if self._target is None or self._stopped or result.accuracy < self._target or watch.is_finished:
             return False
         assert result.version is not None
@@ -177,7 +168,6 @@ class _Follower:
         return True
 
     def _ask(self, watch: "_Watch", call: Callable[[Observer], _Answer]) -> _Answer:
-        """Make a call, with retries."""
         wait = _END_PATIENCE if watch.is_finished else self.client_settings.connect_timeout
         with Observer(self._address, wait=wait, settings=self.client_settings, on_event=_ignore) as server:
             while True:
@@ -201,8 +191,6 @@ class _Follower:
 
 
 class _Watch:
-    """Reads WatchStatus on a thread."""
-
     def __init__(
         self, address: str, interval: float, client_settings: ClientSettings, on_event: Callable[[ClientEvent], None]
     ) -> None:
@@ -220,11 +208,10 @@ class _Watch:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is finished."""
         return self.newest is not None and _is_finished(self.newest)
 
     def next(self, timeout: float | None) -> dict[str, Any] | None:
-        """Wait for a new report; None after `timeout` seconds. Raises the stream's error."""
+        """Next report; None after `timeout` seconds. Raises the stream's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_new or self._error is not None, timeout)
             if self._error is not None:
@@ -279,7 +266,7 @@ def _clock(status: dict[str, Any]) -> int:
 
 
 def _is_quiet(status: dict[str, Any]) -> bool:
-    """Whether no commit is in flight: some are applied after the finish."""
+    """False: some commits are applied after the finish."""
     return not status["queue"]["staging_buffers_in_use"]
 
 

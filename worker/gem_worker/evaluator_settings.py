@@ -1,4 +1,4 @@
-"""Settings of an evaluator."""
+"""Settings."""
 
 from pathlib import Path
 

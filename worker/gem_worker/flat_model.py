@@ -1,6 +1,6 @@
 """A model whose parameters and gradients are views of flat buffers.
 
-Only the parameters' memory moves, so objects that hold a `Parameter` keep working. The training loop may break views
+The training loop may break views
 (`zero_grad(set_to_none=True)`, `LSTM.flatten_parameters()`); `collect_gradients` repairs them. Not thread-safe.
 """
 
@@ -28,7 +28,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTensor:
-    """A trained parameter, its flat views, and its first element's index in the layout."""
+    """Trained parameter, its flat views, and its first element's index in the layout."""
 
     name: str
     tensor: Tensor
@@ -38,13 +38,13 @@ class TrainedTensor:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether flat memory has the payload's order; not so in channels_last."""
+        """Whether flat memory has the payload's order, unlike channels_last."""
         return self.values.is_contiguous()
 
 
 @dataclass(slots=True)
 class HeldBuffer:
-    """A persistent buffer's current object, and its flat view."""
+    """Persistent buffer, and its flat view."""
 
     name: str
     tensor: Tensor
@@ -53,7 +53,7 @@ class HeldBuffer:
 
 
 class FlatModel:
-    """A model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
+    """Model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
 
     `inspected`: result of `inspect_model` on this model, unchanged since.
     """
@@ -86,7 +86,7 @@ class FlatModel:
 
     @torch.no_grad()
     def collect_parameters(self) -> None:
-        """Repair views of parameters and buffers. Raises UnsupportedModelError if the model has changed."""
+        """Repair views of parameters and buffers. Raises UnsupportedModelError for a changed model."""
         self._refuse_changes()
         for one in self.trained:
             if one.tensor.data_ptr() != one.values.data_ptr():
@@ -113,7 +113,7 @@ class FlatModel:
 
     @torch.no_grad()
     def move_gradients(self, place: Tensor) -> None:
-        """Move a plain CPU model's gradients to `place` (float32)."""
+        """Move a plain CPU model's gradients to `place`."""
         (group,) = self.groups
         place.copy_(group.gradients)
         self.groups = (replace(group, gradients=place),)
@@ -132,7 +132,7 @@ class FlatModel:
 
     @torch.no_grad()
     def read_gradients(self, out: Tensor) -> None:
-        """Copy gradients to `out`: float32 [layout.parameter_count], on the model's device."""
+        """Copy gradients to `out`: float32 [layout.parameter_count], on the device."""
         for group in self.groups:
             out[group.start : group.stop].copy_(group.gradients)
         for one in self._permuted:
@@ -205,7 +205,6 @@ class FlatModel:
                     )
 
     def _collect_buffer(self, buffer: HeldBuffer) -> None:
-        """Adopt a reassigned buffer."""
         module, key = buffer.owners[0]
         current = module._buffers.get(key)
         if current is not buffer.tensor:
@@ -220,7 +219,6 @@ class FlatModel:
 
 
 def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
-    """Move `tensor` into the memory of `view`."""
     if tensor.device != view.device or tensor.dtype != view.dtype or tensor.shape != view.shape:
         raise UnsupportedModelError(
             f"{name}: was {_describe(view)} when the model joined and is {_describe(tensor)} now; move, convert or "
@@ -265,7 +263,7 @@ def _flatten_parameters(
 def _flatten_buffers(
     tensors: list[ModelTensor], device: torch.device
 ) -> tuple[tuple[Tensor, ...], tuple[HeldBuffer, ...]]:
-    """One flat tensor per type, because `torch.save` refuses a storage that is viewed as several types."""
+    """`torch.save` refuses a storage that is viewed as several types."""
     flats, buffers = [], []
     for dtype, members in itertools.groupby(tensors, key=lambda one: one.tensor.dtype):
         some = list(members)
@@ -303,7 +301,6 @@ def _subtract(values: Tensor, since: Tensor, out: Tensor) -> None:
 
 
 def _row_major(one: TrainedTensor, flat: Tensor) -> Tensor:
-    """View payload-order `flat` in the shape of `one`."""
     return flat[one.start : one.start + one.tensor.numel()].view(one.tensor.shape)
 
 
@@ -313,7 +310,6 @@ _Structure = tuple[
 
 
 def _structure(model: nn.Module) -> tuple[_Structure, ...]:
-    """Snapshot for `_refuse_changes`."""
     return tuple(
         (
             name,

@@ -31,15 +31,13 @@ class TransformState:
 
 
 class _Span(NamedTuple):
-    """Of elements that get the rms direction."""
-
     group: int
     start: int
     stop: int
 
 
 class GradientTransform:
-    """Clips and transforms gradients of `flat`. Raises UnsupportedModelError if `spectral` finds no matrix."""
+    """Clips and transforms gradients. Raises UnsupportedModelError if `spectral` finds no matrix."""
 
     def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
         self._flat = flat
@@ -54,7 +52,7 @@ class GradientTransform:
             )
 
     def new_state(self) -> TransformState:
-        """Return the state of a worker that joins."""
+        """New worker's state."""
         device = self._flat.device
         squares = (torch.zeros(stop - start, dtype=torch.float32, device=device) for _, start, stop in self._spans)
         return TransformState(tuple(squares), torch.zeros((), dtype=torch.float32, device=device))
@@ -142,7 +140,7 @@ def matrices_of(flat: FlatModel) -> tuple[int, ...]:
 
 
 def _spans(flat: FlatModel, matrices: tuple[int, ...]) -> tuple[_Span, ...]:
-    """Return the longest runs of elements outside `matrices`."""
+    """Longest runs of elements outside `matrices`."""
     spans = []
     for number, group in enumerate(flat.groups):
         taken = [flat.trained[one] for one in matrices if group.start <= flat.trained[one].start < group.stop]

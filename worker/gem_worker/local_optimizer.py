@@ -21,13 +21,13 @@ from gem_worker.transfer import Staged, Transfer
 _log = logging.getLogger(__name__)
 
 Every = int | Literal["auto"]
-# With "auto", of the median worker and at most.
+# With "auto": of the median worker, at most.
 USUAL_STEPS = 8
 MOST_STEPS = 32
 
 
 class LocalOptimizer:
-    """Runs an optimizer. `calls`, and the optimizer's `steps`, are since the last exchange."""
+    """Runs an optimizer. `calls`, and its `steps`, are since the last exchange."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, every: Every, model: nn.Module) -> None:
         _refuse_unusable(optimizer, model)
@@ -48,12 +48,12 @@ class LocalOptimizer:
 
     @property
     def rate(self) -> float:
-        """Of the first group; read from a device at exchanges."""
+        """Learning rate of the first group; read from a device at exchanges."""
         rate = self._optimizer.param_groups[0]["lr"]
         return self._rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
 
     def refuse_unsuitable(self, run: RunSettings) -> None:
-        """Refuse settings that need gradients (UnsupportedOptimizerError), warn of others; a restart may bring them."""
+        """Raise UnsupportedOptimizerError for settings that need gradients; warn of others."""
         if run is not self._suitable:
             _refuse_run(run, is_auto=self.is_auto)
             self._suitable = run
@@ -67,7 +67,7 @@ class LocalOptimizer:
         self._read_rate()
 
     def step(self, scaler: object) -> bool:
-        """Return whether to exchange."""
+        """Whether to exchange."""
         if scaler is None:
             self._optimizer.step()
         else:
@@ -80,7 +80,7 @@ class LocalOptimizer:
         return self.calls >= self.every
 
     def unscale(self, scaler: object) -> None:
-        """See `ParameterServer.unscale_`."""
+        """Unscale the gradients."""
         if scaler is not None and not self._is_unscaled:
             as_scaler(scaler).unscale_(self._optimizer)
             self._is_unscaled = True

@@ -21,7 +21,7 @@ class LocalSteps:
 
     @property
     def steps(self) -> int:
-        """CommitHeader.local_steps."""
+        """Local steps per commit."""
         return self._count if self.enabled else 0
 
     @property
@@ -31,7 +31,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def accumulate(self, eta: float) -> bool:
-        """Process the collected gradients.
+        """Take the gradients.
 
         True: they now hold what to commit. False: they were applied locally, and zeroed.
         """

@@ -1,7 +1,4 @@
-"""torch.amp.GradScaler over flat gradients.
-
-It requires an optimizer: this one holds the flat buffers and never steps.
-"""
+"""torch.amp.GradScaler over flat gradients, with an optimizer that never steps."""
 
 import operator
 
@@ -21,7 +18,7 @@ class LossScaler:
         self._is_unscaled = False
 
     def unscale(self, scaler: object) -> None:
-        """Divide the flat gradients by the scale, once per `update`.
+        """Divide the gradients by the scale, once per `update`.
 
         Raises TypeError if `scaler` is no GradScaler, which itself rejects float16 parameters.
         """

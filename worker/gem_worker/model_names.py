@@ -1,4 +1,4 @@
-"""Model names, without the slow import of PyTorch."""
+"""Model names, without importing PyTorch."""
 
 import difflib
 import re
@@ -11,7 +11,7 @@ _REGISTERED = re.compile(r"^@register_model\(\).*?^def (\w+)\(", re.MULTILINE | 
 
 
 def explain_unknown(name: str, known: Iterable[str]) -> str:
-    """Return an error message with a similar name."""
+    """Error message with a similar name."""
     near = difflib.get_close_matches(name, [*OWN, *known], n=1)
     hint = (
         f"did you mean {near[0]}?"
@@ -22,7 +22,7 @@ def explain_unknown(name: str, known: Iterable[str]) -> str:
 
 
 def explain_unsuitable(name: str, *, is_text: bool) -> str:
-    """Return an error message if a model does not take text, or nothing else; "" if it fits."""
+    """Error message if a model does not fit a text, or nothing else; "" if it fits."""
     if is_text == (name == "transformer"):
         return ""
     if is_text:
@@ -31,7 +31,7 @@ def explain_unsuitable(name: str, *, is_text: bool) -> str:
 
 
 def torchvision_models() -> list[str]:
-    """Return the names in torchvision's source; [] if not installed."""
+    """Names in torchvision's source; [] if not installed."""
     package = find_spec("torchvision")
     folders = (package.submodule_search_locations if package is not None else None) or ()
     files = (path for folder in folders for path in sorted((Path(folder) / "models").glob("*.py")))

@@ -35,7 +35,7 @@ class ModelTensor:
 
 
 def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tuple[ModelTensor, ...]]:
-    """Return the layout of `model`, and its tensors in that order. Raises UnsupportedModelError.
+    """Return layout and tensors of `model`, in that order. Raises UnsupportedModelError.
 
     Without `hashes`, zeros stand for the SHA-256 of FROZEN tensors.
     """
@@ -64,7 +64,7 @@ def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tup
 
 
 def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
-    """Raise UnsupportedModelError for a tensor with NaN or infinity, which servers reject."""
+    """Raise UnsupportedModelError for NaN and infinity, which servers reject."""
     for one in tensors:
         if one.tensor.is_floating_point() and not bool(torch.isfinite(one.tensor.detach()).all()):
             fix = (
@@ -76,7 +76,6 @@ def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield tensors under each name."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         for tensors in (module._parameters, module._buffers):
             for key, tensor in tensors.items():
@@ -85,7 +84,6 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]:
-    """Map id to tensor and owners."""
     found: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -96,7 +94,6 @@ def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, s
 
 
 def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]) -> dict[int, list[str]]:
-    """Map id to state_dict names."""
     names: dict[int, list[str]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
@@ -139,7 +136,7 @@ def _kind(tensor: Tensor, owners: list[tuple[nn.Module, str]]) -> TensorKind:
 
 
 def _sha256(tensor: Tensor) -> bytes:
-    """Hash the elements' bytes, row-major, in pieces."""
+    """Of the elements' bytes, row-major."""
     digest = hashlib.sha256()
     for piece in torch.split(tensor.detach().resolve_conj().contiguous().view(-1), _PIECE_ELEMENTS):
         digest.update(piece.cpu().view(torch.uint8).numpy().data)
@@ -188,7 +185,6 @@ def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
 
 
 def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
-    """Check the tensors together."""
     if not any(one.spec.kind is TensorKind.PARAMETER for one in tensors):
         raise UnsupportedModelError(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
@@ -226,7 +222,6 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Elements spanned, gaps included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -235,7 +230,6 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def _position(one: ModelTensor) -> tuple[int, int, str]:
-    """Sort key; requires a stable sort."""
     if one.spec.kind is TensorKind.PARAMETER:
         return 0, PARAMETER_TYPES.index(one.tensor.dtype), ""
     if one.spec.kind is TensorKind.BUFFER:

@@ -1,4 +1,4 @@
-"""Warns about optimizer steps on a model that a server trains."""
+"""Warns about optimizer steps on a served model."""
 
 import logging
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class OptimizerWatch:
 
 @torch.no_grad()
 def _norms(parameters: list[torch.Tensor]) -> list[float] | None:
-    """Norms; None during CUDA graph capture, which forbids reads."""
+    """None during CUDA graph capture."""
     if parameters[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     return [float(torch.linalg.vector_norm(one)) for one in parameters]

@@ -77,7 +77,7 @@ class StepReport:
 
 
 class ParameterServer:
-    """Membership of `model` in a run.
+    """Makes `model` a worker of a run.
 
         with ParameterServer("localhost:50051", model) as ps:  # joins; uploads or installs parameters
             for inputs, labels in loader:
@@ -107,9 +107,9 @@ class ParameterServer:
 
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
-        model: the same architecture in every worker of the run.
-        name: unique in the run, determines the rank. Default: GEMPS_WORKER_NAME, the engine's name for the process
-            (Slurm, torchrun, an Indexed Job of Kubernetes), or host name and process id.
+        model: the same architecture in every worker.
+        name: unique, determines the rank. Default: GEMPS_WORKER_NAME, the engine's name (Slurm, torchrun,
+            Indexed Job), or host name and process id.
         optimizer: of the model's parameters.
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
@@ -118,14 +118,11 @@ class ParameterServer:
         overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.
         device: for the status.
-        on_event: called on connection changes, with overlap on another thread.
+        on_event: for connection changes; with overlap on another thread.
         client_settings: default: from the environment, `GEMPS_CLIENT_...`.
 
     Raises:
-        UnsupportedModelError: on entering: the model cannot be trained through a server.
-        UnsupportedOptimizerError: also on entering.
-        ServerUnavailableError: on entering.
-        ServerRefusedError: on entering.
+        UnsupportedModelError, UnsupportedOptimizerError, ServerUnavailableError, ServerRefusedError: on entering.
     """
 
     def __init__(
@@ -303,7 +300,7 @@ class ParameterServer:
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
         """Commit the parameters' movement, and install the reply.
 
-        For scripts that run the optimizer themselves. Undoes non-finite movement. Raises as `step`.
+        For scripts that run the optimizer. Undoes non-finite movement. Raises as `step`.
         """
         with self._committing():
             return self._exchange(loss, samples)
@@ -374,7 +371,7 @@ class ParameterServer:
 
     @property
     def client(self) -> Client:
-        """The connection, for its state; call nothing on it while training."""
+        """Connection; call nothing on it while training."""
         return self._client
 
     @property
@@ -384,7 +381,7 @@ class ParameterServer:
 
     @property
     def rank(self) -> int:
-        """Rank in the run, from 0."""
+        """Rank, from 0."""
         return self.membership.rank
 
     @property
@@ -394,22 +391,22 @@ class ParameterServer:
 
     @property
     def run_settings(self) -> RunSettings:
-        """The run's settings."""
+        """Settings of the run."""
         return self.membership.run_settings
 
     @property
     def run_state(self) -> RunState:
-        """Last state reported by the server."""
+        """State last reported by the server."""
         return RunState.FINISHED if self._finished else self._client.run_state
 
     @property
     def version(self) -> Version | None:
-        """Version of the model's parameters."""
+        """Version of the parameters."""
         return self._version
 
     @property
     def shares_memory(self) -> bool:
-        """Whether payloads travel through shared memory."""
+        """Whether payloads use shared memory."""
         return self._client.shared_delta is not None
 
     @property
@@ -482,7 +479,7 @@ class ParameterServer:
     def _settle(self, transfer: Transfer, timeout: float | None = None) -> tuple[StepReport | None, Version | None]:
         """Wait for the previous reply; return its report, and the version to install.
 
-        Installs it here if the run is finished. (None, None): no overlap, no previous step, or timeout.
+        Installs it if the run is finished. (None, None): no overlap, no previous step, or timeout.
         """
         courier, report = self._courier, self._step_before
         if courier is None or report is None:
@@ -529,7 +526,7 @@ class ParameterServer:
         """
         # Without bases this commit raises an earlier one's error.
         goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
-        # BUFFERs are a batch ahead: keep them only if this gradient is committed.
+        # BUFFERs are a batch ahead: keep them if this gradient is committed.
         if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
         if goes and base is not None:
@@ -620,14 +617,12 @@ class ParameterServer:
 
 
 def _offer(name: WireName) -> tuple[WireType, ...]:
-    """Wire types by preference; servers support FLOAT32."""
     if name not in WIRE_TYPES:
         raise ValueError(f"{name!r} is no wire type; use one of {', '.join(get_args(WireName))}")
     return tuple(dict.fromkeys((WIRE_TYPES[name], WireType.FLOAT32)))
 
 
 def _reason(error: BaseException | None) -> str:
-    """Reason to leave, for the server's log."""
     if error is None:
         return "done"
     if isinstance(error, RunFinishedError):

@@ -10,7 +10,7 @@ from gem_worker.parameter_server import StepReport
 
 
 class Progress:
-    """Counts steps, writes events at once and progress every `interval` seconds (0: each step)."""
+    """Counts steps; writes events at once, progress every `interval` seconds (0: each step)."""
 
     def __init__(
         self, worker: str, interval: float, log_format: Literal["auto", "human", "json"], out: TextIO | None = None
@@ -29,7 +29,7 @@ class Progress:
         self._seconds = {"compute": 0.0, "copy": 0.0, "exchange": 0.0}
 
     def joined(self, rank: int, **fields: object) -> None:
-        """Start the worker's time."""
+        """Start the clock."""
         self._started = self._told = time.monotonic()
         self.write_line("joined", "", rank=rank, **fields)
 
@@ -57,7 +57,7 @@ class Progress:
             self._rate(now)
 
     def _rate(self, now: float) -> float | None:
-        """Steps per second, without the first step."""
+        """Per second, without the first step."""
         before, self._counted_from = self._counted_from, (now, self.applied)
         if before is None or now <= before[0]:
             return None
@@ -82,7 +82,7 @@ class Progress:
         self.write_line("training", "", eta=report.eta, **fields)
 
     def summary(self, why: str) -> None:
-        """Write totals and times."""
+        """Write totals."""
         seconds = time.monotonic() - self._started
         in_steps = sum(self._seconds.values()) or 1.0
         self.write_line(

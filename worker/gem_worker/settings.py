@@ -1,4 +1,4 @@
-"""Settings of a worker. The server decides learning rate, update rule, seed and budget."""
+"""Settings."""
 
 from pathlib import Path
 from typing import Literal, Self

@@ -1,4 +1,4 @@
-"""Measures a step's compute and copy time."""
+"""Measures compute and copy time."""
 
 import time
 from abc import ABC, abstractmethod
@@ -7,11 +7,11 @@ import torch
 
 
 class StepClock(ABC):
-    """Call in this order: computed, staging, staged, received, installed. Excludes waits and the exchange."""
+    """Call in order: computed, staging, staged, received, installed. Excludes waits and the exchange."""
 
     @abstractmethod
     def computed(self) -> None:
-        """The training loop's work is done."""
+        """The loop's work is done."""
 
     @abstractmethod
     def staging(self) -> None:
@@ -23,7 +23,7 @@ class StepClock(ABC):
 
     @abstractmethod
     def received(self) -> None:
-        """Fresh parameters are in host memory."""
+        """Parameters are in host memory."""
 
     @abstractmethod
     def installed(self) -> None:
@@ -98,7 +98,7 @@ class CudaClock(StepClock):
         """See `StepClock`."""
         self._record(self._staged)
         self._staged.synchronize()
-        self._installed.synchronize()  # complete unless the loop changed streams
+        self._installed.synchronize()  # unless the loop changed streams
         compute = self._installed.elapsed_time(self._computed)
         copy = self._staging.elapsed_time(self._staged) + self._received.elapsed_time(self._installed)
         self._times = (compute / 1000, copy / 1000)
@@ -120,5 +120,5 @@ class CudaClock(StepClock):
 
 
 def step_clock(device: torch.device) -> StepClock:
-    """Return the clock for `device`."""
+    """Clock for `device`."""
     return CudaClock(device) if device.type == "cuda" else HostClock(device)

@@ -59,7 +59,6 @@ class _Termination:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Another handler got SIGTERM."""
         self._ensure_started()
         self._begin()
         try:
@@ -69,7 +68,6 @@ class _Termination:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle SIGTERM, unless another handler does."""
         if not _in_main_thread() or (not self._uses and signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, self)):
             yield
             return

@@ -1,4 +1,4 @@
-"""The text of the task text, with a fixed held-out part. Imports no torch."""
+"""The text, with a fixed held-out part. Imports no torch."""
 
 import hashlib
 import platform
@@ -12,21 +12,20 @@ from numpy.typing import NDArray
 
 from gem_worker.errors import TaskError
 
-# Every byte is a token, so that all texts and Python versions have one vocabulary.
+# Every byte is a token: all texts have one vocabulary.
 VOCABULARY = 256
 
 _HELD_OUT_SHARE = 10
-# A CPU evaluates the default model on this much in under a minute.
+# A CPU evaluates it in under a minute.
 _MAX_HELD_OUT = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class TextCorpus:
-    """UTF-8 text; its end is held out.
+    """UTF-8 text.
 
     Attributes:
-        source: where it is from.
-        train: uint8, the text before the held-out part.
+        train: uint8, the rest.
         held_out: uint8, the last tenth, at most 1 MiB; begins with a whole character.
         sha256: of all its bytes.
     """
@@ -37,7 +36,7 @@ class TextCorpus:
     sha256: str
 
     def facts(self) -> dict[str, Any]:
-        """Return what identifies the text, as JSON values."""
+        """Identify the text, as JSON values."""
         return {
             "source": self.source,
             "sha256": self.sha256,
@@ -49,8 +48,8 @@ class TextCorpus:
 def read_corpus(text: str, context: int) -> TextCorpus:
     """Read a file, all files in a folder, or by default ("") `pydoc_data.topics`.
 
-    Files are in the order of their paths; hidden ones are left out. Raises TaskError for a missing or empty text, bytes
-    that are not UTF-8, and a held-out part without a window of `context` bytes and the byte after it.
+    Files are in the order of their paths; hidden ones are left out. Raises TaskError for a text that is
+    missing, not UTF-8, or too short for `context`.
     """
     source = text or f"pydoc_data.topics of Python {platform.python_version()}"
     data = b"".join(_read_files(Path(text)) if text else _read_topics())

@@ -12,7 +12,7 @@ _START = b"\n"
 
 
 def transformer_of(tensors: dict[str, Tensor], source: str) -> Transformer:
-    """Return the model that the tensors belong to. Raises TaskError (naming `source`) if it is no transformer."""
+    """Return the tensors' model. Raises TaskError (naming `source`) if it is no transformer."""
     try:
         classes, width = tensors["embedding.weight"].shape
         context, layers = len(tensors["positions.weight"]), 1 + max(map(_layer_number, tensors))
@@ -29,7 +29,7 @@ def transformer_of(tensors: dict[str, Tensor], source: str) -> Transformer:
 def generate_text(model: Transformer, prompt: str, *, length: int, temperature: float = 1.0, seed: int = 0) -> str:
     """Return `length` bytes of text after `prompt`; incomplete characters become U+FFFD.
 
-    `temperature` divides the logits; 0: always the most probable byte. Equal arguments give equal text.
+    `temperature` divides the logits; 0: the most probable byte. Equal arguments give equal text.
     """
     text = list(prompt.encode(errors="surrogateescape") or _START)
     begin = len(text)
@@ -47,6 +47,6 @@ def generate_text(model: Transformer, prompt: str, *, length: int, temperature: 
 
 
 def _layer_number(name: str) -> int:
-    """Return 3 for "layers.3.norm1.weight", -1 for tensors outside the layers."""
+    """3 for "layers.3.norm1.weight", -1 outside the layers."""
     first, _, rest = name.partition(".")
     return int(rest.partition(".")[0]) if first == "layers" else -1

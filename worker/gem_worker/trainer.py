@@ -1,4 +1,4 @@
-"""`gemps work`: one worker until the end of the run."""
+"""`gemps work`."""
 
 import sys
 
@@ -22,10 +22,7 @@ FINISHED, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
-    """Train until the run is finished; return the exit code.
-
-    0: finished, SIGTERM; 1: error; 2: unusable address or credentials; 130: Ctrl-C.
-    """
+    """Train until the run is finished; return the exit code (docs/command-line.md)."""
     name = settings.worker_name or default_worker_name()
     progress = Progress(name, settings.log_interval, settings.log_format)
     try:
@@ -86,7 +83,6 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
 def _loop(
     ps: ParameterServer, model: nn.Module, task: Task, device: torch.device, batch_size: int, progress: Progress
 ) -> None:
-    """Train until `step` raises RunFinishedError."""
     model.train()
     for epoch, (inputs, labels) in training_batches(task.train, batch_size, ps.run_settings.seed, ps.rank):
         loss = functional.cross_entropy(model(_to(inputs, device)), _to(labels, device))

@@ -1,7 +1,4 @@
-"""Copies deltas from the model's device to host memory, and parameters back.
-
-On the CPU, float32 gradients can lie in the payload and be scaled when sent.
-"""
+"""Copies deltas from the model's device to host memory, and parameters back."""
 
 import math
 import warnings
@@ -91,13 +88,13 @@ class Transfer:
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes for gathered gradients and decoded parameters outside the payloads; 0 for a plain model."""
+        """Bytes for gathered gradients and decoded parameters; 0 for a plain model."""
         payload = self._delta_host.data_ptr()
         extra = (one for one in (self._gathered, self._decoded) if one is not None and one.data_ptr() != payload)
         return sum(one.nbytes for one in extra)
 
     def _move_delta(self, place: memoryview | None) -> None:
-        """Put `delta` into shared memory; None: private memory."""
+        """None: private memory."""
         if not self._on_host or place is self._delta_place:
             return
         self._delta_place = place
@@ -109,7 +106,7 @@ class Transfer:
             self._flat.move_gradients(self._delta_values())
 
     def arrived(self, parameters: memoryview | None = None) -> None:
-        """Mark a payload as complete, in `reply` or (`in_place`) in `parameters`, which must stay unchanged."""
+        """Mark a payload as complete, in `reply` or (`in_place`) in `parameters`, which must not change."""
         reply = self._replies[0]
         self._replies.rotate(1)
         self._received = reply if parameters is None else self._at(parameters, reply)
@@ -165,7 +162,7 @@ class Transfer:
 
     @torch.no_grad()
     def rounded_away(self) -> Tensor | None:
-        """Return the rounding error of a delta staged with `since`; None: none."""
+        """Rounding error of a delta staged with `since`; None: none."""
         if self._delta_format.wire_type is WireType.FLOAT32:
             return None
         source = self._source()
@@ -175,7 +172,7 @@ class Transfer:
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:
-        """Copy the last payload into the model, without BUFFERs if `buffers` is False."""
+        """Copy the last payload into the model, with or without BUFFERs."""
         self.clock.received()
         self._install(self._received, buffers=buffers)
         self.clock.installed()
@@ -204,7 +201,7 @@ class Transfer:
         return host_view(payload)
 
     def _at(self, parameters: memoryview, reply: Tensor) -> Tensor:
-        """Tensor cached by address."""
+        """Cached by address."""
         array = np.frombuffer(parameters, np.uint8)
         address = array.ctypes.data
         if address == reply.data_ptr():
@@ -223,7 +220,7 @@ class Transfer:
         return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
 
     def _memory_of_gathered(self) -> Tensor | None:
-        """Gradients in payload order, if needed."""
+        """In payload order."""
         if self._flat.is_plain:
             return None
         if self._on_host and self._delta_format.wire_type is WireType.FLOAT32:
@@ -240,7 +237,6 @@ class Transfer:
         return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
 
     def _copy_out(self, scaled: Tensor) -> None:
-        """Encode and copy."""
         split = self._delta_format.parameter_bytes
         wire_type = self._delta_format.wire_type
         if wire_type is WireType.FLOAT32:
@@ -287,7 +283,7 @@ class Transfer:
         return loss.detach().reshape(()).to(self._flat.device, torch.float32)
 
     def _fetch(self, scalars: Tensor) -> Tensor:
-        """Copy to the host; on CUDA valid after `clock.staged()`."""
+        """On CUDA valid after `clock.staged()`."""
         if self._flat.device.type != "cuda":
             return scalars.cpu()
         if self._scalars_host is None or len(self._scalars_host) < len(scalars):
@@ -296,6 +292,6 @@ class Transfer:
 
 
 def host_view(tensor: Tensor) -> memoryview:
-    """Return a writable view of a uint8 host tensor."""
+    """Writable view of a uint8 host tensor."""
     array: NDArray[np.uint8] = tensor.numpy()
     return array.data

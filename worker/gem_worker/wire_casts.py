@@ -1,6 +1,6 @@
 """Wire type casts in torch; must match `gem_core.wire_types` bit by bit (transfer.proto, enum WireType).
 
-`encode` and `decode` never wait for the device; `HostEncoder` and `HostDecoder` reuse views of cache-sized CPU pieces.
+`encode` and `decode` never wait for the device.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +15,11 @@ from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_FLOAT16, LA
 
 # Rounding to a wire type must not exceed LARGEST_VALUE.
 LARGEST_SENT = LARGEST_VALUE / 2
-# Elements per core, sized for its cache.
+# Elements per core, for its cache.
 PIECE = 256 * 1024
 # Elements per piece on other devices.
 _DEVICE_PIECE = 1 << 24
-# Largest copy that PyTorch does in one thread.
+# PyTorch copies these in one thread.
 _SMALL = 32 * 1024
 _TYPES = {WireType.FLOAT32: torch.float32, WireType.FLOAT16: torch.float16, WireType.BFLOAT16: torch.bfloat16}
 # From this largest magnitude on, scales are not denormal.
@@ -69,7 +69,6 @@ def subtract(wire_type: WireType, payload: Tensor, values: Tensor) -> None:
 
 def is_harmless(values: Tensor, factor: float) -> bool:
     """Whether `factor` times each value (float32, CPU) is finite and at most 5e29 in magnitude."""
-    # Faster than the extremes; NaN or infinite if a value is.
     if torch.dot(values, values).item() * factor * factor <= _HARMLESS_SQUARES[torch.float32]:
         return True
     lowest, highest = (abs(factor * extreme.item()) for extreme in values.aminmax())
@@ -77,7 +76,7 @@ def is_harmless(values: Tensor, factor: float) -> bool:
 
 
 class HostDecoder:
-    """Repeatedly decodes one CPU buffer into another."""
+    """Decodes one CPU buffer into another."""
 
     def __init__(self, wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         self.decode: Callable[[], object] = partial(decode, wire_type, payload, out)
@@ -89,7 +88,7 @@ class HostDecoder:
 
 
 class HostEncoder:
-    """Repeatedly encodes one CPU buffer. Not thread-safe.
+    """Encodes one CPU buffer. Not thread-safe.
 
     `values`: float32, 1-d. `payload`: as in `encode`; may share memory with `values` (FLOAT32).
     """
@@ -129,7 +128,7 @@ def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
     usable = True
     for source, scaled, target in pieces:
         torch.mul(source, factor, out=scaled)
-        # Faster than the extremes; NaN or infinite if a value is.
+        # Faster than the extremes.
         if not torch.dot(scaled, scaled).item() <= _HARMLESS_SQUARES[target.dtype]:
             lowest, highest = (extreme.item() for extreme in scaled.aminmax())
             usable = usable and lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails each comparison
@@ -141,7 +140,7 @@ def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
 
 
 class _BlockPiece(NamedTuple):
-    """One block per row; integers compare magnitudes faster, NaN highest."""
+    """Integers compare magnitudes faster, NaN highest."""
 
     values: Tensor
     scaled: Tensor
@@ -182,27 +181,22 @@ def _encode_blocks(pieces: tuple[_BlockPiece, ...], factor: float) -> bool:
 
 
 def _decode_blocks(pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Decode what `_blocks` yields."""
     for rows, scales, elements in pieces:
         # Faster than a mixed-type product.
         rows.copy_(elements).mul_(scales)
 
 
 def _quantise_any(rows: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Quantise blocks of any scale."""
-    # A scale of 0 makes every element 0.
+    # As in gem_core.wire_types.
     divisors = torch.where(scales == 0, torch.inf, scales)
-    # Denormal scales are coarse: quotients can exceed 127.
     torch.div(rows, divisors, out=out).round_().clamp_(-127, 127)
 
 
 def _temporary(elements: int) -> Tensor:
-    """float32 on the CPU, whatever PyTorch's defaults."""
     return torch.empty(elements, dtype=torch.float32, device="cpu")
 
 
 def _piece() -> int:
-    """Elements per piece, split among threads."""
     return PIECE * torch.get_num_threads()
 
 

@@ -50,11 +50,10 @@ def certs(
 ) -> None:
     """Create an authority, certificates, and tokens by role, for a server and its clients.
 
-    --credentials takes FOLDER/server for the server, FOLDER/worker for workers, FOLDER/observer to watch and evaluate,
-    and FOLDER/operator to end a run as well. FOLDER/ca.key signs certificates: do not copy it.
+    Give --credentials FOLDER/server, FOLDER/worker, FOLDER/observer (to watch and evaluate) or FOLDER/operator (also
+    to end a run). FOLDER/ca.key signs certificates: do not copy it.
 
-    Existing files stay. To renew a certificate, delete it and its key and run this again with the same names: a running
-    server reloads it.
+    Existing files stay. To renew a certificate, delete it and its key and run this again with the same names.
 
     [bold]Examples[/bold]
 
@@ -96,8 +95,6 @@ def certs(
 
 
 class _Files:
-    """Creates missing files."""
-
     def __init__(self, folder: Path, *, readable: bool) -> None:
         self._folder = folder
         self._mode = 0o644 if readable else 0o600
@@ -109,7 +106,6 @@ class _Files:
             path.chmod(mode)
 
     def make(self, name: str, content: Callable[[], bytes], mode: int | None = None) -> bytes:
-        """The file's content."""
         path = self._folder / name
         try:
             return path.read_bytes()
@@ -124,7 +120,7 @@ class _Files:
         return data
 
     def pair(self, name: str, make: Callable[[], "Pair"], key_mode: int | None = None) -> tuple[bytes, bytes]:
-        """(certificate, key)."""
+        """Certificate and key."""
         paths = [self._folder / f"{name}.{ending}" for ending in ("crt", "key")]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == 1:

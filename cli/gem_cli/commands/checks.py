@@ -1,4 +1,4 @@
-"""Argument checks before slow imports."""
+"""Argument checks."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def check_address(address: str) -> None:
 
 
 def check_running_server(address: str, given: Given) -> None:
-    """Raise CommandError for an invalid address, or settings of the server."""
+    """Raise CommandError for an invalid address, or a server's settings."""
     check_address(address)
     if flags := given.arguments(ServerSettings):
         raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
@@ -41,7 +41,7 @@ def check_credentials(settings: ClientSettings) -> None:
 
 
 def check_has_credentials(server: ServerSettings, client: ClientSettings) -> None:
-    """Raise CommandError if the server would refuse this client."""
+    """Raise CommandError where the server would refuse the client."""
     has_token = client.token is not None or client.token_file is not None
     lacking = {
         "speak TLS": server.tls_cert is not None and not client.tls_ca,
@@ -78,7 +78,7 @@ def require_data_dir(settings: ServerSettings) -> Path:
 
 
 def check_model(name: str, task: str) -> None:
-    """Raise CommandError for a certainly unknown model, or one that does not suit the task."""
+    """Raise CommandError for a model that is unknown, or does not suit the task."""
     if name == "":
         return
     if unsuitable := explain_unsuitable(name, is_text=task == "text"):

@@ -61,8 +61,7 @@ def conformance_serve(
 ) -> None:
     """Play scenarios against a worker as a strict server: each is passed, failed, or not spoken.
 
-    docs/protocol.md#conformance describes the environment of a worker. Failures name the place in that page; the exit
-    code is then not 0.
+    docs/protocol.md#conformance describes a worker's environment. Failures name the place in that page.
 
     [bold]Examples[/bold]
 
@@ -102,7 +101,7 @@ def list_(
     faults: Annotated[bool, typer.Option("--faults", help="List the faults that a failure may name instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,
 ) -> None:
-    """List the scenarios of gemps conformance serve; those of --basic are marked."""
+    """List the scenarios; those of --basic are marked."""
     from gem_conformance import SCENARIOS
     from gem_conformance.faults import FaultName
 
@@ -142,7 +141,7 @@ def _checked(listen: str) -> str:
 
 
 def _print_environment(scenario: "Scenario", environment: dict[str, str]) -> None:
-    """Print to stderr: stdout may be JSON."""
+    """Stdout may be JSON."""
     print(f"{scenario.name}: {scenario.about}. Start the candidate with", file=sys.stderr)
     for name, value in environment.items():
         print(f"  {name}={value}", file=sys.stderr)

@@ -39,7 +39,7 @@ def one_address(address: str, server: str | None) -> str:
 
 @contextmanager
 def connected(address: str, given: Given, *, quiet: bool = False) -> "Iterator[Observer]":
-    """Yield an Observer, converting client errors to CommandError."""
+    """Yield an Observer. Raises CommandError."""
     settings = given.load(ClientSettings)
     from gem_worker.client import ClientError, Observer
 

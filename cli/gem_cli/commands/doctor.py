@@ -32,7 +32,7 @@ def doctor(
 ) -> None:
     """Check a set-up: Python, PyTorch, GPU, threads, memory, the server and the path to it.
 
-    It changes nothing. Exit code 1: a problem.
+    Exit code 1: a problem.
 
     [bold]Examples[/bold]
 

@@ -62,8 +62,7 @@ def evaluate(
 
     A file in a run folder has the run's task and model, unless given here.
 
-    With --follow it evaluates new versions until the run is finished. It can keep the best parameters, and end the run
-    when they are good enough.
+    With --follow it evaluates new versions until the run is finished.
 
     [bold]Examples[/bold]
 

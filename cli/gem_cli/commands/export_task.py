@@ -68,7 +68,6 @@ _EXPORTS: dict[str, Callable[[], dict[str, Any]]] = {"digits": _digits}
 
 
 def _write_task(path: Path, text: str) -> None:
-    """Replace the file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")

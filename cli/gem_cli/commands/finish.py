@@ -17,8 +17,7 @@ def finish(
 ) -> None:
     """End a run before its budget is spent: its workers leave with their next step, and exit 0.
 
-    The server writes a checkpoint, and runs until it is stopped, or with --exit-when-finished until all have left. A
-    server with tokens requires an operator's.
+    The server writes a checkpoint. With tokens it requires an operator's.
 
     [bold]Examples[/bold]
 

@@ -35,8 +35,7 @@ def replay(
 ) -> None:
     """Apply a recorded run's commits again, and check that the parameters are the same, bit for bit.
 
-    It compares the statistics of each commit, the parameters after each restart of the server, and the final ones. Exit
-    code 1: something differs, the trace is damaged, or it has no final parameters.
+    Exit code 1: something differs, the trace is damaged, or it has no final parameters.
 
     [bold]Examples[/bold]
 

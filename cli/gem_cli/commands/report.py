@@ -14,7 +14,7 @@ def report(
 ) -> None:
     """Write report.html into a run folder again, also for a run that was killed.
 
-    The page is one self-contained file. gemps train writes it when a run ends.
+    gemps train writes it when a run ends.
 
     [bold]Examples[/bold]
 

@@ -120,7 +120,7 @@ def reproduce(
 
 
 def _check_files(data: Path) -> None:
-    """Check for MNIST before hours of runs."""
+    """Before hours of runs."""
     from gem_worker.errors import TaskError
     from gem_worker.tasks import TaskOptions, create_task
 

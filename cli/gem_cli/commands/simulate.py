@@ -64,7 +64,7 @@ def simulate(
 
       gemps simulate --workers 16 --seconds 300 --slow 0-7x4 --die 15@100 --evaluate-every 500
 
-      gemps train --workers 4 --steps 100 --record run.trace && gemps simulate --follow run.trace
+      gemps simulate --follow run.trace
     """
     if follow is not None and record is not None:
         raise CommandError("--follow does a recorded run again; give it or --record, not both", USAGE)
@@ -127,8 +127,6 @@ def _followed(trace: Path, settings: SimulationSettings) -> "SimulationResult":
 
 
 class _Shown:
-    """Progress on a terminal."""
-
     def __init__(self, total: int | None) -> None:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())

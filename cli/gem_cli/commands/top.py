@@ -26,8 +26,7 @@ def top(
 ) -> None:
     """Watch a run in this terminal: curves of loss, speed, staleness and pi, and every worker.
 
-    Workers that are silent, gone, muted or slow are listed first. The last line shows the keys; ? explains every
-    quantity. It needs 80x24 characters. While the server does not answer it shows the last figures.
+    Workers in trouble are listed first; ? explains every quantity. It needs 80x24 characters.
 
     [bold]Examples[/bold]
 

@@ -55,8 +55,7 @@ def train(
     Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. Training starts
     when all workers have joined. Ctrl-C ends it cleanly; a second one kills.
 
-    After -- comes the command of your own worker, started --workers times with GEMPS_SERVER, GEMPS_WORKER_NAME,
-    GEMPS_WORKER_INDEX and GEMPS_WORKERS set.
+    After -- comes the command of your own worker (docs/command-line.md).
 
     [bold]Examples[/bold]
 

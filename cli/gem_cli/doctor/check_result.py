@@ -22,15 +22,15 @@ class CheckResult:
 
 
 def ok(check: str, text: str) -> CheckResult:
-    """An OK finding."""
+    """OK finding."""
     return CheckResult(check, Level.OK, text)
 
 
 def warning(check: str, text: str) -> CheckResult:
-    """A warning."""
+    """Warning."""
     return CheckResult(check, Level.WARNING, text)
 
 
 def problem(check: str, text: str) -> CheckResult:
-    """A problem."""
+    """Problem."""
     return CheckResult(check, Level.PROBLEM, text)

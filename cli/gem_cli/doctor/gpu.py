@@ -1,4 +1,4 @@
-"""Checks whether PyTorch sees a GPU."""
+"""Checks for a GPU."""
 
 import json
 import os

@@ -21,7 +21,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*
 
 
 def installed(name: str) -> str | None:
-    """A distribution's version, or None."""
+    """Distribution's version, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -36,7 +36,7 @@ def check_python() -> CheckResult:
 def check_packages(
     requirements: Sequence[str] | None = None, version_of: Callable[[str], str | None] = installed
 ) -> Iterator[CheckResult]:
-    """Compare installed packages with requirements."""
+    """Compare packages with requirements."""
     wrong = False
     for requirement in requirements if requirements is not None else requires("gemps") or ():
         if (found := _check_requirement(requirement, version_of)) is not None:
@@ -87,7 +87,7 @@ def _parts(requirement: str) -> tuple[str, str, str]:
 
 
 def _meets(found: str, wanted: str) -> bool:
-    """Ignores conditions that it cannot parse."""
+    """True for unknown conditions."""
     number = _release(found)
     for condition in filter(None, wanted.split(",")):
         match = re.fullmatch(r"(>=|<|==|!=)([\d.]+)", condition)

@@ -29,7 +29,7 @@ class Visit:
         self.status: dict[str, Any] | None = None
 
     def findings(self) -> Iterator[CheckResult]:
-        """Query the status and judge it."""
+        """Judge the server's status."""
         from gem_worker.client import AddressError, ClientError, CredentialsError, Observer, ServerRefusedError
 
         try:
@@ -153,7 +153,7 @@ def is_this_machine(address: str) -> bool:
 
 
 def speaks_tls(address: str) -> bool:
-    """Whether a TLS handshake succeeds; verifies no certificate."""
+    """Whether a TLS handshake succeeds, with any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -30,7 +30,7 @@ def scalars(status: Status) -> Scalars:
 
 
 def evaluation(status: Status) -> tuple[int, Scalars] | None:
-    """The newest evaluation's (version, figures)."""
+    """Newest evaluation's (version, figures)."""
     seen = status.get("last_evaluation")
     if not seen:
         return None

@@ -19,13 +19,13 @@ def bars(values: Sequence[float | None], rows: int, glyphs: Glyphs, *, from_zero
 
 
 def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> str:
-    """A bar; `fraction`: 0 to 1."""
+    """Bar; `fraction`: 0 to 1."""
     done = int(max(0.0, min(1.0, fraction)) * width)
     return glyphs.done * done + glyphs.left * (width - done)
 
 
 def _height(value: float | None, low: float, high: float, most: int) -> int:
-    """0 is a gap; values have at least 1."""
+    """0 is a gap."""
     if value is None:
         return 0
     if high <= low:

@@ -1,4 +1,4 @@
-"""Reads reports in a thread."""
+"""Reads reports."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A GetHistoryResponse."""
+    """GetHistoryResponse."""
 
     history: Mapping[str, Any]
 
@@ -30,7 +30,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A failed call; retried."""
+    """Failed call; retried."""
 
     why: str
 
@@ -44,10 +44,7 @@ News: TypeAlias = History | Report | Lost | Over
 
 
 class Feed:
-    """Context manager that closes `observer`, which only its thread calls.
-
-    The thread calls `wake` for each item.
-    """
+    """Context manager that closes `observer`; only its thread calls that, and `wake` for each item."""
 
     def __init__(self, observer: "Observer", interval: float, wake: Callable[[], None]) -> None:
         self._observer = observer

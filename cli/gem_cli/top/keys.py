@@ -49,7 +49,7 @@ class Keys:
 
 
 def _length(data: bytes) -> int | None:
-    """The sequence's length; None: incomplete."""
+    """None: incomplete."""
     if len(data) < 2:
         return None
     if data[1:2] == b"O":

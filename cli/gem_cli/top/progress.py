@@ -16,7 +16,7 @@ class Progress:
 
 
 def progress(status: Status) -> Progress:
-    """The most advanced budget.
+    """Most advanced budget.
 
     A steps budget is per worker.
     """

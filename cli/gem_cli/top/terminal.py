@@ -25,7 +25,7 @@ _ESCAPE_SECONDS = 0.1
 
 
 class Terminal:
-    """Context manager that restores the terminal on exit, SIGTERM and Ctrl-Z.
+    """Restores the terminal on exit, SIGTERM and Ctrl-Z.
 
     For the main thread, except `wake`.
     """
@@ -104,7 +104,7 @@ class Terminal:
                 self._poke()
 
     def _poke(self) -> None:
-        """For signal handlers, which must not lock."""
+        """Signal handlers must not lock."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"\0")
 

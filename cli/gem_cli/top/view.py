@@ -44,7 +44,7 @@ class View:
             self.order, self.offset = names[(names.index(self.order) + 1) % len(names)], 0
 
     def scroll(self, lines: int, page: int) -> range:
-        """The visible range."""
+        """Visible range."""
         self.page = max(1, page)
         self.offset = min(self.offset, max(0, lines - self.page))
         return range(self.offset, min(lines, self.offset + self.page))

@@ -19,10 +19,7 @@ _TICK_SECONDS = 1.0
 
 
 def watch(observer: "Observer", first: Status, interval: float) -> View:
-    """Show a run until q, closing `observer`; return the last view.
-
-    Restores the terminal, also on KeyboardInterrupt and SystemExit.
-    """
+    """Show a run until q; close `observer`, restore the terminal, return the last view."""
     encoding = sys.stdout.encoding
     glyphs = glyphs_for(os.environ.get("TERM", ""), encoding)
     view = View(observer.address, interval, first, time.monotonic())

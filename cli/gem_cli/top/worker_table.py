@@ -71,7 +71,7 @@ COLUMNS = (
 
 
 def columns_for(width: int) -> list[tuple[Column, int]]:
-    """The columns that fit, with widths."""
+    """Columns that fit, with widths."""
     shown = {column.heading for column in COLUMNS if not column.rank}
     room = width - sum(column.width + 1 for column in COLUMNS if not column.rank) + 1
     for column in sorted((one for one in COLUMNS if one.rank), key=lambda one: one.rank):
@@ -83,13 +83,13 @@ def columns_for(width: int) -> list[tuple[Column, int]]:
 
 
 def heading(columns: Sequence[tuple[Column, int]], cut: str) -> Text:
-    """The heading line."""
+    """Heading line."""
     cells = (fit(column.heading, width, cut, right=not column.left) for column, width in columns)
     return Text(" ".join(cells), "bold underline")
 
 
 def row(worker: Status, columns: Sequence[tuple[Column, int]], cut: str) -> Text:
-    """A worker's line."""
+    """Worker's line."""
     line = Text(style="" if state(worker, "state") in LIVE or condition(worker) in TROUBLE else "dim")
     for place, (column, width) in enumerate(columns):
         style = TROUBLE.get(condition(worker), "") if column.heading in ("worker", "condition") else ""
@@ -120,6 +120,6 @@ ORDERS: dict[str, Callable[[Status], Any]] = {
 
 
 def ordered(status: Status, order: str) -> list[Status]:
-    """The workers in `order`."""
+    """Workers in `order`."""
     by = ORDERS[order]
     return sorted(status.get("workers", ()), key=lambda worker: (by(worker), worker.get("rank", 0)))

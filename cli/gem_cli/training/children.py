@@ -37,7 +37,7 @@ class Child:
         environment: Mapping[str, str],
         orphan_signal: signal.Signals,
     ) -> None:
-        """Start it; it gets `orphan_signal` if this process dies. Raises OSError."""
+        """Gets `orphan_signal` if this process dies. Raises OSError."""
         self.name = name
         self.log = log
         with log.open("ab") as output:
@@ -74,7 +74,7 @@ class Child:
                 signal_group(self.pid, number)
 
     def describe_end(self, *, quote: bool = True) -> str:
-        """Describe the end, optionally with log lines."""
+        """Describe the end, maybe with log lines."""
         code = self.exit_code or 0
         if code == 0:
             return f"{self.name} ended with exit code 0; its log is {self.log}"
@@ -87,7 +87,7 @@ class Child:
 
 
 def tethered(command: Sequence[str], orphan_signal: signal.Signals) -> Sequence[str]:
-    """Return a command line that gets the signal when this thread ends."""
+    """Command line that gets the signal when this thread ends."""
     if not HAS_PARENT_SIGNAL:
         return command
     return [
@@ -97,7 +97,7 @@ def tethered(command: Sequence[str], orphan_signal: signal.Signals) -> Sequence[
 
 
 def _in_lasting_thread(start: Callable[[], "subprocess.Popen[Any]"]) -> "subprocess.Popen[Any]":
-    """Linux sends `orphan_signal` when the thread that started the child ends."""
+    """Linux sends `orphan_signal` when the starting thread ends."""
     if threading.current_thread() is threading.main_thread():
         return start()
     started: Future[subprocess.Popen[Any]] = Future()
@@ -107,7 +107,6 @@ def _in_lasting_thread(start: Callable[[], "subprocess.Popen[Any]"]) -> "subproc
 
 @functools.cache  # a thread does not survive a fork
 def _starts(_: int) -> "queue.SimpleQueue[_Start]":
-    """Return the queue of a daemon thread."""
     starts: queue.SimpleQueue[_Start] = queue.SimpleQueue()
     threading.Thread(target=_run_starts, args=(starts,), name="starts", daemon=True).start()
     return starts
@@ -139,5 +138,5 @@ def terminate(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -
 
 
 def gemps(*arguments: str) -> list[str]:
-    """Return a `gemps` command line."""
+    """`gemps` command line."""
     return [sys.executable, "-P", "-m", "gem_cli", *arguments]

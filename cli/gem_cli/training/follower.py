@@ -1,4 +1,4 @@
-"""Follows a server's status in a thread."""
+"""Follows a server's status."""
 
 import contextlib
 import queue
@@ -20,13 +20,12 @@ HISTORY_INTERVAL = 15.0
 
 
 class Follower:
-    """Collects reports and history. Methods are for one thread.
+    """Collects reports and history, for one thread.
 
-    Subscribes until the run is finished, all workers have left and `may_leave` is set: an ending server waits for that.
+    Subscribes until the run is finished, all workers have left and `may_leave` is set: the server waits for that.
     """
 
     def __init__(self, address: str, interval: float) -> None:
-        """Open the stream."""
         from gem_worker.client import ClientError, Observer
 
         self._unreachable = ClientError
@@ -42,14 +41,14 @@ class Follower:
         self._thread.start()
 
     def get(self, timeout: float) -> Status | None:
-        """Return the next report; None: timeout."""
+        """Next report; None: timeout."""
         try:
             return self._reports.get(timeout=timeout)
         except queue.Empty:
             return None
 
     def newest_history(self) -> History | None:
-        """Return the newest unread history."""
+        """Newest unread history."""
         newest = None
         while not self._histories.empty():
             newest = self._histories.get()
@@ -87,7 +86,6 @@ class Follower:
                 self._closed.wait(0.5)
 
     def _read_to_the_end(self) -> None:
-        """Read the last reports, then the history."""
         with self._another() as observer:
             for status in observer.watch_status(self._interval):
                 self._reports.put(status)

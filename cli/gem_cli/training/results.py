@@ -30,7 +30,7 @@ def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str,
 
 
 def write_adapter(folder: RunFolder) -> str:
-    """Write the adapter; return an error line, or "". Subprocess, as in `evaluate`."""
+    """Write the adapter; return an error line, or ""."""
     command = gemps("evaluate", str(folder.path), "--adapter", str(folder.adapter))
     with folder.log("adapter").open("wb") as log:
         done = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)  # noqa: S603
@@ -58,7 +58,7 @@ def report_best(folder: RunFolder, target: float | None, reporter: Reporter) -> 
 
 
 def title(folder: RunFolder, summary: Mapping[str, Any]) -> str:
-    """Return the plot's title."""
+    """Plot's title."""
     accuracy, bits = summary["accuracy"], summary["bits_per_character"]
     parts = [folder.path.name]
     parts += [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]

@@ -1,17 +1,4 @@
-"""A run's output folder.
-
-model.safetensors   final parameters
-summary.json        settings, versions, results
-metrics.jsonl       reports
-history.json        curves, evaluations, pi
-plot.png            figures over time
-report.html         report
-tensorboard/        event files
-best/               best parameters
-adapter/            a PEFT model's adapter, in PEFT's format
-logs/               of all processes
-checkpoints/        `latest` is the newest
-"""
+"""A run's output folder (docs/command-line.md)."""
 
 import json
 import shutil
@@ -56,7 +43,7 @@ class RunFolder:
 
     @classmethod
     def given(cls, path: Path, *, resume: bool) -> "RunFolder":
-        """Return the named folder. Raises CommandError when unusable."""
+        """Named folder. Raises CommandError when unusable."""
         if resume and not (path / "latest").exists():
             raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
         if not resume and path.exists() and not _is_unused(path):
@@ -67,7 +54,7 @@ class RunFolder:
         return folder
 
     def log(self, name: str) -> Path:
-        """Return a child's log path."""
+        """Child's log path."""
         return self.logs / f"{name}.log"
 
     def add_metrics(self, status: Mapping[str, Any]) -> None:
@@ -77,11 +64,11 @@ class RunFolder:
             file.write(line + "\n")
 
     def write_history(self, history: Mapping[str, Any]) -> None:
-        """Replace history.json atomically."""
+        """Replace history.json."""
         _replace(self.history, json.dumps(_without_nan(history)) + "\n")
 
     def write_report(self, page: str) -> None:
-        """Replace report.html atomically. Raises CommandError."""
+        """Replace report.html. Raises CommandError."""
         try:
             _replace(self.report, page)
         except OSError as error:
@@ -96,7 +83,7 @@ class RunFolder:
         return True
 
     def has_adapter(self) -> bool:
-        """Whether the newest checkpoint describes an adapter."""
+        """Whether the newest checkpoint has an adapter."""
         state = self.path / "latest" / "state.json"
         return "adapter" in json.loads(state.read_text(encoding="utf-8"))
 
@@ -105,13 +92,13 @@ class RunFolder:
         self.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl."""
+        """Lines of metrics.jsonl."""
         if not self.metrics.exists():
             return []
         return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
 
     def last_status(self) -> dict[str, Any] | None:
-        """Return the last complete report."""
+        """Last complete report."""
         if not self.metrics.exists():
             return None
         for line in reversed(self.metrics.read_text(encoding="utf-8").splitlines()):
@@ -124,7 +111,6 @@ class RunFolder:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
@@ -140,5 +126,5 @@ def _without_nan(value: Any) -> Any:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether it has only leftovers of failed starts."""
+    """Failed starts leave files."""
     return all(entry.name in ("lock", "logs", "tensorboard") for entry in path.iterdir())

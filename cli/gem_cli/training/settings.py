@@ -1,4 +1,4 @@
-"""Settings of `gemps train`."""
+"""Settings."""
 
 from pathlib import Path
 

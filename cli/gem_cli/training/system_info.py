@@ -24,12 +24,12 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the checkout's commit, or None."""
+    """Checkout's commit, or None."""
     return _output("git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
 
 
 def hardware() -> dict[str, Any]:
-    """Return the machine's hardware."""
+    """Machine's hardware."""
     gpus = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     return {
         "platform": platform.platform(),

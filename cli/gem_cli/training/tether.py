@@ -1,6 +1,6 @@
 """`python -m gem_cli.training.tether PARENT_PID SIGNAL COMMAND...`: tie COMMAND to its parent.
 
-Execs COMMAND, which gets SIGNAL when the parent dies (Linux only). `preexec_fn` is unsafe with threads.
+COMMAND gets SIGNAL when the parent dies (Linux only). `preexec_fn` is unsafe with threads.
 """
 
 import os

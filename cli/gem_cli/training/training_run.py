@@ -1,10 +1,6 @@
 """Runs server and workers from start to end.
 
-    starting   until the server writes its ready file
-    training   until the server ends
-    stopping   after Ctrl-C: workers first, then the server
-
-A failed worker or evaluator ends nothing; a second Ctrl-C kills all. The server waits for the last evaluation.
+A failed worker or evaluator ends nothing; a second Ctrl-C kills all.
 """
 
 import json
@@ -36,7 +32,7 @@ LEAVE_GRACE = 3.0  # for the server's own exit
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Commands to start; workers read the address from their environment."""
+    """Commands, which read the address from their environment."""
 
     server: Sequence[str]
     worker: Sequence[str]
@@ -137,7 +133,7 @@ class TrainingRun:
             raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
 
     def _await_ready(self, server: Child, interrupts: Interrupts) -> str | None:
-        """Return the address; None: interrupted."""
+        """None: interrupted."""
         while not self._folder.ready_file.exists():
             if not server.running:
                 raise CommandError(f"the server did not start: {server.describe_end()}")
@@ -219,7 +215,7 @@ class TrainingRun:
         terminate([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
 
     def _await_workers(self, interrupts: Interrupts) -> None:
-        """Wait for workers; stop those that never joined."""
+        """Stop those that never joined."""
 
         def interrupted() -> bool:
             return interrupts.count > 0
@@ -259,7 +255,7 @@ class TrainingRun:
             )
 
     def _never_joined(self) -> set[str]:
-        """Unseen workers; empty for scripts with other names."""
+        """Empty for scripts with other names."""
         seen = self._outcome.last_status or {}
         uptime = float(seen.get("uptime_seconds", 0))
         # Resumed servers list earlier workers.
@@ -295,7 +291,6 @@ class TrainingRun:
                     self._reporter.event("worker_failed", text, worker=child.name, **who)
 
     def _cannot_begin(self, follower: Follower) -> bool:
-        """Whether --min-workers is out of reach."""
         running = sum(worker.running for worker in self._workers)
         some_left = running < len(self._workers)
         seen = self._outcome.last_status

@@ -1,4 +1,4 @@
-"""The Scenario type and shared layouts."""
+"""Scenario type and shared layouts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CHUNK_BYTES = 70_001
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named sequence of steps; `is_basic`: part of `--basic`, `may_not_speak`: exit status 3 is allowed."""
+    """Named sequence of steps; `is_basic`: part of `--basic`, `may_not_speak`: exit status 3 is allowed."""
 
     name: str
     about: str

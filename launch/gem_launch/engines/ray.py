@@ -75,7 +75,7 @@ class Server(Program):
         return self._address
 
     def run(self) -> int:
-        """The exit code."""
+        """Exit code."""
         settings = self._settings | ({"resume": True} if self._restarted else {})
         code = self._run_child(gemps("serve", *to_arguments(settings)), {}, (0,) if self._restarted else (0, USAGE))
         self._address = ""
@@ -83,10 +83,10 @@ class Server(Program):
 
 
 class Worker(Program):
-    """A worker."""
+    """Worker."""
 
     def run(self, command: Sequence[str], environment: Mapping[str, str], server: Any) -> int:
-        """The exit code."""
+        """Exit code."""
         address = server if isinstance(server, str) else ray.get(server.address.remote())
         if not address:
             return 0
@@ -113,7 +113,7 @@ class RayLaunch:
     _codes: dict[str, int] = field(default_factory=dict, init=False)
 
     def run(self) -> int:
-        """The exit code. Raises CommandError."""
+        """Exit code. Raises CommandError."""
         try:
             ray.init(address="auto", namespace=NAMESPACE)
         except ConnectionError:

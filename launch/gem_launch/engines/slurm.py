@@ -7,19 +7,19 @@ from importlib.resources import files
 
 
 def job_script(server: Sequence[str], worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
-    """Return a job of a server, to which it adds `--bind`, and `workers`; `options` are sbatch's."""
+    """Job of a server, to which it adds `--bind`, and `workers`; `options` are sbatch's."""
     run = [_array("server", server), _array("worker", worker), f"GEMPS_WORKERS={workers}"]
     return _script([f"--ntasks={workers + 1}", *options], run, "slurm_job.sh")
 
 
 def array_script(address: str, worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
-    """Return a job array of `workers` for a running server."""
+    """Job array of `workers` for a running server."""
     run = [_array("worker", worker), f"export GEMPS_SERVER={shlex.quote(address)}"]
     return _script([f"--array=1-{workers}", *options], run, "slurm_array.sh")
 
 
 def submit(script: str) -> str:
-    """Return the id of the submitted job; raise FileNotFoundError or, with sbatch's message, RuntimeError."""
+    """Job's id; raise FileNotFoundError or, with sbatch's message, RuntimeError."""
     done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True)  # noqa: S607
     if done.returncode:
         raise RuntimeError(done.stderr.strip() or f"sbatch exited with {done.returncode}")

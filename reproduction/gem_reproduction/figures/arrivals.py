@@ -47,7 +47,7 @@ def shorter(scope: Scope, *, seeds: int = 1, parts: int = 1) -> Scope:
 
 
 def words(scope: Scope, how: str) -> str:
-    """A subtitle with `how` as the order."""
+    """Subtitle with `how` as the order."""
     return f"{scope.subtitle().replace('round-robin', how)}, {scope.steps} steps a worker"
 
 

@@ -24,8 +24,6 @@ _LEAST_WORSE, _LEAST_BETTER = 1.05, 0.95
 
 
 class _Tried(NamedTuple):
-    """GEM settings, or a candidate."""
-
     colour: str
     settings: Mapping[str, float]
     candidate: str = ""
@@ -74,7 +72,7 @@ class BetterDefault(Figure):
     size = (10.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         models = " and ".join(_models(scope))
         return words(shorter(scope), "two orders of arrival").replace(f"{shorter(scope).model} on", f"{models} on", 1)
 

@@ -37,7 +37,7 @@ class EqualSamples(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         short = shorter(scope)
         return f"{short.subtitle().replace(f'{short.steps} steps', f'{_MOST * short.steps} commits')}"
 

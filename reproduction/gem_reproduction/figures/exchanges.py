@@ -36,7 +36,7 @@ class Exchanges(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         return scope.beside().subtitle().replace("round-robin", "FIFO, lognormal compute times")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:

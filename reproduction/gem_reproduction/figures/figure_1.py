@@ -21,8 +21,6 @@ _EACH = "Each worker takes the same number of steps, so n workers apply n times 
 
 
 class _LossOfOneRule(Figure):
-    """Includes GEM's runs for comparison."""
-
     rule: ClassVar[str]
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:

@@ -91,7 +91,7 @@ class Figure4(Figure):
 
 
 def time_to(group: Group, loss: float) -> float:
-    """The geometric mean over seeds, maybe inf."""
+    """Geometric mean over seeds, maybe inf."""
     times = [one_time_to(one, loss) for one in group.outcomes]
     return math.exp(sum(map(math.log, times)) / len(times)) if all(map(math.isfinite, times)) else math.inf
 

@@ -40,7 +40,7 @@ class Figure7(Figure):
     )
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         images = "images of a folder" if scope.images else "images that are made (no photographs)"
         return f"alexnet on {images}, round-robin, 1 seed"
 

@@ -21,8 +21,6 @@ _DARKEST = 1.0
 
 
 class _HeatMap(Figure):
-    """Median of pi by tensor."""
-
     workers: ClassVar[int]
     about = (
         "The paper shows AlexNet's layers; here they are those of the CNN of appendix A. The median of pi is over a "
@@ -32,7 +30,6 @@ class _HeatMap(Figure):
     size = (8.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
         return scope.beside().subtitle()
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
@@ -80,6 +77,6 @@ class Figure10(_HeatMap):
 
 
 def _mean(group: Group) -> float:
-    """Ignores NaN: all deltas of a tensor are 0."""
+    """NaN: all deltas of a tensor are 0."""
     tables = [np.array(one.medians.by_tensor, np.float64) for one in group.outcomes]
     return float(np.nanmean([np.nanmean(table[len(table) // 2 :]) for table in tables]))

@@ -43,7 +43,7 @@ class Heterogeneity(Figure):
     size = (9.0, 4.0)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         return words(shorter(scope), "FIFO, lognormal compute times").replace("steps a worker", "virtual seconds")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:

@@ -23,7 +23,7 @@ MEDIAN = "median of pi, second half"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A claim as an inequality, and whether it holds.
+    """Claim as an inequality, and whether it holds.
 
     `numbers`: by row and column, maybe inf. `must_hold`: a violation is a bug in gemps.
     """
@@ -35,7 +35,7 @@ class Verdict:
 
 
 class Group:
-    """One run over several seeds."""
+    """A run over several seeds."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self.outcomes = tuple(outcomes)
@@ -82,7 +82,7 @@ class Group:
 
 
 class Figure(ABC):
-    """A figure.
+    """Figure.
 
     `about`: what is run, and differences from the paper. `remark`: interpretation. `size`: inches.
     """
@@ -95,7 +95,7 @@ class Figure(ABC):
     size: ClassVar[tuple[float, float]] = (7.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """The picture's subtitle."""
+        """Picture's subtitle."""
         return scope.subtitle()
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Figure(ABC):
 
     @abstractmethod
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Draw on a canvas with size and heading."""
+        """Draw on a canvas with heading."""
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ def _defaults(workers: int) -> dict[str, float]:
 
 
 class _Method(NamedTuple):
-    """A rule; `steps`: worker steps per commit; `eta`: multiple of the others'."""
+    """`steps`: worker steps per commit; `eta`: multiple of the others'."""
 
     rule: str
     colour: str
@@ -60,7 +60,7 @@ _METHODS: Mapping[str, _Method] = {
 
 
 class Rules(Figure):
-    """The final loss of every rule."""
+    """Final loss of every rule."""
 
     name = "rules"
     title = "rules · Every update rule on one server"
@@ -91,7 +91,7 @@ class Rules(Figure):
     size = (10.0, 4.2)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         etas = " and ".join(f"{eta:g}" for eta in _etas(scope))
         return words(shorter(scope, parts=_QUICK_PARTS), f"eta {etas}, three orders of arrival")
 

@@ -79,7 +79,7 @@ class Transformer(Figure):
     size = (10.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         seeds = 1 if scope.quick else scope.seeds
         return f"transformer on text, {_SLOW}, {gradients(scope)} gradients, {seeds} seed{'' if seeds == 1 else 's'}"
 
@@ -240,7 +240,6 @@ def _cells(scope: Scope) -> Iterator[tuple[int, str]]:
 
 
 def _times(seed: int, workers: int, counts: Sequence[float]) -> list[float]:
-    """Of synchronous training with slow workers."""
     settings = Scope(seeds=seed + 1).simulations(workers=workers, **ARRIVALS[_SLOW](workers))[seed].settings
     steps = [max(1, int(count) // workers) for count in counts]
     ends = step_ends(settings, max(steps))

@@ -29,8 +29,6 @@ _SYNCHRONOUS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 
 
 class _Tried(NamedTuple):
-    """A method."""
-
     colour: str
     settings: Mapping[str, str]
     etas: tuple[float, ...] = _SCALED
@@ -57,7 +55,7 @@ NEW_SETTINGS = ("direction rms", "spectral", "rms", "averaged-rms", "rms and spe
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model on a task."""
+    """Model on a task."""
 
     settings: Mapping[str, Any]
     methods: tuple[str, ...]

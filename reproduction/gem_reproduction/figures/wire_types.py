@@ -38,7 +38,7 @@ class WireTypes(Figure):
     size = (6.4, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """The subtitle."""
+        """Subtitle."""
         return words(shorter(scope), "round-robin")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:

@@ -21,7 +21,7 @@ _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 
 
 def model_for_task(task: Task, name: str, seed: int) -> nn.Module:
-    """Return the named model, or the task's own (""); see `create_model`."""
+    """Named model, or the task's own ("")."""
     return create_model(name or task.default_model, task.input_shape, task.classes, seed, task.sizes)
 
 
@@ -32,7 +32,7 @@ def create_model(
     seed: int,
     sizes: TransformerSizes = DEFAULT_SIZES,
 ) -> nn.Module:
-    """Return a CPU model initialised from `seed` alone; keeps the global random state.
+    """CPU model initialised from `seed`; keeps the global random state.
 
     `input_shape`: (channels, height, width), or (positions,) of a text. Raises TaskError if the model is unknown or
     does not fit.

@@ -1,4 +1,4 @@
-"""The CNN of Hermans and Louppe (2018), appendix A."""
+"""CNN of Hermans and Louppe (2018), appendix A."""
 
 import torch
 from torch import Tensor, nn

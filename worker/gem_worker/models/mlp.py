@@ -9,7 +9,7 @@ _HIDDEN = 64
 
 
 def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """Return an MLP that outputs logits."""
+    """MLP that outputs logits."""
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),

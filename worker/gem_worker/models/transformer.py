@@ -1,4 +1,4 @@
-"""A decoder-only transformer."""
+"""Decoder-only transformer."""
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,7 @@ _DEVIATION = 0.02
 class Transformer(nn.Module):
     """Pre-norm blocks with causal attention and learned positions, without dropout.
 
-    Shapes in the `state_dict` show all sizes, so that workers of other sizes are refused. `heads`, without
-    elements, exists for that alone.
+    `heads`, without elements, gives the layout all sizes: workers of others are refused.
     """
 
     def __init__(self, context: int, classes: int, sizes: TransformerSizes) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of `gemps work`. A new one needs an entry here and in settings.TaskName."""
+"""Tasks of `gemps work`; also named in settings.TaskName."""
 
 import difflib
 from collections.abc import Callable

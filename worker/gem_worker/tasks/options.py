@@ -10,7 +10,7 @@ from gem_worker.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What `WorkerSettings` say about task and model, with the same defaults."""
+    """Options from `WorkerSettings`, with the same defaults."""
 
     dataset_dir: Path = Path("data")
     download: bool = False
@@ -24,7 +24,7 @@ class TaskOptions:
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings) -> Self:
-        """Extract the options from worker settings."""
+        """Convert worker settings."""
         return cls(
             settings.dataset_dir,
             settings.download,

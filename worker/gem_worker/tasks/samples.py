@@ -29,11 +29,11 @@ class Samples(ABC):
         """Whether to prefetch batches on a thread."""
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return the numbers of all samples, in order."""
+        """Return all numbers, in order."""
         return np.arange(len(self), dtype=np.int64)
 
     def shuffled(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return an epoch's numbers in random order."""
+        """Epoch's numbers in random order."""
         return generator.permutation(len(self))
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Task:
 
 
 def epoch_order(samples: Samples, seed: int, rank: int, epoch: int) -> NDArray[np.int64]:
-    """Return the worker's order of the whole set (paper, section 5)."""
+    """Worker's order of the whole set (paper, section 5)."""
     return samples.shuffled(np.random.default_rng([seed, rank, epoch]))
 
 
@@ -119,7 +119,7 @@ def training_batches(samples: Samples, batch_size: int, seed: int, rank: int) ->
 
 
 def batch_numbers(samples: Samples, batch_size: int, seed: int, rank: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (epoch, sample numbers of a batch) endlessly."""
+    """Yield (epoch, a batch's numbers) endlessly."""
     epoch = 0
     while True:
         order = epoch_order(samples, seed, rank, epoch)

@@ -1,4 +1,4 @@
-"""Language modelling: the next byte of a text."""
+"""The next byte of a text."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from gem_worker.text_corpus import VOCABULARY, count_characters, read_corpus
 
 
 class TextWindows(Samples):
-    """Windows of a text, numbered by their first byte.
+    """Windows, numbered by their first byte.
 
     A batch has `context` bytes (int64 [batch, context]), and as labels the byte after each of them. An epoch is one
     pass over the text, cut at a random offset.
@@ -29,11 +29,11 @@ class TextWindows(Samples):
         return False
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return disjoint windows from the text's beginning."""
+        """Return disjoint windows from the beginning."""
         return self._context * np.arange(len(self), dtype=np.int64)
 
     def shuffled(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return windows from a random offset; the last one may overlap its predecessor."""
+        """Return windows from a random offset; the last may overlap."""
         starts = self.numbers() + generator.integers(self._context)
         return generator.permutation(np.minimum(starts, len(self._text) - self._context - 1))
 
@@ -44,7 +44,7 @@ class TextWindows(Samples):
         return values[:, :-1].contiguous(), values[:, 1:].contiguous()
 
     def predictions_per_character(self) -> float:
-        """Return the bytes of a character, averaged over the labels of `numbers()`."""
+        """Return a character's bytes, averaged over the labels of `numbers()`."""
         labels = self._text[1 : len(self) * self._context + 1]
         return len(labels) / max(1, count_characters(labels))
 

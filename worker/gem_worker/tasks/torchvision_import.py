@@ -1,4 +1,4 @@
-"""Imports torchvision; turns obscure version mismatches into a TaskError."""
+"""Imports torchvision; a version mismatch becomes a TaskError."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version

@@ -17,7 +17,7 @@ Point = tuple[float, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve; None makes a gap."""
+    """Curve; None makes a gap."""
 
     label: str
     colour: str
@@ -41,7 +41,7 @@ def line_chart(
 ) -> str:
     """Return curves, or "" without points.
 
-    The axes reach `end`, in seconds if `is_time`, and `most`. Without `from_zero` the value axis may be logarithmic.
+    Axes reach `end`, in seconds if `is_time`, and `most`. Without `from_zero` values may be logarithmic.
     """
     shown = [curve for curve in curves if curve.known]
     values = [y for curve in shown for _, y in curve.known]
@@ -84,7 +84,7 @@ def histogram(about: str, labels: Sequence[str], counts: Sequence[int]) -> str:
 
 
 def strip(cells: Sequence[tuple[float, float, float | None]], end: float) -> str:
-    """Return a heat map row of (begin, end, value from 0 to 1 or None)."""
+    """Heat map row of (begin, end, value from 0 to 1 or None)."""
     joined: list[tuple[float, float, int]] = []
     for begins, ends, part in cells:
         if part is None:
@@ -102,19 +102,17 @@ def strip(cells: Sequence[tuple[float, float, float | None]], end: float) -> str
 
 
 def shades() -> str:
-    """Return the CSS."""
+    """CSS."""
     return "".join(f".s{index}{{fill:{_shade(index / (SHADES - 1))}}}" for index in range(SHADES))
 
 
 def ramp() -> str:
-    """Return the legend."""
+    """Legend."""
     return strip([(float(index), index + 1.0, index / SHADES) for index in range(SHADES)], float(SHADES))
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Axis scale and ticks."""
-
     least: float
     most: float
     ticks: tuple[float, ...]
@@ -142,7 +140,7 @@ class _Scale:
 
 
 def _step(wanted: float) -> float:
-    """Return 1, 2 or 5 times a power of ten."""
+    """1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(wanted))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted * (1 - 1e-9))
 

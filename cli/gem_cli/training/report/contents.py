@@ -1,4 +1,4 @@
-"""A report's data."""
+"""Report's data."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Contents:
 
     @property
     def samples(self) -> int:
-        """Training samples, as far as workers tell them; 0: unknown."""
+        """Training samples; 0: unknown."""
         return sum(int(worker.get("samples", 0)) for worker in self.status.get("workers", ()))
 
     @property
