@@ -14,7 +14,7 @@ from typing import Any
 
 from gem_core.errors import LayoutError
 
-__all__ = ["ElementType", "Layout", "TensorKind", "TensorRole", "TensorSpec"]
+__all__ = ["ElementType", "Layout", "Part", "TensorKind", "TensorRole", "TensorSpec"]
 
 # Bound memory for hostile Joins (layout.proto).
 MAX_TENSORS = 65_536
@@ -141,10 +141,20 @@ class TensorSpec:
         return f"{self.kind.value} {self.element_type.value} {len(self.shape)}:{shape} {digest}{names}"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A layout is shard `index` of `count`, of the layout with this digest (shards.py)."""
+
+    index: int
+    count: int
+    digest: bytes
+
+
 class Layout:
     """Immutable, validated tensors; equality and hash use the digest.
 
     Attributes:
+        part: None of a whole model.
         parameter_count: elements of all PARAMETERs.
         digest: SHA-256 of the canonical text, 32 bytes.
         object_bytes: estimated memory.
@@ -162,11 +172,13 @@ class Layout:
         "object_bytes",
         "parameter_count",
         "parameters",
+        "part",
         "tensors",
     )
 
-    def __init__(self, tensors: Iterable[TensorSpec]) -> None:
+    def __init__(self, tensors: Iterable[TensorSpec], part: Part | None = None) -> None:
         self.tensors = tuple(tensors)
+        self.part = part
         _check(self.tensors)
         self.parameters = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.PARAMETER)
         self.buffers = tuple(tensor for tensor in self.tensors if tensor.kind is TensorKind.BUFFER)
@@ -229,6 +241,8 @@ class Layout:
     def canonical_text(self) -> str:
         """Text that the digest covers."""
         lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
+        if self.part is not None:
+            lines.append(f"shard {self.part.index}/{self.part.count} {self.part.digest.hex()}")
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:
@@ -238,6 +252,8 @@ class Layout:
         for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=False)):
             if ours != theirs:
                 return f"tensor {index}: {_difference(ours, theirs)}"
+        if len(self.tensors) == len(other.tensors):
+            return "tensors of other shards"
         shared = min(len(self.tensors), len(other.tensors))
         if len(self.tensors) > shared:
             return f"tensor {shared}: the run has {_describe(self.tensors[shared])}, this model ends before it"

@@ -1,7 +1,9 @@
 """The server: its parts assembled, started, watched and stopped."""
 
 import asyncio
+import json
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from gem_server.flow.applier import Applier
 from gem_server.flow.commit_service import CommitService
 from gem_server.flow.initialize_service import InitializeService
 from gem_server.flow.observer import NoCommitObserver
+from gem_server.flow.ordering import Ordering
 from gem_server.flow.pull_service import PullService
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
@@ -26,9 +29,12 @@ from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
 from gem_server.security import protection
-from gem_server.service import handlers, messages
+from gem_server.security.shard_credentials import read_shard_credentials
+from gem_server.service import handlers, messages, shard_messages
 from gem_server.service.call_context import CallContexts, ReadinessGate
 from gem_server.service.commit_handler import CommitHandler
+from gem_server.service.follow_client import FollowClient
+from gem_server.service.follow_handler import FollowHandler
 from gem_server.service.history_handler import HistoryHandler
 from gem_server.service.initialize_handler import InitializeHandler
 from gem_server.service.lane_port import LanePort
@@ -40,6 +46,8 @@ from gem_server.service.pull_handler import PullHandler
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
+from gem_server.shards.primary import PrimaryOrdering, ShardLostError
+from gem_server.shards.secondary import OutOfOrderError, SecondaryOrdering
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
@@ -86,10 +94,9 @@ class Server:
                 require_moments(self.rule)
         except RuleError as error:
             raise StartupError(str(error)) from error
+        self.shard = settings.part
         self.central = CentralVariable()
-        self.run = Run(
-            Budget(settings.steps, settings.epochs, settings.commits), _schedule(settings), settings.min_workers
-        )
+        self.run = _run(settings)
         self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
         moments = Moments(self.rule.vectors_per_worker - 1 if settings.keep_moments else 0)
@@ -107,11 +114,15 @@ class Server:
             self.workers,
             self.memory,
             settings.max_sessions,
-            settings.session_timeout,
+            math.inf if self.shard.is_secondary else settings.session_timeout,
             lambda: self.central.layout,
             moments=moments,
         )
-        self._turns = _turns_of(settings, self.sessions.in_turn)
+        self.primary = PrimaryOrdering(self.shard) if not self.shard.is_whole and not self.shard.is_secondary else None
+        forgets = bool(self.rule.vectors_per_run)
+        self.secondary = SecondaryOrdering(self.shard, monotonic, forgets=forgets) if self.shard.is_secondary else None
+        self._ordering = self.primary or self.secondary or Ordering()
+        self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
@@ -147,10 +158,15 @@ class Server:
             stall_timeout=settings.stall_timeout,
             telemetry=self.telemetry,
             journal=self.persistence.journal,
-            observer=self._recorder or NoCommitObserver(),
+            observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
         )
+        if self.secondary is not None:
+            self.secondary.attach(self.applier, self.central, self.run, self.sessions, self.staging)
+        if self.primary is not None:
+            self.primary.attach(self.sessions)
+            self.primary.on_lost = self._on_lost_shard
         self.persistence.attach(self.applier)
-        self.gate = ReadinessGate()
+        self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
         self._listener = Listener(guard)
         path = settings.shared_memory_socket
@@ -171,10 +187,12 @@ class Server:
         self._history = HistoryHandler(
             self._contexts, self.telemetry, self.evaluations, lambda: self.central.incarnation
         )
+        self._shard_credentials = read_shard_credentials(settings.primary_credentials)
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._web: WebServer | None = None
         self._fatal = FatalError()
         self._idle_warning = IdleWarning()
+        self._primary_ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._applying: asyncio.Task[None] | None = None
 
@@ -246,6 +264,8 @@ class Server:
         self._listener.set_health(serving=True)
         if self._ready_file is not None:
             self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
+        if self.secondary is not None:
+            self._tasks.append(asyncio.create_task(self._follow(self.secondary)))
         if (warning := protection.warning(settings)) is not None:
             logger.warning("%s", warning)
         asked = protection.describe(settings)
@@ -388,6 +408,7 @@ class Server:
             draining=lambda: self.gate.draining,
             copy_threads=self._copy_threads,
             journal=self.persistence.journal,
+            ordering=self._ordering,
         )
         return CommitHandler(self._contexts, commit_service, self.settings.chunk_bytes)
 
@@ -400,9 +421,14 @@ class Server:
             staging=self.staging,
             applier=self.applier,
             stored=persistence.first_is_written,
+            ordering=self._ordering,
         )
         pull_service = PullService(
-            central=self.central, sessions=self.sessions, applier=self.applier, journal=persistence.journal
+            central=self.central,
+            sessions=self.sessions,
+            applier=self.applier,
+            journal=persistence.journal,
+            ordering=self._ordering,
         )
         return handlers.handlers(
             contexts.first_messages,
@@ -418,6 +444,9 @@ class Server:
                 monotonic,
                 self.rule,
                 self._layouts,
+                self.shard,
+                self._ordering,
+                lambda: self.primary.addresses if self.primary is not None else [],
             ),
             InitializeHandler(contexts, initialize_service, self.central),
             PullHandler(contexts, pull_service, self.central, self.run, chunk_bytes),
@@ -432,7 +461,31 @@ class Server:
                 persistence.checkpointer.write if persistence.checkpointer is not None else None,
                 self.times.run_seconds,
             ),
+            FollowHandler(contexts, self.primary, _rule_text(self.rule)),
         )
+
+    def _missing_shards(self) -> list[int]:
+        return self.primary.missing if self.primary is not None else []
+
+    async def _follow(self, secondary: SecondaryOrdering) -> None:
+        """Apply the primary's operations until it ends; its end is fatal unless the run is finished."""
+        settings = self.settings
+        address = settings.shard_address or f":{self.port}"
+        hello = shard_messages.hello(self.shard, address, _rule_text(self.rule))
+        try:
+            await FollowClient(settings.primary, hello, secondary, self._shard_credentials).follow()
+        except ShardLostError as error:
+            if self.run.state is RunState.FINISHED:
+                self._primary_ended.set()
+            else:
+                self._on_lost_shard(error)
+        except (OutOfOrderError, StartupError) as error:
+            self._on_lost_shard(error)
+
+    def _on_lost_shard(self, error: Exception) -> None:
+        if not (self._fatal or self.gate.draining or self.run.state is RunState.FINISHED):
+            logger.critical("%s: this shard stops; start all shards again", error, extra={"event": "shard-lost"})
+            self._fatal.set(error)
 
     def _listen_to_changes(self) -> None:
         """Subscribe to changes."""
@@ -456,6 +509,8 @@ class Server:
                 count = len(self.sessions)
                 logger.info("training starts, workers joined: %d", count, extra={"event": "training", "workers": count})
             elif self.run.state is RunState.FINISHED:
+                if self.primary is not None:
+                    self.primary.finished(self.run.finished_because or "")
                 self._run_finished()
             wake_waiters()
 
@@ -464,7 +519,8 @@ class Server:
         if self._recorder is not None:
             self.sessions.on_join.append(self._recorder.joined)
             self.sessions.on_end.append(self._recorder.left)
-        self.sessions.on_end.append(self.applier.session_ended)
+        if self.secondary is None:
+            self.sessions.on_end.append(self.applier.session_ended)
         self.run.on_change.append(run_changed)
 
     def _measure(self, interval: Interval) -> None:
@@ -513,6 +569,8 @@ class Server:
                 logger.warning("%s", warning)
 
     def _reason_to_exit(self) -> str | None:
+        if self.secondary is not None:
+            return "the primary has ended" if self._primary_ended.is_set() else None
         if not self.settings.exit_when_finished or self.times.finished_since is None:
             return None
         return reason_to_exit(
@@ -535,6 +593,18 @@ class Server:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("the applying task failed; the server stops", exc_info=error)
             self._fatal.set(error)
+
+
+def _run(settings: ServerSettings) -> Run:
+    """A secondary's has no limits: the primary's count."""
+    if settings.part.is_secondary:
+        return Run(Budget(), _schedule(settings), 1)
+    return Run(Budget(settings.steps, settings.epochs, settings.commits), _schedule(settings), settings.min_workers)
+
+
+def _rule_text(rule: UpdateRule) -> str:
+    settings = dict(sorted(rule.settings.items()))
+    return json.dumps({"rule": rule.name, "precondition": rule.precondition, "settings": settings})
 
 
 def _schedule(settings: ServerSettings) -> EtaSchedule:

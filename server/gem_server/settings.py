@@ -18,6 +18,7 @@ from gem_core.registry import (
     require_rule,
 )
 from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, parse_settings, settings_text
+from gem_core.shards import Shard
 
 MIB = 1024 * 1024
 # Of sockaddr_un, without the terminating zero.
@@ -289,6 +290,29 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Budget"},
     )
 
+    shard: str = Field(
+        "0/1",
+        description="This server's shard of the model, I/N: N servers hold a range of the parameters each. 0/N is the "
+        "primary, which workers are given; it has the settings of the run, and starts when all are connected.",
+        json_schema_extra={"panel": "Shards"},
+    )
+    primary: str = Field(
+        "",
+        description="With --shard 1/N and so on: HOST:PORT of the primary. The rule and its settings must be the same.",
+        json_schema_extra={"panel": "Shards"},
+    )
+    primary_credentials: Path | None = Field(
+        None,
+        description="With --primary, where that has TLS or tokens: the folder `operator` that `gemps certs` makes.",
+        json_schema_extra={"panel": "Shards"},
+    )
+    shard_address: str = Field(
+        "",
+        description="With --primary: HOST:PORT at which workers reach this shard. Empty: the address from which it "
+        "connects to the primary, with the port of --bind.",
+        json_schema_extra={"panel": "Shards"},
+    )
+
     order: Literal["fifo", "round-robin", "trace"] = Field(
         "fifo",
         description="In which order requests are served: as they became complete; by rank in turn; or as in the trace "
@@ -446,6 +470,11 @@ class ServerSettings(BaseSettings):
             raise ValueError(f"{value!r} is not HOST:PORT; write for example 127.0.0.1:50051 or [::1]:50051")
         return value
 
+    @field_validator("shard")
+    @classmethod
+    def _shard_is_of_several(cls, value: str) -> str:
+        return str(Shard.parse(value))
+
     @field_validator("dashboard", "metrics")
     @classmethod
     def _page_has_host_and_port(cls, value: str) -> str:
@@ -518,6 +547,7 @@ class ServerSettings(BaseSettings):
             raise ValueError(
                 "--eta-schedule cosine needs --eta-decay-commits, or a budget: --steps, --epochs or --commits"
             )
+        self._check_shard()
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
         if self.order == "trace" and self.order_trace is None:
@@ -535,6 +565,27 @@ class ServerSettings(BaseSettings):
         if self.data_dir is None and self.durability == "commit":
             raise ValueError("--durability commit needs --data-dir DIRECTORY, where the log goes")
         return self
+
+    def _check_shard(self) -> None:
+        shard = self.part
+        if shard.is_secondary != bool(self.primary):
+            raise ValueError(
+                f"--shard {shard} needs --primary HOST:PORT, the address of shard 0/{shard.count}"
+                if shard.is_secondary
+                else "--primary is for the other shards: add --shard 1/N, or leave it out"
+            )
+        for name, value in (("shard-address", self.shard_address), ("primary-credentials", self.primary_credentials)):
+            if value and not self.primary:
+                raise ValueError(f"--{name} needs --primary HOST:PORT: give both, or neither")
+        if not shard.is_whole and (self.data_dir is not None or self.record is not None):
+            raise ValueError(
+                "several shards keep no checkpoints and no traces yet: leave out --data-dir and --record, or --shard"
+            )
+
+    @property
+    def part(self) -> Shard:
+        """`shard`, parsed."""
+        return Shard.parse(self.shard)
 
     @property
     def host(self) -> str:

@@ -27,10 +27,11 @@ from gemps.v1 import history_pb2 as gemps_dot_v1_dot_history__pb2
 from gemps.v1 import operations_pb2 as gemps_dot_v1_dot_operations__pb2
 from gemps.v1 import parameters_pb2 as gemps_dot_v1_dot_parameters__pb2
 from gemps.v1 import session_pb2 as gemps_dot_v1_dot_session__pb2
+from gemps.v1 import shards_pb2 as gemps_dot_v1_dot_shards__pb2
 from gemps.v1 import status_pb2 as gemps_dot_v1_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgemps/v1/parameter_server.proto\x12\x08gemps.v1\x1a\x15gemps/v1/commit.proto\x1a\x16gemps/v1/history.proto\x1a\x19gemps/v1/operations.proto\x1a\x19gemps/v1/parameters.proto\x1a\x16gemps/v1/session.proto\x1a\x15gemps/v1/status.proto2\x8c\x06\n\x16ParameterServerService\x12\x35\n\x04Join\x12\x15.gemps.v1.JoinRequest\x1a\x16.gemps.v1.JoinResponse\x12I\n\nInitialize\x12\x1b.gemps.v1.InitializeRequest\x1a\x1c.gemps.v1.InitializeResponse(\x01\x12\x37\n\x04Pull\x12\x15.gemps.v1.PullRequest\x1a\x16.gemps.v1.PullResponse0\x01\x12?\n\x06\x43ommit\x12\x17.gemps.v1.CommitRequest\x1a\x18.gemps.v1.CommitResponse(\x01\x30\x01\x12\x44\n\tHeartbeat\x12\x1a.gemps.v1.HeartbeatRequest\x1a\x1b.gemps.v1.HeartbeatResponse\x12\x38\n\x05Leave\x12\x16.gemps.v1.LeaveRequest\x1a\x17.gemps.v1.LeaveResponse\x12\x44\n\tGetStatus\x12\x1a.gemps.v1.GetStatusRequest\x1a\x1b.gemps.v1.GetStatusResponse\x12L\n\x0bWatchStatus\x12\x1c.gemps.v1.WatchStatusRequest\x1a\x1d.gemps.v1.WatchStatusResponse0\x01\x12G\n\nGetHistory\x12\x1b.gemps.v1.GetHistoryRequest\x1a\x1c.gemps.v1.GetHistoryResponse\x12Y\n\x10ReportEvaluation\x12!.gemps.v1.ReportEvaluationRequest\x1a\".gemps.v1.ReportEvaluationResponse\x12>\n\x07\x43ontrol\x12\x18.gemps.v1.ControlRequest\x1a\x19.gemps.v1.ControlResponseBT\n\x0c\x64\x65v.gemps.v1B\x14ParameterServerProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgemps/v1/parameter_server.proto\x12\x08gemps.v1\x1a\x15gemps/v1/commit.proto\x1a\x16gemps/v1/history.proto\x1a\x19gemps/v1/operations.proto\x1a\x19gemps/v1/parameters.proto\x1a\x16gemps/v1/session.proto\x1a\x15gemps/v1/shards.proto\x1a\x15gemps/v1/status.proto2\xcd\x06\n\x16ParameterServerService\x12\x35\n\x04Join\x12\x15.gemps.v1.JoinRequest\x1a\x16.gemps.v1.JoinResponse\x12I\n\nInitialize\x12\x1b.gemps.v1.InitializeRequest\x1a\x1c.gemps.v1.InitializeResponse(\x01\x12\x37\n\x04Pull\x12\x15.gemps.v1.PullRequest\x1a\x16.gemps.v1.PullResponse0\x01\x12?\n\x06\x43ommit\x12\x17.gemps.v1.CommitRequest\x1a\x18.gemps.v1.CommitResponse(\x01\x30\x01\x12\x44\n\tHeartbeat\x12\x1a.gemps.v1.HeartbeatRequest\x1a\x1b.gemps.v1.HeartbeatResponse\x12\x38\n\x05Leave\x12\x16.gemps.v1.LeaveRequest\x1a\x17.gemps.v1.LeaveResponse\x12\x44\n\tGetStatus\x12\x1a.gemps.v1.GetStatusRequest\x1a\x1b.gemps.v1.GetStatusResponse\x12L\n\x0bWatchStatus\x12\x1c.gemps.v1.WatchStatusRequest\x1a\x1d.gemps.v1.WatchStatusResponse0\x01\x12G\n\nGetHistory\x12\x1b.gemps.v1.GetHistoryRequest\x1a\x1c.gemps.v1.GetHistoryResponse\x12Y\n\x10ReportEvaluation\x12!.gemps.v1.ReportEvaluationRequest\x1a\".gemps.v1.ReportEvaluationResponse\x12>\n\x07\x43ontrol\x12\x18.gemps.v1.ControlRequest\x1a\x19.gemps.v1.ControlResponse\x12?\n\x06\x46ollow\x12\x17.gemps.v1.FollowRequest\x1a\x18.gemps.v1.FollowResponse(\x01\x30\x01\x42T\n\x0c\x64\x65v.gemps.v1B\x14ParameterServerProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,6 +39,6 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemps.v1.parameter_server_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\024ParameterServerProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
-  _globals['_PARAMETERSERVERSERVICE']._serialized_start=194
-  _globals['_PARAMETERSERVERSERVICE']._serialized_end=974
+  _globals['_PARAMETERSERVERSERVICE']._serialized_start=217
+  _globals['_PARAMETERSERVERSERVICE']._serialized_end=1062
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from gemps.v1 import history_pb2 as gemps_dot_v1_dot_history__pb2
 from gemps.v1 import operations_pb2 as gemps_dot_v1_dot_operations__pb2
 from gemps.v1 import parameters_pb2 as gemps_dot_v1_dot_parameters__pb2
 from gemps.v1 import session_pb2 as gemps_dot_v1_dot_session__pb2
+from gemps.v1 import shards_pb2 as gemps_dot_v1_dot_shards__pb2
 from gemps.v1 import status_pb2 as gemps_dot_v1_dot_status__pb2
 
 GRPC_GENERATED_VERSION = '1.80.1'
@@ -95,6 +96,11 @@ class ParameterServerServiceStub(object):
                 request_serializer=gemps_dot_v1_dot_operations__pb2.ControlRequest.SerializeToString,
                 response_deserializer=gemps_dot_v1_dot_operations__pb2.ControlResponse.FromString,
                 _registered_method=True)
+        self.Follow = channel.stream_stream(
+                '/gemps.v1.ParameterServerService/Follow',
+                request_serializer=gemps_dot_v1_dot_shards__pb2.FollowRequest.SerializeToString,
+                response_deserializer=gemps_dot_v1_dot_shards__pb2.FollowResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServiceServicer(object):
@@ -178,6 +184,13 @@ class ParameterServerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Follow(self, request_iterator, context):
+        """A secondary shard gets the primary's operations; see shards.proto.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -235,6 +248,11 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     servicer.Control,
                     request_deserializer=gemps_dot_v1_dot_operations__pb2.ControlRequest.FromString,
                     response_serializer=gemps_dot_v1_dot_operations__pb2.ControlResponse.SerializeToString,
+            ),
+            'Follow': grpc.stream_stream_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=gemps_dot_v1_dot_shards__pb2.FollowRequest.FromString,
+                    response_serializer=gemps_dot_v1_dot_shards__pb2.FollowResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -535,6 +553,33 @@ class ParameterServerService(object):
             '/gemps.v1.ParameterServerService/Control',
             gemps_dot_v1_dot_operations__pb2.ControlRequest.SerializeToString,
             gemps_dot_v1_dot_operations__pb2.ControlResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Follow(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gemps.v1.ParameterServerService/Follow',
+            gemps_dot_v1_dot_shards__pb2.FollowRequest.SerializeToString,
+            gemps_dot_v1_dot_shards__pb2.FollowResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,7 +40,7 @@ class JoinRequest(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., overlap: bool = ..., directions: _Optional[_Iterable[str]] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version", "lane_port", "port")
+    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version", "lane_port", "port", "shards")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class JoinResponse(_message.Message):
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     LANE_PORT_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     settings: _run_pb2.RunSettings
     run_state: _run_pb2.RunState
@@ -75,7 +76,8 @@ class JoinResponse(_message.Message):
     server_version: str
     lane_port: int
     port: int
-    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ...) -> None: ...
+    shards: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session_id",)

@@ -222,13 +222,13 @@ class Applier:
         session = request.session
         session.check_alive()
         self._sessions.check_layout(session)
-        await self._refresh(session)
+        await self.refresh(session)
         if request.known_version == self._central.version and self._rule.sends_parameters:
             request.resolve(Unchanged(self._central.version))
         elif session.held is not None and not request.done.done():
             request.resolve(self._open_reader(session, session.held, request.call))
 
-    async def _refresh(self, session: Session) -> None:
+    async def refresh(self, session: Session) -> None:
         """Update the newest snapshot; keep the moment."""
         self._end_reader(session)
         central, held = self._central, session.held
@@ -277,7 +277,7 @@ class Applier:
                 "the session's snapshot is not of the version to go on with any more: pull from the start",
             )
         if session.held is None:
-            await self._refresh(session)
+            await self.refresh(session)
         self._end_reader(session)
         if session.held is not None and not request.done.done():
             request.resolve(self._open_reader(session, session.held, request.call))

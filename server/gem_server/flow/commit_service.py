@@ -20,6 +20,7 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
+from gem_server.flow.ordering import Ordering, Piece
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingBuffer, StagingPool
 from gem_server.shared_memory.regions import DeltaRegion
@@ -46,6 +47,7 @@ class Header(NamedTuple):
     handle: Handle | None = None
     scale: float | None = None
     local_steps: int = 0
+    commit_id: int = 0
 
 
 class Footer(NamedTuple):
@@ -70,6 +72,7 @@ class CommitService:
         draining: Callable[[], bool],
         copy_threads: Executor,
         journal: Journal,
+        ordering: Ordering,
     ) -> None:
         self._central = central
         self._copy_threads = copy_threads
@@ -79,6 +82,7 @@ class CommitService:
         self._applier = applier
         self._draining = draining
         self.journal = journal
+        self.ordering = ordering
         self._formats: dict[WireType, PayloadFormat] = {}
 
     def is_next(self, session: Session, header: Header) -> bool:
@@ -105,6 +109,8 @@ class CommitService:
 
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
         """Wait for a staging buffer. Raises STORAGE_FULL, WAITING_ROOM; see also `admit`."""
+        piece = Piece(session, header.commit_id)
+        await self.ordering.wait_expected(piece)
         if not self.journal.has_room():
             await self.journal.make_room()
         hold = self._staging.try_acquire(session, call, Purpose.COMMIT)
@@ -116,6 +122,7 @@ class CommitService:
             except BaseException:
                 self._staging.release(hold)
                 raise
+        self.ordering.upload_starts(piece)
         return StagedCommit(self, header, hold)
 
     def format(self, wire_type: WireType) -> PayloadFormat:
@@ -236,10 +243,16 @@ class CommitService:
             header.samples,
             header.local_steps,
             session.eta,
+            header.commit_id,
         )
         session.queued_commit = request
-        self._applier.submit(request)
+        if not self.ordering.holds_back(request):
+            self._applier.submit(request)
         return request
+
+    def refused(self, session: Session, header: Header, refusal: RefusedError) -> None:
+        """Handle the refusal of a new commit."""
+        self.ordering.refused(Piece(session, header.commit_id), refusal)
 
     async def once_durable(self, applied: Applied, clock: int) -> Applied:
         """Wait until `clock` is durable, then return `applied`."""
@@ -332,6 +345,7 @@ class StagedCommit:
         """Enqueue; return when applied and durable. Raises RefusedError."""
         commit_service = self._commit_service
         commit_service.received(self.hold)
+        await commit_service.ordering.wait_complete(Piece(self.hold.session, self.header.commit_id))
         while not commit_service.journal.reserve():
             await commit_service.journal.make_room()
         try:

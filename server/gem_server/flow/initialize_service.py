@@ -1,6 +1,7 @@
 """Initialization by the first complete, valid upload."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 from gem_core import WireType
 from gem_core.aligned import aligned_empty
@@ -11,6 +12,7 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.commit_service import Footer
+from gem_server.flow.ordering import Ordering
 from gem_server.flow.requests import InitializeRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingPool
 from gem_server.state.central_variable import CentralVariable
@@ -32,12 +34,14 @@ class InitializeService:
         staging: StagingPool,
         applier: Applier,
         stored: Callable[[], Awaitable[None]] | None,
+        ordering: Ordering,
     ) -> None:
         self._central = central
         self._sessions = sessions
         self._staging = staging
         self._applier = applier
         self._stored = stored
+        self._ordering = ordering
 
     def check_open(self, session: Session) -> None:
         """Raise AlreadyInitializedError or LAYOUT_MISMATCH if there are parameters."""
@@ -45,6 +49,10 @@ class InitializeService:
         if self._central.layout is not None:
             self._sessions.check_layout(session)
             raise AlreadyInitializedError
+
+    def exclusively(self, session: Session) -> AbstractAsyncContextManager[None]:
+        """Context of an upload, so that all shards get parameters of one worker."""
+        return self._ordering.initializing(session)
 
     async def stage(self, session: Session, call: Call, byte_count: int, adapter: bytes) -> "Upload":
         """Wait for a place in the pool. The upload's memory becomes the central variable."""
@@ -72,7 +80,9 @@ class InitializeService:
     async def submit(self, upload: "Upload") -> None:
         """Enqueue a complete upload. Raises AlreadyInitializedError."""
         request = InitializeRequest(upload.session, upload.parameters, bytes(upload.rest), upload.adapter)
-        self._applier.submit(request)
+        await self._ordering.wait_initialized(upload.session)
+        if not self._ordering.holds_back(request):
+            self._applier.submit(request)
         if not await request.done:
             self.check_open(upload.session)
         for session in self._sessions.live():

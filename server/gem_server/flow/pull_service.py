@@ -8,6 +8,7 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
+from gem_server.flow.ordering import Ordering
 from gem_server.flow.reader import Reader
 from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotRequest, Unchanged
 from gem_server.state.central_variable import CentralVariable
@@ -31,11 +32,20 @@ class Wanted:
 class PullService:
     """Turns pulls into readers."""
 
-    def __init__(self, *, central: CentralVariable, sessions: Sessions, applier: Applier, journal: Journal) -> None:
+    def __init__(
+        self,
+        *,
+        central: CentralVariable,
+        sessions: Sessions,
+        applier: Applier,
+        journal: Journal,
+        ordering: Ordering,
+    ) -> None:
         self._central = central
         self._sessions = sessions
         self._applier = applier
         self._journal = journal
+        self._ordering = ordering
         self._waiting_readers = 0
         self._formats: dict[WireType, PayloadFormat] = {}
 
@@ -67,6 +77,8 @@ class PullService:
         if session is None:
             return await self._shared(call, wanted.known_version)
         self._sessions.check_layout(session)
+        if await self._ordering.wait_snapshot(session, None):
+            return await self._snapshot(session, call, None)
         session.queued_pulls += 1
         request = PullRequest(session, call, wanted.known_version)
         self._applier.submit(request)
@@ -85,7 +97,11 @@ class PullService:
                 f"resume_offset {wanted.resume_offset} is not a border of this payload of {payload.byte_count} bytes: "
                 "resume where a chunk ended",
             )
-        request = SnapshotRequest(session, call, wanted.resume_version)
+        await self._ordering.wait_snapshot(session, wanted.resume_version)
+        return await self._snapshot(session, call, wanted.resume_version)
+
+    async def _snapshot(self, session: Session, call: Call, version: Version | None) -> Reader:
+        request = SnapshotRequest(session, call, version)
         self._applier.submit(request)
         return await request.done
 

@@ -91,6 +91,7 @@ class CommitRequest(Request[Applied]):
     samples: int
     local_steps: int
     eta: float
+    commit_id: int = 0
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property

@@ -32,9 +32,18 @@ logger = logging.getLogger(__name__)
 class ReadinessGate:
     """Refuses calls before readiness and during drain."""
 
-    def __init__(self) -> None:
+    def __init__(self, missing_shards: Callable[[], list[int]] = list) -> None:
         self.ready = False
         self.draining = False
+        self._missing_shards = missing_shards
+
+    def check_shards(self) -> None:
+        """Raise STARTING until all shards are connected."""
+        if missing := self._missing_shards():
+            names = ", ".join(map(str, missing))
+            raise RefusedError(
+                Reason.STARTING, f"the primary waits for shards to connect: {names}; start them", retry_after=1.0
+            )
 
     def check_ready(self) -> None:
         """Raise STARTING before readiness."""

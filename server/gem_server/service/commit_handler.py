@@ -19,6 +19,7 @@ from gem_server.service.call_context import CallContexts, CallSession, Context
 from gem_server.service.grpc_transport import GrpcTransport
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.reply_stream import PayloadWriter, put_header, send
+from gem_server.service.status_codes import as_refusal
 from gem_server.state.sessions import Session, TransportKind
 
 
@@ -92,10 +93,14 @@ class CommitHandler:
         if not self._commit_service.is_next(session, header):
             applied = await self._commit_service.answer_repeat(session, call, header)
         else:
-            if data is None:
-                self._commit_service.admit(session, header)
-            with await self._commit_service.stage(session, call, header) as staged:
-                applied = await self._receive(transport, staged, offset, data, footer)
+            try:
+                if data is None:
+                    self._commit_service.admit(session, header)
+                with await self._commit_service.stage(session, call, header) as staged:
+                    applied = await self._receive(transport, staged, offset, data, footer)
+            except Exception as error:
+                self._commit_service.refused(session, header, as_refusal(error))
+                raise
         await self._reply(transport, session, header, applied)
 
     async def _receive(

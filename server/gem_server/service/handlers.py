@@ -11,6 +11,7 @@ from gemps.v1 import parameter_server_pb2
 from gem_server.errors import Reason, RefusedError
 from gem_server.service.commit_handler import CommitHandler
 from gem_server.service.first_message import FirstMessages
+from gem_server.service.follow_handler import FollowHandler
 from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.health import Health
 from gem_server.service.history_handler import HistoryHandler
@@ -36,6 +37,7 @@ def handlers(
     status: Status,
     history: HistoryHandler,
     operations: Operations,
+    follow: FollowHandler,
 ) -> Service:
     """The service. Requests are streams: gRPC awaits unary ones without timeout."""
     one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
@@ -51,6 +53,7 @@ def handlers(
         "GetHistory": one(_given_first(first, history.get_history)),
         "ReportEvaluation": one(_given_first(first, operations.report_evaluation)),
         "Control": one(_given_first(first, operations.control)),
+        "Follow": many(_let_go(follow.serve)),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 

@@ -48,16 +48,17 @@ class InitializeHandler:
                 Reason.MALFORMED, f"adapter has {len(header.adapter)} bytes: send at most {ADAPTER_BYTES}, or none"
             )
         session = call_session.attend(header.session_id)
-        with await self._initialize_service.stage(session, call, header.byte_count, header.adapter) as upload:
-            while True:
-                if data is not None:
-                    upload.add(offset, data)
-                if message.HasField("footer"):
-                    await upload.complete(messages.footer_from(message.footer))
-                    break
-                message, offset, data = _split_message(await context.read())
-                if message.HasField("header"):
-                    raise RefusedError(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
+        async with self._initialize_service.exclusively(session):
+            with await self._initialize_service.stage(session, call, header.byte_count, header.adapter) as upload:
+                while True:
+                    if data is not None:
+                        upload.add(offset, data)
+                    if message.HasField("footer"):
+                        await upload.complete(messages.footer_from(message.footer))
+                        break
+                    message, offset, data = _split_message(await context.read())
+                    if message.HasField("header"):
+                        raise RefusedError(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
         await self._initialize_service.stored()
 
 

@@ -9,15 +9,17 @@ from gemps.limits import SESSION_ID_BYTES
 from gemps.v1 import run_pb2, session_pb2
 
 from gem_core import Layout, UpdateRule, WireType
+from gem_core.shards import Shard
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
+from gem_server.flow.ordering import Ordering
 from gem_server.service import messages
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, CallSession, Context
 from gem_server.service.layouts import Layouts
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
-from gem_server.state.sessions import JoinInfo, Sessions
+from gem_server.state.sessions import JoinInfo, Session, Sessions
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
 _OFFERED = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
@@ -49,6 +51,9 @@ class MembershipHandler:
         clock: Callable[[], float],
         rule: UpdateRule,
         layouts: Layouts,
+        shard: Shard,
+        ordering: Ordering,
+        addresses: Callable[[], list[str]],
     ) -> None:
         self._contexts = contexts
         self._sessions = sessions
@@ -60,6 +65,9 @@ class MembershipHandler:
         self._ports = ports
         self._clock = clock
         self._layouts = layouts
+        self._shard = shard
+        self._ordering = ordering
+        self._addresses = addresses
         self._local_steps = rule.worker_step.local_steps
         # Otherwise the older snapshot's gradient would undo the newer one's progress.
         self._grants_overlap = rule.sends_parameters and self._local_steps == 1
@@ -79,10 +87,16 @@ class MembershipHandler:
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
         rest, layout = split_field(raw, _LAYOUT_FIELD)
         request = messages.parse(session_pb2.JoinRequest, rest)
+        _check_session_id(request)
+        if (ordered := await self._ordering.wait_joined(request.session_id)) is not None:
+            return self._reply(ordered)
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
+        self._contexts.gate.check_shards()
         asked = replace(
             asked,
+            layout=self._layouts.know(self._shard.layout_of(asked.layout)),
+            model=asked.layout,
             overlap=asked.overlap and self._grants_overlap,
             steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
         )
@@ -94,7 +108,7 @@ class MembershipHandler:
                 name = asked.worker_name
                 self._contexts.refusals.log(name, f"worker {name} may not join from {address}: {refusal}")
             raise
-        worker, join_info = session.worker, session.join_info
+        worker = session.worker
         if session.joined_at == session.last_call:
             ranks = (worker.rank, worker.host_rank)
             about: dict[str, object] = {"event": "joined", "worker": worker.name, "address": address}
@@ -103,6 +117,10 @@ class MembershipHandler:
                 "worker %s joined from %s, rank %d, rank %d on its machine", worker.name, address, *ranks, extra=about
             )
         session.eta = self._run.next_eta
+        return self._reply(session)
+
+    def _reply(self, session: Session) -> session_pb2.JoinResponse:
+        worker, join_info = session.worker, session.join_info
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,
             settings=self._run_settings,
@@ -121,6 +139,7 @@ class MembershipHandler:
             server_version=__version__,
             lane_port=self._ports.lane,
             port=self._ports.ordinary,
+            shards=self._addresses(),
         )
 
     async def _heartbeat(self, raw: bytes, call_session: CallSession) -> session_pb2.HeartbeatResponse:
@@ -133,6 +152,8 @@ class MembershipHandler:
         )
 
     async def _leave(self, raw: bytes, call_session: CallSession) -> session_pb2.LeaveResponse:
+        if self._shard.is_secondary:
+            raise RefusedError(Reason.NOT_OFFERED, f"this is shard {self._shard}: leave at the primary")
         request = messages.parse(session_pb2.LeaveRequest, raw)
         reason = messages.text(request.reason, "reason")
         session = call_session.attend(request.session_id)
@@ -145,12 +166,15 @@ class MembershipHandler:
         )
 
 
-def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
+def _check_session_id(request: session_pb2.JoinRequest) -> None:
     if len(request.session_id) != SESSION_ID_BYTES:
         raise RefusedError(
             Reason.MALFORMED,
             f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
         )
+
+
+def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
     return JoinInfo(
         request.session_id,
         messages.text(request.worker_name, "worker_name", required=True),

@@ -175,6 +175,7 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         _handle_from(message.shared_memory) if message.HasField("shared_memory") else None,
         _scale_from(message.scale) if message.HasField("scale") else None,
         message.local_steps,
+        message.commit_id,
     )
 
 

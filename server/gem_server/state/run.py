@@ -136,10 +136,14 @@ class Run:
         self.reserved += 1
         worker.reserved += 1
 
-    def applied(self, worker: Worker) -> None:
-        """Count a reserved commit."""
+    def release(self, worker: Worker) -> None:
+        """Return a reservation."""
         self.reserved -= 1
         worker.reserved -= 1
+
+    def applied(self, worker: Worker) -> None:
+        """Count a reserved commit."""
+        self.release(worker)
         self.commits += 1
         if worker.takes_part and worker.left:
             self._left -= 1

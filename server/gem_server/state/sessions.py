@@ -69,6 +69,12 @@ class JoinInfo:
     overlap: bool = False
     host_name: str = ""
     engine: str = ""
+    model: Layout | None = None
+
+    @property
+    def whole_layout(self) -> Layout:
+        """Of the whole model; `layout` is this shard's."""
+        return self.model or self.layout
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +165,10 @@ class Sessions:
             return []
         all_reserved = self.run.all_reserved
         return [s for s in self.live() if not s.worker.done and (s.worker.reserved or not all_reserved)]
+
+    def find(self, session_id: bytes) -> Session | None:
+        """Return the live session, if any."""
+        return self._live.get(session_id)
 
     def get(self, session_id: bytes, now: float) -> Session:
         """Return the live session; update its time. Raises UNKNOWN_SESSION, or why it ended."""

@@ -10,21 +10,21 @@ from typing import Self
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
 from gem_core.registry import Direction
+from gem_core.shards import Shard
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address
-from gem_worker.client.commit import Committer
+from gem_worker.client.connection import Connection
 from gem_worker.client.credentials import Credentials
 from gem_worker.client.errors import MisuseError
 from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.host import this_host
 from gem_worker.client.initialize import initialize
 from gem_worker.client.messages import CommitOutcome, Membership, RunState, Version
-from gem_worker.client.pull import Puller
 from gem_worker.client.retry import Patience
 from gem_worker.client.send import byte_view
 from gem_worker.client.session import ClientSession, Formats
 from gem_worker.client.settings import ClientSettings
-from gem_worker.client.watchdog import Watchdog
+from gem_worker.client.shards import Shards, address_of
 
 _FLOAT32 = (WireType.FLOAT32,)
 
@@ -75,35 +75,45 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview] | None = None
+        self._on_event = on_event
         credentials = Credentials(settings)
-        calls = Calls(self.address, credentials)
-        self._calls = calls
-        self._session = ClientSession(
-            calls,
-            settings,
-            Patience(
-                self.address,
+
+        def connect(address: str, session_id: bytes | None = None, shard: Shard | None = None) -> Connection:
+            calls = Calls(address, credentials)
+            patience = Patience(
+                address,
                 settings,
                 on_event,
                 renew=calls.renew,
                 token_changed=credentials.token.has_changed,
                 clock=clock,
                 sleep=sleep,
-            ),
-            on_event,
-            layout=layout,
-            worker_name=worker_name,
-            host_id=host_id if host_id is not None else this_host(),
-            device=device,
-            steps_per_epoch=steps_per_epoch,
-            delta_wire_types=delta_wire_types,
-            parameter_wire_types=parameter_wire_types,
-            overlap=overlap,
-            directions=directions,
-        )
-        self._watchdog = Watchdog(self._session.probe, self._beat, settings, look=self._answer_pings)
-        self._puller = Puller(calls, self._watchdog, self._session)
-        self._committer = Committer(calls, self._watchdog, self._session, self._puller, on_event)
+            )
+            session = ClientSession(
+                calls,
+                settings,
+                patience,
+                on_event,
+                layout=layout,
+                worker_name=worker_name,
+                host_id=host_id if host_id is not None else this_host(),
+                device=device,
+                steps_per_epoch=steps_per_epoch,
+                delta_wire_types=delta_wire_types,
+                parameter_wire_types=parameter_wire_types,
+                overlap=overlap,
+                directions=directions,
+                session_id=session_id,
+                shard=shard,
+            )
+            return Connection(calls, session, settings, on_event)
+
+        self._connect = connect
+        self._primary = primary = connect(self.address)
+        self._session = primary.session
+        self._watchdog = primary.watchdog
+        self._shards: Shards | None = None
+        self._whole: Formats | None = None
         # At exit, finalizers of gRPC's calls may block on locks (grpcio 1.85.1).
         atexit.register(self.close)
 
@@ -140,12 +150,12 @@ class Client:
     @property
     def transport(self) -> str | None:
         """Transport of the open commit stream, "grpc" or "lane"; None without one."""
-        return self._committer.transport
+        return self._primary.committer.transport
 
     @property
     def is_calling(self) -> bool:
         """Whether a transfer is in progress."""
-        return self._watchdog.watched is not None
+        return self._primary.is_calling
 
     def join(self, layout: Layout | None = None) -> Membership:
         """Join the run, waiting up to settings.connect_timeout; `layout` replaces the constructor's.
@@ -161,7 +171,13 @@ class Client:
             self._session.replace_layout(layout)
         membership = self._session.join()
         self._watchdog.start()
+        if membership.shards:
+            self._shards = self._shards or Shards(self._primary, self._connect_shard)
+            self._shards.join()
         return membership
+
+    def _connect_shard(self, address: str, shard: Shard) -> Connection:
+        return self._connect(address_of(address, self.address), self._session.session_id, shard)
 
     def initialize(self, payload: memoryview, *, adapter: bytes = b"") -> bool:
         """Upload the first parameters: PARAMETERs as float32, BUFFERs. Call pull() next.
@@ -170,9 +186,11 @@ class Client:
         ValueError for a wrong size, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._session.layout, WireType.FLOAT32)
+        format_ = PayloadFormat(self._session.whole_layout, WireType.FLOAT32)
         view = byte_view(payload, format_, "the first parameters")
-        return initialize(self._calls, self._watchdog, self._session, view, format_, adapter)
+        if self._shards is not None:
+            return self._shards.initialize(view, adapter)
+        return initialize(self._primary.calls, self._watchdog, self._session, view, format_, adapter)
 
     def pull(self, into: memoryview) -> Version:
         """Receive the current parameters in `membership.parameter_wire_type`.
@@ -180,19 +198,29 @@ class Client:
         Raises ValueError for an unsuitable buffer, NotInitializedError if the server has no parameters, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._session.layout, self.membership.parameter_wire_type)
+        format_ = PayloadFormat(self._session.whole_layout, self.membership.parameter_wire_type)
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
-        version = self._puller.pull(view, format_)
+        if self._shards is not None:
+            return self._pull_shards(self._shards, view)
+        version = self._primary.puller.pull(view, format_)
         if self._session.unsettled:
             # Only after the pull: the interrupted commit may have waited for it.
             self._session.heartbeat()
             if self._session.version is None:
-                version = self._puller.pull(view, format_)
+                version = self._primary.puller.pull(view, format_)
+        return version
+
+    def _pull_shards(self, shards: Shards, into: memoryview) -> Version:
+        version = shards.pull(into)
+        if self._session.unsettled and not shards.settle():
+            version = shards.pull(into)
         return version
 
     @property
     def shared_delta(self) -> memoryview | None:
         """Shared memory for a delta, saving a copy; None if unavailable. Any call may replace it."""
+        if self._shards is not None:
+            return None  # each server has its own
         shared = self._session.open_shared()
         return shared.delta if shared is not None else None
 
@@ -226,7 +254,7 @@ class Client:
             ServerRefusedError: nothing changed.
         """
         self._check_usable()
-        formats = self._session.formats
+        formats = self._formats()
         seen = self._seen
         if seen is None or seen[0] is not delta or seen[1] is not into or seen[2] is not formats:
             checked = (
@@ -234,7 +262,9 @@ class Client:
                 byte_view(into, formats.parameters, "the buffer for parameters", writable=True),
             )
             self._seen = seen = (delta, into, formats, *checked)
-        return self._committer.commit(
+        if self._shards is not None:
+            return self._shards.commit(seen[3], seen[4], loss, samples, base=base, scale=scale, local_steps=local_steps)
+        return self._primary.committer.commit(
             seen[3],
             seen[4],
             loss,
@@ -250,13 +280,14 @@ class Client:
 
         Thread-safe. Repeat it, because a starting call may miss it.
         """
-        self._session.patience.give_up()
-        self._calls.renew()
+        self._primary.give_up()
+        if self._shards is not None:
+            self._shards.give_up()
 
     def leave(self, reason: str, timeout: float | None = None) -> None:
         """End the session; the server logs `reason`. Ignores network errors."""
         self._check_usable()
-        self._committer.drop_stream()
+        self._primary.committer.drop_stream()
         self._session.leave(reason, timeout)
 
     def close(self) -> None:
@@ -265,11 +296,9 @@ class Client:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._session.end_membership()
-        self._committer.drop_stream()
-        self._session.close_shared()
-        self._calls.close()
-        self._watchdog.stop()
+        if self._shards is not None:
+            self._shards.close()
+        self._primary.close()
 
     def __enter__(self) -> Self:
         return self
@@ -281,14 +310,17 @@ class Client:
             self.leave("done" if kind is None else kind.__name__)
             self.close()
 
-    def _answer_pings(self) -> None:
-        # Watchdog's thread: polls for pings.
-        self._committer.has_open_stream()
-
-    def _beat(self) -> None:
-        # Watchdog's thread. An open stream needs no heartbeats.
-        if not self._committer.has_open_stream():
-            self._session.beat()
+    def _formats(self) -> Formats:
+        """Of whole payloads."""
+        session = self._session
+        if self._shards is None:
+            return session.formats
+        if self._whole is None or self._whole.delta.layout is not session.whole_layout:
+            membership, layout = session.membership, session.whole_layout
+            self._whole = Formats(
+                PayloadFormat(layout, membership.delta_wire_type), PayloadFormat(layout, membership.parameter_wire_type)
+            )
+        return self._whole
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

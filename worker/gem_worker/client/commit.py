@@ -74,9 +74,10 @@ class Committer:
         in_place: bool = False,
         scale: float | None = None,
         local_steps: int = 0,
+        commit_id: int = 0,
     ) -> CommitOutcome:
-        """See Client.commit; the buffers are checked byte views."""
-        described = self._describe(delta, loss, samples, base, scale, local_steps)
+        """See Client.commit; the buffers are checked byte views. `commit_id`: with several shards."""
+        described = self._describe(delta, loss, samples, base, scale, local_steps)._replace(commit_id=commit_id)
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
@@ -217,6 +218,6 @@ class Committer:
         elif refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":
             session.rejoin(str(refusal))
         elif refusal.reason == "STALE_BASE":
-            session.lost()
+            session.stale(str(refusal))
         else:
             session.patience.wait_as_asked(refusal)

@@ -41,6 +41,10 @@ class CallCancelledError(ClientError):
     """Another thread cancelled this call."""
 
 
+class SessionLostError(ClientError):
+    """A shard ended the session: join the primary again, then the other shards. `Client` does so."""
+
+
 class ServerMisbehavedError(ClientError):
     """The server violated the contract."""
 

@@ -103,7 +103,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Result of Join. `host_rank` selects the device."""
+    """Result of Join. `host_rank` selects the device. `shards`: addresses of further servers, as in session.proto."""
 
     rank: int
     host_rank: int
@@ -116,6 +116,7 @@ class Membership:
     run_state: RunState
     overlap: bool
     server_version: str
+    shards: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, response: session_pb2.JoinResponse) -> Self:
@@ -132,6 +133,7 @@ class Membership:
             run_state=RunState.from_wire(response.run_state),
             overlap=response.overlap,
             server_version=response.server_version,
+            shards=tuple(response.shards),
         )
 
 

@@ -28,6 +28,7 @@ class Delta(NamedTuple):
     samples: int
     scale: float | None
     local_steps: int
+    commit_id: int = 0
 
 
 class OutgoingCommit(Protocol):
@@ -146,6 +147,7 @@ def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
     base.incarnation, base.clock = version.incarnation, version.clock
     header.samples = delta.samples
     header.local_steps = delta.local_steps
+    header.commit_id = delta.commit_id
     header.ClearField("payload_crc32c")
     if delta.loss is None:
         header.ClearField("loss")

@@ -82,10 +82,13 @@ class Puller:
         self._calls = calls
         self._watchdog = watchdog
         self._session = session
+        self._wanted: Version | None = None
 
-    def pull(self, into: memoryview, payload: PayloadFormat) -> Version:
-        """Pull the current parameters into `into`; return their version."""
+    def pull(self, into: memoryview, payload: PayloadFormat, wanted: Version | None = None) -> Version:
+        """Pull the current parameters, or those of `wanted`, into `into`; return their version."""
+        self._wanted = wanted
         version, _ = self._bring(ParametersReceiver(payload, into), payload)
+        self._wanted = None
         self._session.pulled(version)
         return version
 
@@ -125,8 +128,9 @@ class Puller:
 
     def _request(self, receiver: ParametersReceiver) -> parameters_pb2.PullRequest:
         request = parameters_pb2.PullRequest(session_id=self._session.session_id)
-        if receiver.version is not None:
-            request.resume_version.CopyFrom(receiver.version.to_wire())
+        version = receiver.version or self._wanted
+        if version is not None:
+            request.resume_version.CopyFrom(version.to_wire())
             request.resume_offset = receiver.received
         return request
 

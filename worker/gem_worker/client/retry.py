@@ -55,6 +55,7 @@ class Patience:
         self._token_changed = token_changed
         self._clock = clock
         self._sleep = sleep if sleep is not None else self._sleep_in_slices
+        self._interrupted = False
         self._given_up = False
         self._uniform = uniform
         self._connected = False
@@ -143,13 +144,21 @@ class Patience:
         """Stop retrying. Thread-safe."""
         self._given_up = True
 
+    def interrupt(self) -> None:
+        """Stop retrying until `resume`. Thread-safe."""
+        self._interrupted = True
+
+    def resume(self) -> None:
+        """Undo `interrupt`."""
+        self._interrupted = False
+
     def _check_wanted(self) -> None:
-        if self._given_up:
+        if self._given_up or self._interrupted:
             raise CallCancelledError("the caller no longer waits for this call")
 
     def _sleep_in_slices(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._given_up:
+        while (left := until - time.monotonic()) > 0 and not (self._given_up or self._interrupted):
             time.sleep(min(left, _SLICE))
 
     def moved_on(self) -> None:

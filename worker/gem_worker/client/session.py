@@ -13,6 +13,7 @@ from gemps.v1 import session_pb2
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.registry import Direction
+from gem_core.shards import Shard
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
 from gem_worker.client.engine import engine
@@ -20,6 +21,7 @@ from gem_worker.client.errors import (
     MisuseError,
     ServerMisbehavedError,
     ServerRefusedError,
+    SessionLostError,
     SupersededError,
     TornCallError,
 )
@@ -80,12 +82,16 @@ class ClientSession:
         parameter_wire_types: Sequence[WireType],
         overlap: bool,
         directions: Sequence[Direction],
+        session_id: bytes | None = None,
+        shard: Shard | None = None,
     ) -> None:
+        """`shard`, and the `session_id` of the primary: of a server that follows it."""
         self._calls = calls
         self._settings = settings
         self._on_event = on_event
         self.patience = patience
-        self.session_id = os.urandom(16)
+        self.session_id = session_id if session_id is not None else os.urandom(16)
+        self.shard = shard if shard is not None else Shard()
         self._offered = (tuple(delta_wire_types), tuple(parameter_wire_types))
         self._request = session_pb2.JoinRequest(
             session_id=self.session_id,
@@ -101,7 +107,7 @@ class ClientSession:
             overlap=overlap,
             directions=directions,
         )
-        self.layout: Layout
+        self.layout = self.whole_layout = layout
         self.replace_layout(layout)
         self._membership: Membership | None = None
         self._is_member = False
@@ -121,7 +127,9 @@ class ClientSession:
 
     def replace_layout(self, layout: Layout) -> None:
         """Use `layout` from the next Join on. Raises MisuseError if it is too large."""
-        self.layout = layout
+        self.layout = self.whole_layout = layout
+        if self.shard.is_secondary:
+            return  # it has the layout from the primary
         self._request.layout.CopyFrom(layout_to_wire(layout))
         if self._request.ByteSize() > MESSAGE_BYTES:
             raise MisuseError(
@@ -138,6 +146,12 @@ class ClientSession:
         held = self.held
         if not held or version != held[-1]:
             self.held = (*held[-1:], version) if self.membership.overlap else (version,)
+
+    def stale(self, why: str) -> None:
+        """Handle a refused base: only a pull may follow. Raises as `rejoin`."""
+        if self.shard.is_secondary:
+            raise SessionLostError(why)
+        self.lost()
 
     def lost(self) -> None:
         """Forget the versions held: only a pull may follow."""
@@ -173,6 +187,9 @@ class ClientSession:
             self.lost()
         self._membership = membership
         self._is_member = True
+        if not self.shard.is_secondary:
+            self.shard = Shard(0, 1 + len(membership.shards))
+        self.layout = self._layout_of_shard()
         self._formats = Formats(
             PayloadFormat(self.layout, membership.delta_wire_type),
             PayloadFormat(self.layout, membership.parameter_wire_type),
@@ -184,6 +201,12 @@ class ClientSession:
         self._calls.use_lane(self.session_id, response)
         self._share(response.shared_memory_socket)
         return membership
+
+    def _layout_of_shard(self) -> Layout:
+        layout = self.layout
+        if layout is self.whole_layout or layout.part is None or layout.part.count != self.shard.count:
+            return self.shard.layout_of(self.whole_layout)
+        return layout
 
     def open_shared(self) -> SharedMemory | None:
         """Return the shared memory, if still open."""
@@ -233,7 +256,9 @@ class ClientSession:
             self._on_event(ClientEvent(EventKind.NOT_SHARED, f"deltas and parameters go over the network: {why}"))
 
     def rejoin(self, why: str) -> None:
-        """Join again after the server lost the session."""
+        """Join again after the server lost the session. Raises SessionLostError if the primary must be joined first."""
+        if self.shard.is_secondary:
+            raise SessionLostError(why)
         self._on_event(ClientEvent(EventKind.JOINED_AGAIN, f"joining again under the same session: {why}"))
         self.lost()
         self.patience.failed(why, report=False)

@@ -1,0 +1,169 @@
+from gemps.v1 import errors_pb2 as _errors_pb2
+from gemps.v1 import layout_pb2 as _layout_pb2
+from gemps.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ShardHello(_message.Message):
+    __slots__ = ("shard", "shards", "address", "rule")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    shards: int
+    address: str
+    rule: str
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., address: _Optional[str] = ..., rule: _Optional[str] = ...) -> None: ...
+
+class PieceHeld(_message.Message):
+    __slots__ = ("session_id", "commit_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    commit_id: int
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ...) -> None: ...
+
+class SessionRefused(_message.Message):
+    __slots__ = ("session_id", "reason", "message")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    reason: _errors_pb2.ErrorReason
+    message: str
+    def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("hello", "piece_held", "parameters_held", "session_refused", "piece_refused")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PIECE_HELD_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_HELD_FIELD_NUMBER: _ClassVar[int]
+    SESSION_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PIECE_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    hello: ShardHello
+    piece_held: PieceHeld
+    parameters_held: PieceHeld
+    session_refused: SessionRefused
+    piece_refused: CommitRefused
+    def __init__(self, hello: _Optional[_Union[ShardHello, _Mapping]] = ..., piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ...) -> None: ...
+
+class SessionJoined(_message.Message):
+    __slots__ = ("session_id", "worker_name", "layout", "delta_wire_type", "parameter_wire_type", "overlap")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    DELTA_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    worker_name: str
+    layout: _layout_pb2.Layout
+    delta_wire_type: _transfer_pb2.WireType
+    parameter_wire_type: _transfer_pb2.WireType
+    overlap: bool
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., overlap: bool = ...) -> None: ...
+
+class SessionEnded(_message.Message):
+    __slots__ = ("session_id", "reason", "message")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    reason: _errors_pb2.ErrorReason
+    message: str
+    def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class CommitExpected(_message.Message):
+    __slots__ = ("session_id", "commit_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    commit_id: int
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ...) -> None: ...
+
+class CommitRefused(_message.Message):
+    __slots__ = ("session_id", "commit_id", "reason", "message", "retry_after")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    commit_id: int
+    reason: _errors_pb2.ErrorReason
+    message: str
+    retry_after: float
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., retry_after: _Optional[float] = ...) -> None: ...
+
+class CommitOrdered(_message.Message):
+    __slots__ = ("session_id", "commit_id", "clock", "eta")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    ETA_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    commit_id: int
+    clock: int
+    eta: float
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ...) -> None: ...
+
+class PullOrdered(_message.Message):
+    __slots__ = ("session_id", "clock")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    clock: int
+    def __init__(self, session_id: _Optional[bytes] = ..., clock: _Optional[int] = ...) -> None: ...
+
+class WorkerForgotten(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+
+class ParametersExpected(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+
+class ParametersOrdered(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+
+class RunFinished(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class FollowResponse(_message.Message):
+    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished")
+    SESSION_JOINED_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ORDERED_FIELD_NUMBER: _ClassVar[int]
+    PULL_ORDERED_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_ORDERED_FIELD_NUMBER: _ClassVar[int]
+    RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    session_joined: SessionJoined
+    session_ended: SessionEnded
+    commit_expected: CommitExpected
+    commit_refused: CommitRefused
+    commit_ordered: CommitOrdered
+    pull_ordered: PullOrdered
+    worker_forgotten: WorkerForgotten
+    parameters_expected: ParametersExpected
+    parameters_ordered: ParametersOrdered
+    run_finished: RunFinished
+    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ...) -> None: ...

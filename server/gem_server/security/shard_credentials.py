@@ -1,0 +1,32 @@
+"""Credentials with which a secondary connects to the primary."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from gem_server.errors import StartupError
+
+
+class ShardCredentials(NamedTuple):
+    """PEM files as bytes, and a token; empty: none."""
+
+    ca: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+    token: str = ""
+
+
+def read_shard_credentials(folder: Path | None) -> ShardCredentials:
+    """Read a folder that `gemps certs` made for an operator. Raises StartupError."""
+    if folder is None:
+        return ShardCredentials()
+    certificate, key, token = (_read(folder / name, required=False) for name in ("client.crt", "client.key", "token"))
+    return ShardCredentials(_read(folder / "ca.crt", required=True), certificate, key, token.decode("latin-1").strip())
+
+
+def _read(path: Path, *, required: bool) -> bytes:
+    try:
+        return path.read_bytes() if required or path.exists() else b""
+    except OSError as error:
+        raise StartupError(
+            f"--primary-credentials: {path} cannot be read ({error.strerror}): give the operator folder of gemps certs"
+        ) from None

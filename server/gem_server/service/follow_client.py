@@ -1,0 +1,123 @@
+"""A secondary shard's connection to the primary."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, TypeAlias
+
+import grpc
+from gemps.limits import MESSAGE_BYTES
+from gemps.v1 import shards_pb2
+from google.protobuf.message import Message
+
+from gem_server.errors import StartupError
+from gem_server.security.shard_credentials import ShardCredentials
+from gem_server.service import shard_messages
+from gem_server.shards.operations import Report
+from gem_server.shards.primary import ShardLostError
+from gem_server.shards.secondary import SecondaryOrdering
+
+_FOLLOW = "/gemps.v1.ParameterServerService/Follow"
+# Finds a dead primary; servers accept pings every 30 s.
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_retries", 0),
+)
+RETRY_SECONDS = 0.5
+_FINAL = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[Message, shards_pb2.FollowResponse]"
+
+logger = logging.getLogger(__name__)
+
+
+class FollowClient:
+    """Receives the primary's operations."""
+
+    def __init__(
+        self,
+        primary: str,
+        hello: shards_pb2.FollowRequest,
+        ordering: SecondaryOrdering,
+        credentials: ShardCredentials,
+    ) -> None:
+        self._primary = primary
+        self._hello = hello
+        self._ordering = ordering
+        self._credentials = credentials
+        token = credentials.token
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._reports: asyncio.Queue[Report] = asyncio.Queue()
+        ordering.report = self._reports.put_nowait
+
+    async def follow(self) -> None:
+        """Connect, waiting for the primary; receive operations until it ends.
+
+        Raises StartupError if it refuses this shard, ShardLostError if the connection breaks.
+        """
+        async with self._open_channel() as channel:
+            method = channel.stream_stream(
+                _FOLLOW,
+                request_serializer=shards_pb2.FollowRequest.SerializeToString,
+                response_deserializer=shards_pb2.FollowResponse.FromString,
+            )
+            told = ""
+            while True:
+                call = method(metadata=self._metadata)
+                try:
+                    await call.write(self._hello)
+                    await self._receive(call)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in _FINAL:
+                        raise StartupError(
+                            f"the primary {self._primary} refuses this shard: {error.details()}"
+                        ) from None
+                    if told != (told := str(error.details())):
+                        logger.info("waiting for the primary %s: %s", self._primary, told)
+                except asyncio.InvalidStateError:  # grpc.aio: write after the call ended
+                    pass
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        ca, certificate, key, _ = self._credentials
+        if not ca:
+            return grpc.aio.insecure_channel(self._primary, options=_OPTIONS)
+        tls = grpc.ssl_channel_credentials(ca, key or None, certificate or None)
+        return grpc.aio.secure_channel(self._primary, tls, options=_OPTIONS)
+
+    async def _receive(self, call: _Call) -> None:
+        await call.initial_metadata()
+        is_connected = False
+        reporting = asyncio.ensure_future(self._report(call))
+        try:
+            while True:
+                message: Any = await call.read()
+                if message is grpc.aio.EOF:
+                    break
+                is_connected = True
+                operation = shard_messages.operation_from(message)
+                if operation is None:
+                    raise ShardLostError("the primary has a newer version of gemps: update this shard")
+                self._ordering.receive(operation)
+        except grpc.aio.AioRpcError as error:
+            if is_connected:
+                raise ShardLostError(f"the primary {self._primary} disconnected: {error.details()}") from None
+            raise
+        finally:
+            reporting.cancel()
+        if is_connected:
+            raise ShardLostError(f"the primary {self._primary} ended")
+
+    async def _report(self, call: _Call) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # `_receive` gets the status
+            while True:
+                await call.write(shard_messages.report_to(await self._reports.get()))

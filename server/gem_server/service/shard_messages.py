@@ -1,0 +1,158 @@
+"""Converts operations and reports of shards (shards.proto)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gemps.v1 import shards_pb2
+
+from gem_core import WireType
+from gem_core.shards import Shard
+from gem_server.errors import Reason, RefusedError
+from gem_server.service import messages
+from gem_server.shards.operations import (
+    CommitExpected,
+    CommitOrdered,
+    CommitRefused,
+    Ended,
+    Finished,
+    Forgotten,
+    Joined,
+    Operation,
+    ParametersExpected,
+    ParametersHeld,
+    ParametersOrdered,
+    PieceHeld,
+    PullOrdered,
+    Report,
+    SessionRefused,
+)
+
+_REASONS = {reason.value[1]: reason for reason in Reason}
+
+
+def operation_to(operation: Operation) -> bytes:
+    """Encode an operation."""
+    message = shards_pb2.FollowResponse()
+    match operation:
+        case Joined():
+            joined = message.session_joined
+            joined.session_id = operation.session_id
+            joined.worker_name = operation.worker_name
+            joined.layout.MergeFromString(messages.layout_to(operation.layout))
+            joined.delta_wire_type = int(operation.delta_wire_type)  # type: ignore[assignment]
+            joined.parameter_wire_type = int(operation.parameter_wire_type)  # type: ignore[assignment]
+            joined.overlap = operation.overlap
+        case Ended(session_id, refusal):
+            message.session_ended.session_id = session_id
+            _put_reason(refusal, message.session_ended)
+        case CommitExpected(session_id, commit_id):
+            message.commit_expected.session_id = session_id
+            message.commit_expected.commit_id = commit_id
+        case CommitRefused():
+            _put_refused(operation, message.commit_refused)
+        case CommitOrdered(session_id, commit_id, clock, eta):
+            ordered = message.commit_ordered
+            ordered.session_id, ordered.commit_id, ordered.clock, ordered.eta = session_id, commit_id, clock, eta
+        case PullOrdered(session_id, clock):
+            message.pull_ordered.session_id = session_id
+            message.pull_ordered.clock = clock
+        case Forgotten(session_id):
+            message.worker_forgotten.session_id = session_id
+        case ParametersExpected(session_id):
+            message.parameters_expected.session_id = session_id
+        case ParametersOrdered(session_id):
+            message.parameters_ordered.session_id = session_id
+        case Finished(reason):
+            message.run_finished.reason = reason
+    return message.SerializeToString()
+
+
+def operation_from(message: shards_pb2.FollowResponse) -> Operation | None:
+    """Decode an operation; None: unknown to this version. Raises LayoutError, ValueError."""
+    kind = message.WhichOneof("operation")
+    return _OPERATIONS[kind](getattr(message, kind)) if kind is not None else None
+
+
+def hello(shard: Shard, address: str, rule: str) -> shards_pb2.FollowRequest:
+    """Encode a secondary's first message; `address`: for workers; `rule`: as JSON."""
+    message = shards_pb2.ShardHello(shard=shard.index, shards=shard.count, address=address, rule=rule)
+    return shards_pb2.FollowRequest(hello=message)
+
+
+def report_to(report: Report) -> shards_pb2.FollowRequest:
+    """Encode a report."""
+    message = shards_pb2.FollowRequest()
+    match report:
+        case PieceHeld(session_id, commit_id):
+            message.piece_held.session_id = session_id
+            message.piece_held.commit_id = commit_id
+        case ParametersHeld(session_id):
+            message.parameters_held.session_id = session_id
+        case CommitRefused():
+            _put_refused(report, message.piece_refused)
+        case SessionRefused(session_id, refusal):
+            message.session_refused.session_id = session_id
+            _put_reason(refusal, message.session_refused)
+    return message
+
+
+def report_from(message: shards_pb2.FollowRequest) -> Report:
+    """Decode a report. Raises MALFORMED."""
+    match message.WhichOneof("message"):
+        case "piece_held":
+            return PieceHeld(message.piece_held.session_id, message.piece_held.commit_id)
+        case "parameters_held":
+            return ParametersHeld(message.parameters_held.session_id)
+        case "piece_refused":
+            return _refused_from(message.piece_refused)
+        case "session_refused":
+            return SessionRefused(message.session_refused.session_id, _reason_from(message.session_refused))
+    raise RefusedError(Reason.MALFORMED, "Follow: an unknown report, or a second hello")
+
+
+def _joined_from(joined: shards_pb2.SessionJoined) -> Joined:
+    return Joined(
+        joined.session_id,
+        joined.worker_name,
+        messages.layout_from(joined.layout),
+        WireType(joined.delta_wire_type),
+        WireType(joined.parameter_wire_type),
+        joined.overlap,
+    )
+
+
+def _refused_from(refused: shards_pb2.CommitRefused) -> CommitRefused:
+    refusal = _reason_from(refused)
+    refusal.retry_after = refused.retry_after if refused.HasField("retry_after") else None
+    return CommitRefused(refused.session_id, refused.commit_id, refusal)
+
+
+def _put_refused(refused: CommitRefused, message: shards_pb2.CommitRefused) -> None:
+    message.session_id = refused.session_id
+    message.commit_id = refused.commit_id
+    _put_reason(refused.refusal, message)
+    if refused.refusal.retry_after is not None:
+        message.retry_after = refused.refusal.retry_after
+
+
+def _put_reason(refusal: RefusedError, message: Any) -> None:
+    message.reason = refusal.reason.value[1]
+    message.message = refusal.message
+
+
+def _reason_from(message: Any) -> RefusedError:
+    return RefusedError(_REASONS.get(message.reason, Reason.INTERNAL), message.message)
+
+
+_OPERATIONS: dict[str, Callable[[Any], Operation]] = {
+    "session_joined": _joined_from,
+    "session_ended": lambda one: Ended(one.session_id, _reason_from(one)),
+    "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id),
+    "commit_refused": _refused_from,
+    "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta),
+    "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock),
+    "worker_forgotten": lambda one: Forgotten(one.session_id),
+    "parameters_expected": lambda one: ParametersExpected(one.session_id),
+    "parameters_ordered": lambda one: ParametersOrdered(one.session_id),
+    "run_finished": lambda one: Finished(one.reason),
+}

@@ -1,0 +1,128 @@
+"""What the primary sends to secondaries, and they report; `service` has the messages (shards.proto)."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gem_core import Layout, WireType
+from gem_server.errors import RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A session was admitted; `layout`: of the whole model."""
+
+    session_id: bytes
+    worker_name: str
+    layout: Layout
+    delta_wire_type: WireType
+    parameter_wire_type: WireType
+    overlap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A session ended; no commit of it follows."""
+
+    session_id: bytes
+    refusal: RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class CommitExpected:
+    """Of this session, only this commit can be ordered next."""
+
+    session_id: bytes
+    commit_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    """A commit was refused on the primary; or, in a report, its piece on a secondary."""
+
+    session_id: bytes
+    commit_id: int
+    refusal: RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrdered:
+    """Apply a commit; `clock`: after it; `eta`: in the delta."""
+
+    session_id: bytes
+    commit_id: int
+    clock: int
+    eta: float
+
+
+@dataclass(frozen=True, slots=True)
+class PullOrdered:
+    """Refresh a session's snapshot, at `clock`."""
+
+    session_id: bytes
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Remove an ended session's worker from the rule."""
+
+    session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersExpected:
+    """Only this session can upload the first parameters."""
+
+    session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersOrdered:
+    """Install the first parameters."""
+
+    session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is finished."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PieceHeld:
+    """Report: the piece lies in memory, complete and valid."""
+
+    session_id: bytes
+    commit_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersHeld:
+    """Report: so do the first parameters."""
+
+    session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRefused:
+    """Report: this shard cannot serve the session."""
+
+    session_id: bytes
+    refusal: RefusedError
+
+
+Operation: TypeAlias = (
+    Joined
+    | Ended
+    | CommitExpected
+    | CommitRefused
+    | CommitOrdered
+    | PullOrdered
+    | Forgotten
+    | ParametersExpected
+    | ParametersOrdered
+    | Finished
+)
+Report: TypeAlias = PieceHeld | CommitRefused | ParametersHeld | SessionRefused

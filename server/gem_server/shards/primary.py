@@ -1,0 +1,259 @@
+"""Shard 0: orders all operations, and sends the order to the other shards."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from gem_core import Statistics
+from gem_core.shards import Shard
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.observer import CommitObserver
+from gem_server.flow.ordering import Ordering, Piece
+from gem_server.flow.requests import CommitRequest
+from gem_server.shards.operations import (
+    CommitExpected,
+    CommitOrdered,
+    CommitRefused,
+    Ended,
+    Finished,
+    Forgotten,
+    Joined,
+    Operation,
+    ParametersExpected,
+    ParametersHeld,
+    ParametersOrdered,
+    PieceHeld,
+    PullOrdered,
+    Report,
+    SessionRefused,
+)
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.moments import Vectors
+from gem_server.state.sessions import Session, Sessions
+from gem_server.state.workers import WorkerState
+
+# Commits wait for a secondary that is this many operations behind.
+MAX_BEHIND = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class ShardLostError(Exception):
+    """The connection between two shards broke; the run cannot go on."""
+
+
+class Secondary:
+    """One connected secondary: `address` for workers, and the operations to send."""
+
+    def __init__(self, index: int, address: str) -> None:
+        self.index = index
+        self.address = address
+        self._operations: deque[Operation] = deque()
+        self._changed = asyncio.Event()
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+
+    def put(self, operation: Operation) -> None:
+        """Append an operation."""
+        self._operations.append(operation)
+        self._changed.set()
+        if len(self._operations) >= MAX_BEHIND:
+            self.has_room.clear()
+
+    async def operations(self) -> AsyncIterator[Operation]:
+        """Yield operations as they come, without end."""
+        while True:
+            while self._operations:
+                yield self._operations.popleft()
+                if len(self._operations) < MAX_BEHIND:
+                    self.has_room.set()
+            self._changed.clear()
+            await self._changed.wait()
+
+
+@dataclass(slots=True, eq=False)
+class _Commit:
+    """A commit that can be ordered next of its session; `complete`: each secondary holds its piece."""
+
+    commit_id: int
+    missing: set[int]
+    complete: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class PrimaryOrdering(Ordering, CommitObserver):
+    """Orders commits once all shards hold their pieces."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._secondaries: dict[int, Secondary] = {}
+        self._commits: dict[Session, _Commit] = {}
+        self._has_sent = False
+        self._initialize_lock = asyncio.Lock()
+        self._initializer: Session | None = None
+        self._parameters_missing: set[int] = set()
+        self._parameters_held = asyncio.Event()
+        self._sessions: Sessions
+        self.on_lost: Callable[[ShardLostError], None] = lambda _: None
+
+    def attach(self, sessions: Sessions) -> None:
+        """Follow joins and ends of sessions."""
+        self._sessions = sessions
+        sessions.on_join.append(self._joined)
+        sessions.on_end.append(self._ended)
+
+    @property
+    def missing(self) -> list[int]:
+        """Secondaries that are not connected."""
+        return [index for index in range(1, self._shard.count) if index not in self._secondaries]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of the secondaries, in order."""
+        return [self._secondaries[index].address for index in sorted(self._secondaries)]
+
+    def connect(self, shard: Shard, address: str) -> Secondary:
+        """Connect a secondary. Raises MALFORMED, TOO_MANY."""
+        if shard.count != self._shard.count or not shard.is_secondary:
+            raise RefusedError(
+                Reason.MALFORMED, f"this is shard {self._shard}, and {shard} does not fit: give all the same number"
+            )
+        if shard.index in self._secondaries:
+            raise RefusedError(
+                Reason.TOO_MANY,
+                f"shard {shard} is connected already, from {self._secondaries[shard.index].address}: start each once",
+                retry_after=1.0,
+            )
+        secondary = self._secondaries[shard.index] = Secondary(shard.index, address)
+        about = {"event": "shard-connected", "shard": shard.index, "address": address}
+        logger.info("shard %s connected, at %s", shard, address, extra=about)
+        return secondary
+
+    def disconnected(self, secondary: Secondary) -> None:
+        """Handle a broken connection: fatal, once a worker has joined."""
+        del self._secondaries[secondary.index]
+        logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
+        if self._has_sent:
+            self.on_lost(ShardLostError(f"shard {secondary.index}/{self._shard.count} disconnected"))
+
+    def report(self, secondary: Secondary, report: Report) -> None:
+        """Handle what a secondary reports."""
+        match report:
+            case PieceHeld(session_id, commit_id):
+                commit = self._commits.get(session) if (session := self._sessions.find(session_id)) else None
+                if commit is not None and commit.commit_id == commit_id:
+                    commit.missing.discard(secondary.index)
+                    if not commit.missing and not commit.complete.done():
+                        commit.complete.set_result(None)
+            case CommitRefused(session_id, commit_id, refusal):
+                session = self._sessions.find(session_id)
+                if session is not None and not session.queued_sequence:
+                    self.refused(Piece(session, commit_id), refusal)
+                    if session.commit_call is not None:
+                        session.commit_call.end(refusal.again())
+            case ParametersHeld(session_id):
+                if self._initializer is not None and self._initializer.session_id == session_id:
+                    self._parameters_missing.discard(secondary.index)
+                    if not self._parameters_missing:
+                        self._parameters_held.set()
+            case SessionRefused(session_id, refusal):
+                if (session := self._sessions.find(session_id)) is not None:
+                    logger.warning("shard %d refused worker %s: %s", secondary.index, session.worker.name, refusal)
+                    self._sessions.end(session, WorkerState.LEFT, refusal)
+
+    def upload_starts(self, piece: Piece) -> None:
+        """See Ordering."""
+        if piece.session.queued_sequence:
+            return  # out of sequence: `enqueue` will refuse it
+        commit = self._commits.get(piece.session)
+        if commit is None or commit.commit_id != piece.commit_id:
+            self._commits[piece.session] = _Commit(piece.commit_id, set(self._secondaries))
+        self._send(CommitExpected(piece.session.session_id, piece.commit_id))
+
+    async def wait_complete(self, piece: Piece) -> None:
+        """See Ordering."""
+        commit = self._commits.get(piece.session)
+        if commit is None or commit.commit_id != piece.commit_id:
+            raise RefusedError(Reason.STALLED, "another shard refused the commit: send it again", retry_after=1.0)
+        await asyncio.shield(commit.complete)
+
+    def refused(self, piece: Piece, refusal: RefusedError) -> None:
+        """See Ordering."""
+        if piece.session.queued_sequence or piece.session.ended is not None:
+            return  # it is ordered, or the end says it
+        self._commits.pop(piece.session, None)
+        self._send(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
+
+    @asynccontextmanager
+    async def initializing(self, session: Session) -> AsyncIterator[None]:
+        """See Ordering."""
+        async with self._initialize_lock:
+            self._initializer = session
+            self._parameters_missing = set(self._secondaries)
+            self._parameters_held.clear()
+            self._send(ParametersExpected(session.session_id))
+            try:
+                yield
+            finally:
+                self._initializer = None
+
+    async def wait_initialized(self, session: Session) -> None:
+        """See Ordering."""
+        await self._parameters_held.wait()
+
+    async def bound(self, central: CentralVariable) -> None:
+        """See CommitObserver."""
+        if self._initializer is None:
+            raise AssertionError("first parameters of no session")
+        self._send(ParametersOrdered(self._initializer.session_id))
+
+    async def committed(
+        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+    ) -> None:
+        """See CommitObserver."""
+        del self._commits[session]
+        self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta))
+        for secondary in list(self._secondaries.values()):
+            await secondary.has_room.wait()
+        if session.ended is not None:
+            self._send(Ended(session.session_id, session.ended))
+
+    async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+        """See CommitObserver."""
+        if session.held is None:
+            raise AssertionError("a pull without a snapshot")
+        self._send(PullOrdered(session.session_id, session.held.newest.version.clock))
+
+    def forgotten(self, session: Session) -> None:
+        """See CommitObserver."""
+        self._send(Forgotten(session.session_id))
+
+    def finished(self, reason: str) -> None:
+        """Announce the run's end."""
+        self._send(Finished(reason))
+
+    def _joined(self, session: Session) -> None:
+        info = session.join_info
+        self._send(
+            Joined(
+                info.session_id,
+                info.worker_name,
+                info.whole_layout,
+                info.delta_wire_type,
+                info.parameter_wire_type,
+                info.overlap,
+            )
+        )
+
+    def _ended(self, session: Session) -> None:
+        if session.queued_sequence or session.ended is None:
+            return  # `committed` announces it
+        self._commits.pop(session, None)
+        self._send(Ended(session.session_id, session.ended))
+
+    def _send(self, operation: Operation) -> None:
+        self._has_sent = True
+        for secondary in self._secondaries.values():
+            secondary.put(operation)

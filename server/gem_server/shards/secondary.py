@@ -1,0 +1,324 @@
+"""Shards 1, 2, ...: apply the primary's operations in its order."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from gem_core import Statistics
+from gem_core.shards import Shard
+from gem_server.errors import Reason, RefusedError
+from gem_server.flow.applier import Applier
+from gem_server.flow.observer import CommitObserver
+from gem_server.flow.ordering import Ordering, Piece
+from gem_server.flow.requests import CommitRequest, InitializeRequest, Request
+from gem_server.flow.staging_pool import StagingPool
+from gem_server.shards.operations import (
+    CommitExpected,
+    CommitOrdered,
+    CommitRefused,
+    Ended,
+    Finished,
+    Forgotten,
+    Joined,
+    Operation,
+    ParametersExpected,
+    ParametersHeld,
+    ParametersOrdered,
+    PieceHeld,
+    PullOrdered,
+    Report,
+    SessionRefused,
+)
+from gem_server.state.central_variable import CentralVariable
+from gem_server.state.run import Run
+from gem_server.state.sessions import JoinInfo, Session, Sessions
+from gem_server.state.workers import WorkerState
+from gem_server.version import Version
+
+# Seconds that a worker's call waits for an operation that is on its way.
+PATIENCE_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class OutOfOrderError(Exception):
+    """This shard's state is not what the primary's order requires."""
+
+
+@dataclass(slots=True, eq=False)
+class OperationRequest(Request[None]):
+    """An operation in the queue."""
+
+    session: None
+    execute: Callable[[], Awaitable[None]]
+
+    async def _execute(self, applier: Applier) -> None:
+        await self.execute()
+        self.resolve(None)
+
+
+@dataclass(slots=True)
+class _Commits:
+    """What is known of a session's next commit.
+
+    `expected`: its id; `refused`: the last one that cannot come again; `piece`: complete, not ordered.
+    """
+
+    expected: int = 0
+    refused: CommitRefused | None = None
+    piece: CommitRequest | None = None
+    waiting: set["asyncio.Future[None]"] = field(default_factory=set)
+
+
+class SecondaryOrdering(Ordering, CommitObserver):
+    """Holds uploads until the primary orders them. `report` sends to the primary."""
+
+    def __init__(self, shard: Shard, clock: Callable[[], float], *, forgets: bool) -> None:
+        self._shard = shard
+        self._clock = clock
+        self._forgets = forgets
+        self._commits: dict[bytes, _Commits] = {}
+        self._to_forget: dict[bytes, Session] = {}
+        self._clocks: deque[int] = deque()
+        self._initializer: bytes | None = None
+        self._first: InitializeRequest | None = None
+        self._progress: set[asyncio.Future[None]] = set()
+        self._applier: Applier
+        self._central: CentralVariable
+        self._run: Run
+        self._sessions: Sessions
+        self._staging: StagingPool
+        self.report: Callable[[Report], None] = lambda _: None
+
+    def attach(
+        self, applier: Applier, central: CentralVariable, run: Run, sessions: Sessions, staging: StagingPool
+    ) -> None:
+        """Set the parts that operations change."""
+        self._applier = applier
+        self._central = central
+        self._run = run
+        self._sessions = sessions
+        self._staging = staging
+        applier.on_commit.append(self._wake)
+
+    def receive(self, operation: Operation) -> None:
+        """Queue an operation. What lets uploads start counts at once."""
+        match operation:
+            case CommitExpected(session_id, commit_id):
+                commits = self._commits_of(session_id)
+                if commits.piece is not None and commits.piece.commit_id != commit_id:
+                    self._drop(commits, _replaced())
+                commits.expected, commits.refused = commit_id, None
+                self._wake_all(commits.waiting)
+            case CommitRefused(session_id, commit_id, refusal):
+                commits = self._commits_of(session_id)
+                if commits.piece is not None and commits.piece.commit_id == commit_id:
+                    self._drop(commits, refusal.again())
+                commits.expected = 0
+                commits.refused = operation if refusal.retry_after is None else None
+                session = self._sessions.find(session_id)
+                if session is not None and session.commit_call is not None:
+                    session.commit_call.end(refusal.again())
+            case CommitOrdered(session_id, commit_id, clock, eta):
+                commits = self._commits_of(session_id)
+                piece, commits.piece = commits.piece, None
+                if piece is None or piece.commit_id != commit_id:
+                    raise OutOfOrderError(f"the primary ordered a commit, clock {clock}, whose piece is not here")
+                piece.eta = eta
+                self._clocks.append(clock)
+                self._applier.submit(piece)
+            case Ended(session_id, refusal):
+                if session_id in self._commits:
+                    self._drop(self._commits.pop(session_id), refusal.again())
+                self._queue(lambda: self._end(operation))
+            case Joined():
+                self._queue(lambda: self._join(operation))
+            case PullOrdered():
+                self._queue(lambda: self._pull(operation))
+            case Forgotten(session_id):
+                self._queue(lambda: self._forget(session_id))
+            case ParametersExpected(session_id):
+                if self._first is not None and self._first.session.session_id != session_id:
+                    self._first.fail(_replaced())
+                    self._first = None
+                self._initializer = session_id
+                self._wake()
+            case ParametersOrdered(session_id):
+                first, self._first = self._first, None
+                if first is None or first.session.session_id != session_id:
+                    raise OutOfOrderError("the primary ordered first parameters that are not here")
+                self._queue(lambda: self._initialize(first))
+            case Finished(reason):
+                self._queue(lambda: self._finish(reason))
+
+    async def wait_expected(self, piece: Piece) -> None:
+        """See Ordering."""
+        commits = self._commits_of(piece.session.session_id)
+        while commits.expected != piece.commit_id:
+            if (refused := commits.refused) is not None and refused.commit_id == piece.commit_id:
+                raise refused.refusal.again()
+            await _wait(commits.waiting)
+            piece.session.check_alive()
+
+    def refused(self, piece: Piece, refusal: RefusedError) -> None:
+        """See Ordering: the primary refuses it, too."""
+        commits = self._commits.get(piece.session.session_id)
+        if commits is not None and commits.expected == piece.commit_id:
+            commits.expected = 0
+            self.report(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
+
+    def holds_back(self, request: CommitRequest | InitializeRequest) -> bool:
+        """See Ordering."""
+        session_id = request.session.session_id
+        if isinstance(request, InitializeRequest):
+            if self._initializer == session_id:
+                self._first = request
+                self.report(ParametersHeld(session_id))
+            else:
+                request.fail(_replaced())
+            return True
+        commits = self._commits_of(session_id)
+        if commits.expected == request.commit_id:
+            commits.piece = request
+            self.report(PieceHeld(session_id, request.commit_id))
+        else:
+            self._release(request, _replaced())
+        return True
+
+    @asynccontextmanager
+    async def initializing(self, session: Session) -> AsyncIterator[None]:
+        """See Ordering."""
+        while self._central.layout is None and self._initializer != session.session_id:
+            await _wait(self._progress)
+        yield
+
+    async def wait_snapshot(self, session: Session, version: Version | None) -> bool:
+        """See Ordering."""
+
+        def is_there() -> bool:
+            session.check_alive()
+            held = session.held
+            return held is not None and (version is None or held.newest.version.clock >= version.clock)
+
+        await self._wait_for(is_there, "this session's pull at the primary")
+        return True
+
+    async def wait_joined(self, session_id: bytes) -> Session | None:
+        """See Ordering."""
+        await self._wait_for(lambda: self._sessions.find(session_id) is not None, "this session's Join at the primary")
+        return self._sessions.get(session_id, self._clock())
+
+    async def committed(
+        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+    ) -> None:
+        """See CommitObserver: check the order."""
+        if (ordered := self._clocks.popleft()) != clock:
+            raise OutOfOrderError(f"this shard is at clock {clock}, and the primary at {ordered}")
+
+    async def _wait_for(self, is_there: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not is_there():
+                    await _wait(self._progress)
+        except TimeoutError:
+            raise RefusedError(
+                Reason.STARTING, f"{what} has not come: do that first", retry_after=RETRY_SECONDS
+            ) from None
+
+    def _commits_of(self, session_id: bytes) -> _Commits:
+        return self._commits.setdefault(session_id, _Commits())
+
+    def _queue(self, execute: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await execute()
+            self._wake()
+
+        self._applier.submit(OperationRequest(None, run))
+
+    async def _join(self, joined: Joined) -> None:
+        layout = self._shard.layout_of(joined.layout)
+        info = JoinInfo(
+            joined.session_id,
+            joined.worker_name,
+            "",
+            layout,
+            joined.delta_wire_type,
+            joined.parameter_wire_type,
+            overlap=joined.overlap,
+            model=joined.layout,
+        )
+        try:
+            self._sessions.join(info, self._clock())
+        except RefusedError as refusal:
+            self.report(SessionRefused(joined.session_id, refusal))
+
+    async def _end(self, ended: Ended) -> None:
+        session = self._sessions.find(ended.session_id)
+        if session is None:
+            return
+        if self._forgets and session.held is not None:
+            self._to_forget[ended.session_id] = session
+        self._sessions.end(session, WorkerState.LEFT, ended.refusal)
+
+    async def _pull(self, pull: PullOrdered) -> None:
+        session = self._sessions.find(pull.session_id)
+        if session is None:
+            return  # refused here
+        if pull.clock != self._central.clock:
+            raise OutOfOrderError(f"this shard is at clock {self._central.clock}, and the primary pulled {pull.clock}")
+        await self._applier.refresh(session)
+
+    async def _forget(self, session_id: bytes) -> None:
+        session = self._to_forget.pop(session_id, None)
+        if session is not None:
+            await self._applier.forget(session)
+
+    async def _initialize(self, first: InitializeRequest) -> None:
+        first.resolve(await self._applier.initialize(first))
+
+    async def _finish(self, reason: str) -> None:
+        self._run.finish(reason)
+        for commits in self._commits.values():
+            self._wake_all(commits.waiting)
+
+    def _drop(self, commits: _Commits, refusal: RefusedError) -> None:
+        piece, commits.piece = commits.piece, None
+        if piece is not None:
+            self._release(piece, refusal)
+        self._wake_all(commits.waiting)
+
+    def _release(self, piece: CommitRequest, refusal: RefusedError) -> None:
+        session = piece.session
+        session.queued_sequence = 0
+        session.queued_commit = None
+        self._run.release(session.worker)
+        self._staging.release(piece.hold)
+        piece.was_applied()  # wakes repeats, which find that it was not
+        piece.fail(refusal)
+
+    def _wake(self) -> None:
+        self._wake_all(self._progress)
+
+    def _wake_all(self, waiting: set["asyncio.Future[None]"]) -> None:
+        for future in list(waiting):
+            if not future.done():
+                future.set_result(None)
+
+
+async def _wait(waiting: set["asyncio.Future[None]"]) -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiting.add(future)
+    try:
+        await future
+    finally:
+        waiting.discard(future)
+
+
+def _replaced() -> RefusedError:
+    return RefusedError(
+        Reason.STALE_BASE, "the primary expects another upload of this session: Join the primary, Pull, drop this delta"
+    )

@@ -1,0 +1,101 @@
+"""Several servers with one model, in this process, and workers that drive them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+from gem_worker.client import Client, ClientSettings
+from numpy.typing import NDArray
+
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import WireType
+from tests.client.real_server import RealServer
+
+Float32 = NDArray[np.float32]
+
+# Cuts into 2, 3 and 5 shards go through tensors of each role.
+MODEL = Layout(
+    [
+        TensorSpec("embedding", (30, 50), ElementType.FLOAT32, TensorKind.PARAMETER, is_embedding=True),
+        TensorSpec("weight", (41, 50), ElementType.FLOAT32, TensorKind.PARAMETER),
+        TensorSpec("bias", (2_003,), ElementType.FLOAT32, TensorKind.PARAMETER),
+        TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
+    ]
+)
+BYTES = PayloadFormat(MODEL, WireType.FLOAT32).byte_count
+
+
+class Group:
+    """The servers of one run, shard 0 first."""
+
+    def __init__(self, servers: list[RealServer]) -> None:
+        self.servers = servers
+
+    @property
+    def address(self) -> str:
+        return self.servers[0].address
+
+    def clocks(self) -> list[int]:
+        return [server.clock() for server in self.servers]
+
+    def parameters(self) -> Float32:
+        return np.concatenate([server.parameters() for server in self.servers])
+
+
+@contextmanager
+def serving(shards: int, **settings: Any) -> Iterator[Group]:
+    """Start servers; settings of the primary by their names."""
+    with ExitStack() as stack:
+        servers: list[RealServer] = []
+        for index in range(shards):
+            rule = {name: settings[name] for name in ("rule", "precondition", "rule_settings") if name in settings}
+            primary = {"primary": servers[0].address, **rule} if index else settings
+            servers.append(RealServer(shard=f"{index}/{shards}", **primary))
+            stack.callback(servers[-1].stop)
+        yield Group(servers)
+
+
+class Worker:
+    """A worker whose deltas follow from its number and step."""
+
+    def __init__(self, address: str, number: int, layout: Layout = MODEL, **options: Any) -> None:
+        self._random = np.random.default_rng(number)
+        self._layout = layout
+        settings = ClientSettings(backoff_first=0.01, backoff_limit=0.05, connect_timeout=60.0)
+        self.client = Client(address, worker_name=f"worker-{number}", layout=layout, settings=settings, **options)
+        self.into = memoryview(bytearray(BYTES))
+        self.steps = 0
+
+    @property
+    def parameters(self) -> Float32:
+        return np.frombuffer(self.into, np.float32, self._layout.parameter_count).copy()
+
+    @property
+    def buffers(self) -> int:
+        return int(np.frombuffer(self.into[-8:], np.int64)[0])
+
+    def begin(self) -> None:
+        """Join; upload the first parameters unless there are some."""
+        if not self.client.join().has_parameters:
+            first = np.random.default_rng(7).standard_normal(self._layout.parameter_count).astype(np.float32)
+            self.client.initialize(memoryview(first.tobytes() + bytes(8)))
+
+    def pull(self) -> int:
+        """Pull; return the clock."""
+        return self.client.pull(self.into).clock
+
+    def delta(self) -> memoryview:
+        self.steps += 1
+        values = (0.05 * self._random.standard_normal(self._layout.parameter_count)).astype(np.float32)
+        values[self._random.random(values.size) < 0.2] = 0
+        return memoryview(values.tobytes() + np.int64(self.steps).tobytes())
+
+    def commit(self, **options: Any) -> Any:
+        """Commit the next delta; return the outcome."""
+        return self.client.commit(self.delta(), self.into, loss=1.0, samples=4, **options)
+
+    def end(self) -> None:
+        self.client.leave("done")
+        self.client.close()

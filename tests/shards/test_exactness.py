@@ -1,0 +1,90 @@
+"""However many servers hold the model, a run moves it as one server does, bit for bit."""
+
+import functools
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from gem_core.registry import BUILT_IN, PRECONDITIONED
+from tests.shards.group import Float32, Worker, serving
+
+WORKERS, ROUNDS = 3, 6
+RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
+
+
+class Result(NamedTuple):
+    """`order`: clock and staleness of each commit; `pulled`: by the first worker, in the end."""
+
+    theta: Float32
+    pulled: Float32
+    order: list[tuple[int, int]]
+
+
+def run(shards: int, rule: str, precondition: str) -> Result:
+    """Round robin; one worker leaves and comes back under another session."""
+    with serving(shards, rule=rule, precondition=precondition) as group:
+        workers = [Worker(group.address, number) for number in range(WORKERS)]
+        for worker in workers:
+            worker.begin()
+        for worker in workers:
+            worker.pull()
+        seen = []
+        for number in range(ROUNDS):
+            for index, worker in enumerate(workers):
+                if number == 3 and index == 1:
+                    worker.end()
+                    worker = workers[index] = Worker(group.address, index)
+                    worker.begin()
+                    worker.pull()
+                outcome = worker.commit()
+                assert outcome.applied
+                seen.append((outcome.version.clock, outcome.verdict.staleness))
+        assert set(group.clocks()) == {1 + WORKERS * ROUNDS}
+        workers[0].pull()
+        result = Result(group.parameters(), workers[0].parameters, seen)
+        for worker in workers:
+            worker.end()
+        return result
+
+
+@functools.cache
+def alone(rule: str, precondition: str) -> Result:
+    return run(1, rule, precondition)
+
+
+@pytest.mark.parametrize("shards", [2, 3, 5])
+@pytest.mark.parametrize(("rule", "precondition"), RULES)
+def test_shards_move_the_model_as_one_server(rule: str, precondition: str, shards: int) -> None:
+    expected, found = alone(rule, precondition), run(shards, rule, precondition)
+    assert found.order == expected.order
+    assert np.array_equal(found.theta, expected.theta)
+    assert np.array_equal(found.pulled, expected.pulled)
+
+
+def run_at_once(shards: int) -> Float32:
+    """Concurrent workers, with overlap, in round robin."""
+    with serving(shards, rule="gem", order="round-robin", min_workers=WORKERS, steps=ROUNDS) as group:
+        workers = [Worker(group.address, number, overlap=True) for number in range(WORKERS)]
+        for worker in workers:
+            worker.begin()
+
+        def train(worker: Worker) -> None:
+            worker.pull()
+            for _ in range(ROUNDS):
+                assert worker.commit(base=worker.client.bases[0]).applied
+
+        threads = [threading.Thread(target=train, args=(worker,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(group.clocks()) == {1 + WORKERS * ROUNDS}
+        for worker in workers:
+            worker.end()
+        return group.parameters()
+
+
+def test_workers_at_once_in_round_robin() -> None:
+    assert np.array_equal(run_at_once(3), run_at_once(1))

@@ -1,0 +1,245 @@
+"""A session with several servers, each of which holds a range of the parameters (shards.proto)."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TypeVar
+
+from gem_core.payload import PayloadFormat
+from gem_core.shards import MAX_SHARDS, Shard
+from gem_core.wire_types import WireType, encoded_bytes
+from gem_worker.client.connection import Connection
+from gem_worker.client.errors import (
+    CallCancelledError,
+    RunFinishedError,
+    ServerMisbehavedError,
+    ServerRefusedError,
+    SessionLostError,
+)
+from gem_worker.client.initialize import initialize
+from gem_worker.client.messages import CommitOutcome, RunState, Version
+
+Result = TypeVar("Result")
+
+# For the other shards, when the primary has refused.
+SETTLE_SECONDS = 5.0
+# Answers of the primary, which the other shards give, too.
+_SETTLED = (RunFinishedError, ServerRefusedError, SessionLostError)
+
+
+class Shards:
+    """The primary and the other servers; calls go to all at once, the primary's from the calling thread."""
+
+    def __init__(self, primary: Connection, connect: Callable[[str, Shard], Connection]) -> None:
+        self._primary = primary
+        self._connect = connect
+        self._addresses: tuple[str, ...] = ()
+        self._others: tuple[Connection, ...] = ()
+        self._threads = ThreadPoolExecutor(MAX_SHARDS, "gemps-shard")
+
+    @property
+    def _all(self) -> tuple[Connection, ...]:
+        return (self._primary, *self._others)
+
+    def join(self) -> None:
+        """Join the other servers, after the primary, which says where they are."""
+        session = self._primary.session
+        if self._addresses != session.membership.shards:
+            for one in self._others:
+                one.close()
+            self._addresses = session.membership.shards
+            count = 1 + len(self._addresses)
+            self._others = tuple(
+                self._connect(address, Shard(index, count)) for index, address in enumerate(self._addresses, 1)
+            )
+        for one in self._others:
+            one.session.replace_layout(session.whole_layout)
+            one.session.lost()
+            one.session.join()
+            one.watchdog.start()
+        if len({one.session.membership.overlap for one in self._all}) != 1:
+            raise ServerMisbehavedError("the shards decided differently on overlap: start all with one version")
+
+    def initialize(self, payload: memoryview, adapter: bytes) -> bool:
+        """Upload the first parameters; return whether they were accepted."""
+
+        def upload(one: Connection) -> bool:
+            format_ = PayloadFormat(one.session.layout, WireType.FLOAT32)
+            part = self._part(one, payload, WireType.FLOAT32)
+            sent = adapter if one is self._primary else b""
+            return initialize(one.calls, one.watchdog, one.session, part, format_, sent)
+
+        while True:
+            try:
+                return self._settled(self._everywhere(upload))[0]
+            except SessionLostError as lost:
+                self._rejoin(str(lost))
+
+    def pull(self, into: memoryview) -> Version:
+        """Pull the parameters, of one clock, from all servers."""
+        while True:
+            version = self._pull_from(self._primary, into, None)
+            try:
+                versions = self._on_others(partial(self._pull_from, into=into, clock=version.clock))
+            except SessionLostError as lost:
+                self._rejoin(str(lost))
+                continue
+            except ServerRefusedError as refusal:
+                if refusal.reason != "STALE_BASE":
+                    raise
+                self._primary.session.patience.failed(str(refusal))
+                continue
+            if {one.clock for one in versions} <= {version.clock}:
+                return version
+
+    def commit(
+        self,
+        delta: memoryview,
+        into: memoryview,
+        loss: float | None,
+        samples: int,
+        *,
+        base: Version | None,
+        scale: float | None,
+        local_steps: int,
+    ) -> CommitOutcome:
+        """See Client.commit. If any server's session was lost, join and pull again everywhere."""
+        commit_id = int.from_bytes(os.urandom(8), "little") or 1
+        held = self._primary.session.held
+        index = held.index(base) if base in held else len(held) - 1
+
+        def send(one: Connection) -> CommitOutcome:
+            session = one.session
+            return one.committer.commit(
+                self._part(one, delta, session.formats.delta.wire_type),
+                self._part(one, into, session.formats.parameters.wire_type),
+                loss,
+                samples,
+                base=base if one is self._primary else session.held[index],
+                scale=scale,
+                local_steps=local_steps,
+                commit_id=commit_id,
+            )
+
+        results = self._everywhere(send)
+        first = self._settled(results[:1])[0]
+        lost = [one for one in results if isinstance(one, SessionLostError)]
+        outcomes = self._settled([one for one in results if one not in lost])
+        clocks = {one.version.clock for one in outcomes}
+        if not lost and len(clocks) == 1 and all(one.verdict is not None for one in outcomes):
+            return first._replace(parameters=into)
+        if lost:
+            self._rejoin(str(lost[0]))
+        version = self.pull(into)
+        finished = self._primary.session.run_state is RunState.FINISHED
+        return CommitOutcome(first.applied, first.verdict, version, finished, into)
+
+    def settle(self) -> bool:
+        """After an interrupted commit and a pull, ask what was applied; return False if a session was lost."""
+        try:
+            for one in self._all:
+                one.session.heartbeat()
+        except SessionLostError as lost:
+            self._rejoin(str(lost))
+            return False
+        return self._primary.session.version is not None
+
+    def close(self) -> None:
+        """Release the other connections."""
+        for one in self._others:
+            one.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def give_up(self) -> None:
+        """See Client.give_up."""
+        for one in self._others:
+            one.give_up()
+
+    def _rejoin(self, why: str) -> None:
+        self._primary.session.patience.failed(why, report=False)
+        session = self._primary.session
+        session.heartbeat()  # joins again if it was lost
+        session.lost()
+        self.join()
+
+    def _pull_from(self, one: Connection, into: memoryview, clock: int | None) -> Version:
+        payload = one.session.formats.parameters
+        part = self._part(one, into, payload.wire_type)
+        if clock is None:
+            return one.puller.pull(part, payload)
+        return one.puller.pull(part, payload, Version(one.session.membership.incarnation, clock))
+
+    def _part(self, one: Connection, payload: memoryview, wire_type: WireType) -> memoryview:
+        """A server's bytes of a whole payload; BUFFERs follow the last range."""
+        shard = one.session.shard
+        held = shard.range_of(self._count)
+        start = encoded_bytes(wire_type, held.start)
+        return payload[start:] if shard.is_last else payload[start : encoded_bytes(wire_type, held.stop)]
+
+    @property
+    def _count(self) -> int:
+        return self._primary.session.whole_layout.parameter_count
+
+    def _everywhere(self, call: Callable[[Connection], Result]) -> list[Result | Exception]:
+        """Call all; an error that would leave the others waiting ends their calls."""
+
+        def call_other(one: Connection) -> Result:
+            try:
+                return call(one)
+            except _SETTLED:
+                raise
+            except BaseException:
+                self._primary.interrupt()
+                raise
+
+        futures = [self._threads.submit(call_other, one) for one in self._others]
+        try:
+            first: Result | Exception = call(self._primary)
+            wait(futures)
+        except _SETTLED as error:
+            first = error
+            wait(futures, SETTLE_SECONDS)
+            self._cancel(futures)
+        except BaseException as error:
+            self._cancel(futures)
+            if isinstance(error, CallCancelledError):
+                self._settled([*map(_result, futures)])  # raises what ended the primary's call
+            raise
+        finally:
+            self._primary.session.patience.resume()
+        return [first, *map(_result, futures)]
+
+    def _on_others(self, call: Callable[[Connection], Result]) -> list[Result]:
+        futures = [self._threads.submit(call, one) for one in self._others]
+        try:
+            wait(futures)
+        except BaseException:
+            self._cancel(futures)
+            raise
+        return self._settled([*map(_result, futures)])
+
+    def _cancel(self, futures: "Sequence[Future[Result]]") -> None:
+        for one in self._others:
+            one.interrupt()
+        wait(futures)
+        for one in self._others:
+            one.session.patience.resume()
+
+    def _settled(self, results: "Sequence[Result | Exception]") -> list[Result]:
+        for one in results:
+            if isinstance(one, Exception):
+                raise one
+        return [one for one in results if not isinstance(one, Exception)]
+
+
+def _result(future: "Future[Result]") -> Result | Exception:
+    try:
+        return future.result()
+    except Exception as error:
+        return error
+
+
+def address_of(shard: str, primary: str) -> str:
+    """Complete an address of JoinResponse.shards: `:PORT` is at the primary's host."""
+    return f"{primary.rpartition(':')[0]}{shard}" if shard.startswith(":") else shard
