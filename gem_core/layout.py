@@ -143,11 +143,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A layout is shard `index` of `count`, of the layout with this digest (shards.py)."""
+    """A layout is shard `index` of `count`, of the layout `whole` (shards.py)."""
 
     index: int
     count: int
-    digest: bytes
+    whole: Layout
 
 
 class Layout:
@@ -192,13 +192,18 @@ class Layout:
                 f"the layout has more than 2**63 bytes: check the shapes, first that of {_short(largest.name)}"
             )
         self.digest = hashlib.sha256(self.canonical_text().encode()).digest()
-        self.object_bytes = sum(
+        self.object_bytes: int = sum(
             _TENSOR_BYTES
             + (_DIGEST_BYTES if tensor.sha256 else 0)
             + _DIMENSION_BYTES * len(tensor.shape)
             + sum(_NAME_BYTES + len(name) * (1 if name.isascii() else 4) for name in (tensor.name, *tensor.aliases))
             for tensor in self.tensors
-        )
+        ) + (part.whole.object_bytes if part is not None else 0)
+
+    @property
+    def whole(self) -> Layout:
+        """The whole model's layout."""
+        return self.part.whole if self.part is not None else self
 
     @classmethod
     def from_description(cls, tensors: Iterable[dict[str, Any]]) -> Layout:
@@ -242,7 +247,7 @@ class Layout:
         """Text that the digest covers."""
         lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
         if self.part is not None:
-            lines.append(f"shard {self.part.index}/{self.part.count} {self.part.digest.hex()}")
+            lines.append(f"shard {self.part.index}/{self.part.count} {self.part.whole.digest.hex()}")
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:

@@ -83,7 +83,7 @@ class Shard:
                 tensors.append(tensor if inside == tensor.elements else _cut_to(tensor, inside))
             start = stop
         tensors += whole.buffers if self.is_last else ()
-        return Layout(tensors, Part(self.index, self.count, whole.digest))
+        return Layout(tensors, Part(self.index, self.count, whole))
 
 
 def _cut_to(tensor: TensorSpec, elements: int) -> TensorSpec:

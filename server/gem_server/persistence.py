@@ -11,6 +11,7 @@ from typing import Any
 
 from gem_core import UpdateRule
 from gem_server.durability import checkpoint, recovery, run_record
+from gem_server.durability.agreement import Agreement
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import Files, StorageError
@@ -18,7 +19,7 @@ from gem_server.durability.lock import DirectoryLock
 from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
 from gem_server.durability.log_journal import LogJournal
-from gem_server.errors import StartupError
+from gem_server.errors import RefusedError, StartupError
 from gem_server.flow.applier import Applier
 from gem_server.flow.journal import Journal, NoJournal
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW
@@ -51,8 +52,10 @@ class Persistence:
         workers: Workers,
         ledger: Ledger,
         moments: Moments,
+        agreement: Agreement,
         on_failure: Callable[[StorageError], None],
     ) -> None:
+        self._agreement = agreement
         self._settings = settings
         self._files = files
         self._central = central
@@ -81,13 +84,24 @@ class Persistence:
             describe=self._describe,
             clock=monotonic,
             log=self.log,
+            agreement=self._agreement,
             on_failure=self._on_failure,
         )
         if settings.checkpoint_commits and settings.durability_level != "none":
             applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
 
-    async def recover(self) -> None:
-        """Lock the directory; resume if requested. Raises StartupError."""
+    async def clocks(self) -> tuple[list[int], str]:
+        """Lock the directory; return the clocks at which a shard can resume ([0]: none), and their run."""
+        data_dir = self._settings.data_dir
+        if data_dir is None:
+            return [0], ""
+        self._lock_data_dir(data_dir)
+        if not self._settings.resume:
+            return [0], ""
+        return await asyncio.to_thread(recovery.clocks, data_dir)
+
+    async def recover(self, clock: int | None = None) -> None:
+        """Lock the directory; resume if requested, at `clock` or the newest state. Raises StartupError."""
         data_dir = self._settings.data_dir
         if data_dir is None:
             return
@@ -102,7 +116,11 @@ class Persistence:
                 self.log.start(0, NO_LOG)
             return
         keeps = self._settings.keep_moments
-        recovered = await asyncio.to_thread(recovery.recover, data_dir, with_moments=keeps)
+        recovered: recovery.Recovered | None
+        if clock:
+            recovered = await asyncio.to_thread(recovery.recover_at, data_dir, clock, with_moments=keeps)
+        else:
+            recovered = await asyncio.to_thread(recovery.recover, data_dir, with_moments=keeps)
         if self.log is not None:
             self.log.start(*((recovered.last_number, recovered.last_id) if recovered else (0, NO_LOG)))
         if recovered is None:
@@ -124,7 +142,7 @@ class Persistence:
         self._run.commits_before = self._run.commits
         if self.checkpointer is None:
             return
-        if self.log is not None or recovered.replayed:
+        if self.log is not None or recovered.replayed or clock:
             await self._write_recovered(self.checkpointer, data_dir)
         else:
             self.checkpointer.newest = (data_dir / checkpoint.LATEST).resolve()
@@ -174,6 +192,22 @@ class Persistence:
         if newest is None or not await asyncio.to_thread(self._says_all, newest):
             await writer.write_last()
 
+    @property
+    def has_written_all(self) -> bool:
+        """Whether the newest checkpoint has the newest commit, if there is a data directory."""
+        writer = self.checkpointer
+        return writer is None or not self._central.clock or writer.newest_version == self._central.version
+
+    async def write_with_shards(self) -> None:
+        """Write a checkpoint on all shards; warn where that fails."""
+        if self.checkpointer is None:
+            return
+        try:
+            await self.checkpointer.write()
+        except (OSError, StorageError, RefusedError) as error:
+            logger.warning("no last checkpoint (%s), trying again: the one before it stands", error)
+            await asyncio.sleep(1.0)
+
     def release(self) -> None:
         """Unlock the directory. Idempotent."""
         if self._lock is not None:
@@ -189,6 +223,7 @@ class Persistence:
             staging_buffers=lambda layout: count_buffers(settings.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW,
             rule_vectors=self._rule.kept_vectors,
             moment_vectors=self._moments.count,
+            agreement=self._agreement,
             on_large=self.soon,
             on_failure=self._on_failure,
         )

@@ -1,6 +1,7 @@
 """The server: its parts assembled, started, watched and stopped."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gem_core import RuleError, ThreadingError, UpdateRule, checked_copy, create_rule, wire_kernels
 from gem_core.threads import configure_threads
+from gem_server.durability.agreement import Agreement
 from gem_server.durability.files import Files, StorageError
 from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.applier import Applier
@@ -30,7 +32,7 @@ from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
 from gem_server.security import protection
 from gem_server.security.shard_credentials import read_shard_credentials
-from gem_server.service import handlers, messages, shard_messages
+from gem_server.service import handlers, messages
 from gem_server.service.call_context import CallContexts, ReadinessGate
 from gem_server.service.commit_handler import CommitHandler
 from gem_server.service.follow_client import FollowClient
@@ -46,6 +48,7 @@ from gem_server.service.pull_handler import PullHandler
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
+from gem_server.shards.operations import Hello
 from gem_server.shards.primary import PrimaryOrdering, ShardLostError
 from gem_server.shards.secondary import OutOfOrderError, SecondaryOrdering
 from gem_server.state.central_variable import CentralVariable
@@ -70,6 +73,8 @@ REMEMBERED_FACTOR = 4
 STOP_GRACE_SECONDS = 5.0
 # Of theta: one being written, one waiting, one new.
 LOGGED_COPIES = 3
+# To write a last checkpoint.
+SHARDS_STOP_SECONDS = 60.0
 MAX_TICK_SECONDS = 0.5
 MAX_PORT = 65535
 
@@ -136,8 +141,13 @@ class Server:
             workers=self.workers,
             ledger=self.ledger,
             moments=moments,
+            agreement=self._agreement(),
             on_failure=self._on_failed_disk,
         )
+        if self.primary is not None:
+            self.primary.agreement.log = self.persistence.log
+        if self.secondary is not None:
+            self.secondary.agreement.log = self.persistence.log
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
         self._kernel_thread = ThreadPoolExecutor(1, "gem-kernel")
         # The kernels need the other half.
@@ -160,12 +170,20 @@ class Server:
             journal=self.persistence.journal,
             observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
         )
+        self.persistence.attach(self.applier)
         if self.secondary is not None:
-            self.secondary.attach(self.applier, self.central, self.run, self.sessions, self.staging)
+            self.secondary.attach(
+                self.applier,
+                self.central,
+                self.run,
+                self.sessions,
+                self.staging,
+                self.persistence.journal,
+                self.persistence.checkpointer,
+            )
         if self.primary is not None:
             self.primary.attach(self.sessions)
             self.primary.on_lost = self._on_lost_shard
-        self.persistence.attach(self.applier)
         self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
         self._listener = Listener(guard)
@@ -187,7 +205,7 @@ class Server:
         self._history = HistoryHandler(
             self._contexts, self.telemetry, self.evaluations, lambda: self.central.incarnation
         )
-        self._shard_credentials = read_shard_credentials(settings.primary_credentials)
+        self._following: FollowClient | None = None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._web: WebServer | None = None
         self._fatal = FatalError()
@@ -233,7 +251,7 @@ class Server:
             if settings.lane_port != -1:
                 self._ports.lane = self._open_lane()
             await self._compile()
-            await self.persistence.recover()
+            await self.persistence.recover(await self._agree())
             if (layout := self.central.layout) is not None:
                 self.memory.bind(layout)
                 self._layouts.know(layout)
@@ -258,14 +276,15 @@ class Server:
         self._applying = asyncio.create_task(self.applier.serve_until_closed())
         self._applying.add_done_callback(self._on_applying_done)
         self._tasks.append(asyncio.create_task(self._tick()))
-        self._tasks.append(asyncio.create_task(self.persistence.write_whenever_due()))
+        if self.secondary is None:
+            self._tasks.append(asyncio.create_task(self.persistence.write_whenever_due()))
         self._listen_to_changes()
         self.gate.ready = True
         self._listener.set_health(serving=True)
         if self._ready_file is not None:
             self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
-        if self.secondary is not None:
-            self._tasks.append(asyncio.create_task(self._follow(self.secondary)))
+        if self._following is not None:
+            self._tasks.append(asyncio.create_task(self._follow(self._following)))
         if (warning := protection.warning(settings)) is not None:
             logger.warning("%s", warning)
         asked = protection.describe(settings)
@@ -308,6 +327,7 @@ class Server:
         )
         self.staging.refuse_waiting(refusal, tuple(Purpose))
         self.staging.end_uploads(refusal)
+        await self._stop_with_shards()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -328,9 +348,11 @@ class Server:
         grace = None if broken else STOP_GRACE_SECONDS
         await asyncio.gather(self._lane_port.close(grace), self._listener.close(grace))
         try:
-            if not broken:
+            if not broken and self.shard.is_whole:
                 await self.persistence.write_last()
         finally:
+            if self._following is not None:
+                await self._following.close()
             self._kernel_thread.shutdown()
             self._copy_threads.shutdown()
             self._decoding_thread.shutdown()
@@ -339,6 +361,21 @@ class Server:
             self._fatal.check()
         clock = self.central.clock
         logger.info("stopped at clock %d", clock, extra={"event": "stopped", "clock": clock})
+
+    async def _stop_with_shards(self) -> None:
+        """The primary writes a last checkpoint on all shards; the others wait for that."""
+        if self._fatal:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHARDS_STOP_SECONDS):
+                if self.primary is not None:
+                    while len(self.queue) or not self.persistence.has_written_all:
+                        await self.persistence.write_with_shards()
+                        await asyncio.sleep(0)
+                if self._following is not None:
+                    await self._primary_ended.wait()
+        if self.primary is not None:
+            self.primary.close()
 
     def _queue_of_settings(self, _: object, started: Callable[[], bool]) -> RequestQueue:
         if self._turns is None:
@@ -467,19 +504,36 @@ class Server:
     def _missing_shards(self) -> list[int]:
         return self.primary.missing if self.primary is not None else []
 
-    async def _follow(self, secondary: SecondaryOrdering) -> None:
-        """Apply the primary's operations until it ends; its end is fatal unless the run is finished."""
+    def _agreement(self) -> Agreement:
+        ordering = self.primary or self.secondary
+        return ordering.agreement if ordering is not None else Agreement()
+
+    async def _agree(self) -> int | None:
+        """Agree with the other shards on the clock to recover at; None: this server has the whole model."""
+        if self.shard.is_whole:
+            return None
+        clocks, run = await self.persistence.clocks()
+        if self.primary is not None:
+            return await self.primary.begin_at(clocks, run or self.run.identity)
         settings = self.settings
         address = settings.shard_address or f":{self.port}"
-        hello = shard_messages.hello(self.shard, address, _rule_text(self.rule))
+        hello = Hello(self.shard, address, _rule_text(self.rule), tuple(clocks), run)
+        credentials = read_shard_credentials(settings.primary_credentials)
+        if self.secondary is None:
+            raise AssertionError("neither primary nor secondary")
+        self._following = FollowClient(settings.primary, hello, self.secondary, credentials)
+        begin = await self._following.begin()
+        self.run.identity = begin.run
+        return begin.clock
+
+    async def _follow(self, client: FollowClient) -> None:
+        """Apply the primary's operations until it ends; its end is fatal unless the run is finished."""
         try:
-            await FollowClient(settings.primary, hello, secondary, self._shard_credentials).follow()
+            await client.follow()
         except ShardLostError as error:
-            if self.run.state is RunState.FINISHED:
-                self._primary_ended.set()
-            else:
-                self._on_lost_shard(error)
-        except (OutOfOrderError, StartupError) as error:
+            self._primary_ended.set()
+            self._on_lost_shard(error)
+        except OutOfOrderError as error:
             self._on_lost_shard(error)
 
     def _on_lost_shard(self, error: Exception) -> None:
@@ -570,7 +624,7 @@ class Server:
 
     def _reason_to_exit(self) -> str | None:
         if self.secondary is not None:
-            return "the primary has ended" if self._primary_ended.is_set() else None
+            return "the primary has ended" if self._primary_ended.is_set() and self.run.finished_because else None
         if not self.settings.exit_when_finished or self.times.finished_since is None:
             return None
         return reason_to_exit(

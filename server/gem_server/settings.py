@@ -348,7 +348,7 @@ class ServerSettings(BaseSettings):
         description="With --data-dir: what a crash may cost. commit: nothing that was acknowledged, because each "
         "commit is in a log on the disk before anybody is told. interval: what was applied since the last checkpoint. "
         "none: as much as that, but none is written before the run is finished or the process ends. Without --data-dir "
-        "it is none.",
+        "it is none; with several shards the default is commit.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_interval: float = Field(
@@ -577,9 +577,9 @@ class ServerSettings(BaseSettings):
         for name, value in (("shard-address", self.shard_address), ("primary-credentials", self.primary_credentials)):
             if value and not self.primary:
                 raise ValueError(f"--{name} needs --primary HOST:PORT: give both, or neither")
-        if not shard.is_whole and (self.data_dir is not None or self.record is not None):
+        if not shard.is_whole and (self.record is not None or self.shared_memory_socket is not None):
             raise ValueError(
-                "several shards keep no checkpoints and no traces yet: leave out --data-dir and --record, or --shard"
+                "several shards have neither traces nor shared memory: leave out --record and --shared-memory-socket"
             )
 
     @property
@@ -594,8 +594,11 @@ class ServerSettings(BaseSettings):
 
     @property
     def durability_level(self) -> Literal["none", "interval", "commit"]:
-        """`durability`, or "none" without a data directory."""
-        return self.durability if self.data_dir is not None else "none"
+        """`durability`, or "none" without a data directory; by default "commit" with several shards."""
+        if self.data_dir is None:
+            return "none"
+        is_given = "durability" in self.model_fields_set
+        return self.durability if is_given or self.part.is_whole else "commit"
 
     def settings_of_rule(self) -> dict[str, float]:
         """Return the rule's settings by name, not validated."""

@@ -1,7 +1,10 @@
 """Several servers with one model, in this process, and workers that drive them."""
 
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,11 @@ class Group:
     def address(self) -> str:
         return self.servers[0].address
 
+    def stop(self) -> None:
+        """Stop all at once, as by SIGTERM."""
+        with ThreadPoolExecutor(len(self.servers)) as threads:
+            list(threads.map(RealServer.stop, self.servers))
+
     def clocks(self) -> list[int]:
         return [server.clock() for server in self.servers]
 
@@ -44,17 +52,34 @@ class Group:
         return np.concatenate([server.parameters() for server in self.servers])
 
 
+def start(shards: int, folder: Path | None = None, **settings: Any) -> Group:
+    """Start servers at once; settings of the primary by their names, data directories below `folder`."""
+    address = f"127.0.0.1:{free_port()}"
+    shared = {name: settings[name] for name in ("rule", "precondition", "durability", "resume") if name in settings}
+
+    def one(index: int) -> RealServer:
+        own = {"primary": address, **shared} if index else {"bind": address, **settings}
+        if folder is not None:
+            own["data_dir"] = folder / str(index)
+        return RealServer(shard=f"{index}/{shards}", **own)
+
+    with ThreadPoolExecutor(shards) as threads:
+        return Group(list(threads.map(one, range(shards))))
+
+
 @contextmanager
-def serving(shards: int, **settings: Any) -> Iterator[Group]:
-    """Start servers; settings of the primary by their names."""
-    with ExitStack() as stack:
-        servers: list[RealServer] = []
-        for index in range(shards):
-            rule = {name: settings[name] for name in ("rule", "precondition", "rule_settings") if name in settings}
-            primary = {"primary": servers[0].address, **rule} if index else settings
-            servers.append(RealServer(shard=f"{index}/{shards}", **primary))
-            stack.callback(servers[-1].stop)
-        yield Group(servers)
+def serving(shards: int, folder: Path | None = None, **settings: Any) -> Iterator[Group]:
+    """As `start`; stop them in the end."""
+    group = start(shards, folder, **settings)
+    try:
+        yield group
+    finally:
+        group.stop()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 class Worker:

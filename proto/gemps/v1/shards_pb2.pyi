@@ -1,24 +1,47 @@
 from gemps.v1 import errors_pb2 as _errors_pb2
 from gemps.v1 import layout_pb2 as _layout_pb2
 from gemps.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ShardHello(_message.Message):
-    __slots__ = ("shard", "shards", "address", "rule")
+    __slots__ = ("shard", "shards", "address", "rule", "clocks", "run")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    CLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     address: str
     rule: str
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., address: _Optional[str] = ..., rule: _Optional[str] = ...) -> None: ...
+    clocks: _containers.RepeatedScalarFieldContainer[int]
+    run: str
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., address: _Optional[str] = ..., rule: _Optional[str] = ..., clocks: _Optional[_Iterable[int]] = ..., run: _Optional[str] = ...) -> None: ...
+
+class ShardReady(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordWritten(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
+class CheckpointWritten(_message.Message):
+    __slots__ = ("clock", "error")
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    error: str
+    def __init__(self, clock: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class PieceHeld(_message.Message):
     __slots__ = ("session_id", "commit_id")
@@ -39,18 +62,24 @@ class SessionRefused(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("hello", "piece_held", "parameters_held", "session_refused", "piece_refused")
+    __slots__ = ("hello", "piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PIECE_HELD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_HELD_FIELD_NUMBER: _ClassVar[int]
     SESSION_REFUSED_FIELD_NUMBER: _ClassVar[int]
     PIECE_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    RECORD_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     hello: ShardHello
     piece_held: PieceHeld
     parameters_held: PieceHeld
     session_refused: SessionRefused
     piece_refused: CommitRefused
-    def __init__(self, hello: _Optional[_Union[ShardHello, _Mapping]] = ..., piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ...) -> None: ...
+    ready: ShardReady
+    record_written: RecordWritten
+    checkpoint_written: CheckpointWritten
+    def __init__(self, hello: _Optional[_Union[ShardHello, _Mapping]] = ..., piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ...) -> None: ...
 
 class SessionJoined(_message.Message):
     __slots__ = ("session_id", "worker_name", "layout", "delta_wire_type", "parameter_wire_type", "overlap")
@@ -144,8 +173,40 @@ class RunFinished(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class Begin(_message.Message):
+    __slots__ = ("clock", "run")
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    run: str
+    def __init__(self, clock: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+
+class RecordEnded(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
+class DurableEverywhere(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
+class CheckpointCut(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
+class CheckpointComplete(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
 class FollowResponse(_message.Message):
-    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished")
+    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "begin", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete")
     SESSION_JOINED_FIELD_NUMBER: _ClassVar[int]
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     COMMIT_EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +217,11 @@ class FollowResponse(_message.Message):
     PARAMETERS_EXPECTED_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_ORDERED_FIELD_NUMBER: _ClassVar[int]
     RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    RECORD_ENDED_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_CUT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     session_joined: SessionJoined
     session_ended: SessionEnded
     commit_expected: CommitExpected
@@ -166,4 +232,9 @@ class FollowResponse(_message.Message):
     parameters_expected: ParametersExpected
     parameters_ordered: ParametersOrdered
     run_finished: RunFinished
-    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ...) -> None: ...
+    begin: Begin
+    record_ended: RecordEnded
+    durable_everywhere: DurableEverywhere
+    checkpoint_cut: CheckpointCut
+    checkpoint_complete: CheckpointComplete
+    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ...) -> None: ...

@@ -28,6 +28,7 @@ from safetensors import TensorSpec as FileTensor
 from gem_core import ElementType, Layout, TensorSpec
 from gem_core.aligned import aligned_copy, aligned_empty
 from gem_core.checksum import crc32c
+from gem_core.shards import Shard
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
 from gem_server.state.moments import Vectors
@@ -71,8 +72,13 @@ class Checkpoint:
     moments: Mapping[str, Vectors] = field(default_factory=dict)
 
 
-def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None = None) -> Path:
-    """Write the latest checkpoint; return its directory. Raises OSError."""
+def write_checkpoint(
+    data_dir: Path, checkpoint: Checkpoint, files: Files | None = None, keep: Path | None = None, *, alone: bool = False
+) -> Path:
+    """Write the latest checkpoint; return its directory. Raises OSError.
+
+    Deletes others except the one before, which may be open, and `keep`; `alone`: these, too.
+    """
     files = files or Files()
     parent = data_dir / "checkpoints"
     if not parent.exists():
@@ -86,6 +92,8 @@ def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None
     try:
         write_tensors(unfinished, checkpoint)
         document = {"format": FORMAT, "clock": checkpoint.clock, "layout": checkpoint.layout.describe()}
+        if (part := checkpoint.layout.part) is not None:
+            document |= {"shard": f"{part.index}/{part.count}", "model": part.whole.describe()}
         if checkpoint.moments:
             document["moments"] = list(checkpoint.moments)
         (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state), encoding="utf-8")
@@ -100,8 +108,7 @@ def write_checkpoint(data_dir: Path, checkpoint: Checkpoint, files: Files | None
     except BaseException:
         files.remove(unfinished)
         raise
-    # The previous one may be open.
-    _remove_others(files, parent, keep={place.name, before.name})
+    _remove_others(files, parent, keep={place.name} if alone else {place.name, before.name, keep.name if keep else ""})
     return place
 
 
@@ -110,12 +117,17 @@ def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | No
     place = data_dir / LATEST
     if not place.is_symlink() and not place.exists():
         return None
+    return read_checkpoint(place, with_moments=with_moments)
+
+
+def read_checkpoint(place: Path, *, with_moments: bool = True) -> Checkpoint:
+    """Read a checkpoint's directory. Raises StartupError."""
     try:
         _check(place.resolve(strict=True))
         document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
         if document.pop("format", None) != FORMAT:
             raise StartupError(f"{place / STATE_FILE}: not a checkpoint of this version of gemps ({FORMAT})")
-        layout = Layout.from_description(document.pop("layout"))
+        layout = _layout(document)
         clock = int(document.pop("clock"))
         parameters, buffers = _read_tensors(place, layout)
         rule_vectors = _read_vectors(place / RULE_FILE, layout.parameter_count)
@@ -124,6 +136,29 @@ def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | No
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
     return Checkpoint(layout, clock, parameters, buffers, document, rule_vectors, moments)
+
+
+def all_checkpoints(data_dir: Path) -> list[tuple[int, Path]]:
+    """Clocks and directories, oldest first."""
+    places = [path for path in (data_dir / "checkpoints").glob("*") if re.fullmatch(r"\d+-\d+", path.name)]
+    return sorted((int(path.name.partition("-")[0]), path) for path in places)
+
+
+def read_state(place: Path) -> tuple[Layout, dict[str, Any]]:
+    """Read layout and state, without tensors. Raises StartupError."""
+    try:
+        document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
+        return _layout(document), document
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StartupError(f"the checkpoint {place} cannot be read: {error}") from error
+
+
+def _layout(document: dict[str, Any]) -> Layout:
+    """Remove and return it."""
+    layout = Layout.from_description(document.pop("layout"))
+    if (shard := document.pop("shard", None)) is None:
+        return layout
+    return Shard.parse(shard).layout_of(Layout.from_description(document.pop("model")))
 
 
 def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from gem_core import Layout, UpdateRule
 from gem_server.durability import checkpoint
+from gem_server.durability.agreement import Agreement
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files, StorageError, is_full, storage_full
 from gem_server.durability.log import Log, LogFile, remove_before
@@ -42,6 +44,7 @@ class Checkpointer:
         describe: Callable[[], dict[str, Any]],
         clock: Callable[[], float],
         log: Log | None,
+        agreement: Agreement,
         on_failure: Callable[[StorageError], None],
     ) -> None:
         self._data_dir = data_dir
@@ -52,6 +55,8 @@ class Checkpointer:
         self._describe = describe
         self._clock = clock
         self._log = log
+        self._agreement = agreement
+        self._complete: Path | None = None
         self._on_failure = on_failure
         self._one_at_a_time = asyncio.Lock()
         self._due = asyncio.Event()
@@ -106,8 +111,31 @@ class Checkpointer:
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_cut)
 
+    async def write_ordered(self, begun: Callable[[], None]) -> Path:
+        """Write the state of now, while the applying task waits for `begun`. Raises as `write`."""
+
+        def cut(request: CutRequest) -> None:
+            async def run() -> None:
+                try:
+                    await self._applier.cut(request)
+                except RefusedError as refusal:
+                    request.fail(refusal)
+                begun()
+
+            self._cutting = asyncio.ensure_future(run())
+
+        clock = self._central.clock
+        try:
+            async with self._one_at_a_time:
+                return await self._with_reserve(lambda with_moments: self._write_cut(with_moments, cut))
+        except (OSError, RefusedError) as error:
+            self._agreement.checkpoint_failed(clock, error)
+            raise
+        finally:
+            begun()
+
     async def write_recovered(self) -> Path:
-        """Write the recovered state and start a new log. Raises OSError."""
+        """Write the recovered state and start a new log; delete what came after it. Raises OSError."""
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_still)
 
@@ -141,11 +169,11 @@ class Checkpointer:
         await log.room_for_checkpoint(layout, size)
         return not moments
 
-    async def _write_cut(self, with_moments: bool) -> Path:
+    async def _write_cut(self, with_moments: bool, submit: Callable[[CutRequest], None] | None = None) -> Path:
         call = Call()
         async with call.ending(), self._next_log() as file:
-            request = CutRequest(None, call, lambda: self._describe_and_switch(file), with_moments)
-            self._applier.submit(request)
+            request = CutRequest(None, call, lambda: self._describe_cut(file), with_moments)
+            (submit or self._applier.submit)(request)
             state, reader, rule = await request.done
             try:
                 await self._log_has_begun(file)
@@ -160,7 +188,8 @@ class Checkpointer:
             state = self._describe_and_switch(file)
             await self._log_has_begun(file)
             rule = self._kept_rule() if with_moments else self._kept_rule()._replace(moments={})
-            return await self._store(central.version, central.parameters, central.buffers, state, rule, file)
+            state_of_all = (central.version, central.parameters, central.buffers, state, rule, file)
+            return await self._store(*state_of_all, alone=True)
 
     async def write_last(self) -> Path:
         """Write the final state. Call after the applying task has ended."""
@@ -187,6 +216,10 @@ class Checkpointer:
         finally:
             self._log.discard(file)
 
+    def _describe_cut(self, file: LogFile | None) -> dict[str, Any]:
+        self._agreement.cut(self._central.clock)
+        return self._describe_and_switch(file)
+
     def _describe_and_switch(self, file: LogFile | None) -> dict[str, Any]:
         """State, and reference of the log after it."""
         state = self._describe()
@@ -207,13 +240,18 @@ class Checkpointer:
         state: dict[str, Any],
         rule: KeptRule,
         file: LogFile | None,
+        *,
+        alone: bool = False,
     ) -> Path:
         layout = self._central.layout
         if layout is None:
             raise AssertionError("there are no parameters to write")
         state["rule"] = rule.record
         whole = Checkpoint(layout, version.clock, parameters, buffers, state, rule.vectors, rule.moments)
-        job = asyncio.ensure_future(asyncio.to_thread(checkpoint.write_checkpoint, self._data_dir, whole, self._files))
+        write = functools.partial(
+            checkpoint.write_checkpoint, keep=self._complete, alone=alone and layout.part is not None
+        )
+        job = asyncio.ensure_future(asyncio.to_thread(write, self._data_dir, whole, self._files))
         try:
             self.newest = await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -225,6 +263,9 @@ class Checkpointer:
             failure = StorageError(f"a checkpoint could not be written: {error}")
             self._on_failure(failure)
             raise failure from error
+        if not alone:
+            await self._agreement.wait_checkpoint(version.clock, self.newest)
+        self._complete = self.newest
         if self._log is not None and file is not None:
             self._log.release_older_files(file, version.clock)
         else:

@@ -17,7 +17,9 @@ class DirectoryLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Lock. Raises StartupError if locked by another server; OSError."""
+        """Lock, once. Raises StartupError if locked by another server; OSError."""
+        if self._descriptor is not None:
+            return
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not lock(descriptor):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gem_core import Layout
 from gem_server.durability import log_format, run_record
+from gem_server.durability.agreement import Agreement
 from gem_server.durability.files import Files, StorageError, is_full, storage_failed, storage_full
 from gem_server.durability.log_format import ENTRY_BYTES, HEADER_BYTES, NO_LOG, FileHeader
 from gem_server.durability.run_record import Committed
@@ -83,6 +84,7 @@ class Log:
         staging_buffers: Callable[[Layout], int],
         rule_vectors: int,
         moment_vectors: int,
+        agreement: Agreement,
         on_large: Callable[[], None],
         on_failure: Callable[[StorageError], None],
     ) -> None:
@@ -93,6 +95,7 @@ class Log:
         self._vectors = 1 + rule_vectors
         self._moment_vectors = moment_vectors
         self._staging_buffers = 0
+        self._agreement = agreement
         self._on_large = on_large
         self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(1, "gem-log")
@@ -297,7 +300,7 @@ class Log:
     def switch(self, file: LogFile, clock: int) -> dict[str, Any]:
         """Continue in a prepared file between two commits; return its reference."""
         file.header = replace(file.header, clock=clock)
-        self._close_group()
+        self.close_group()
         self._current = file
         self._open.append(file)
         self._last_number, self._last_id = file.header.number, file.header.log_id
@@ -315,7 +318,7 @@ class Log:
 
     def release_older_files(self, file: LogFile, clock: int) -> None:
         """Release older files: this one's checkpoint is durable."""
-        self._show(clock)
+        self.show(self._agreement.written(clock))
         remove_before(self._files, self.directory, file.header.number)
 
     async def _write_groups(self) -> None:
@@ -325,8 +328,8 @@ class Log:
                 while self._closed:
                     self._closed.pop().done.set_result(None)
                 return
-            if not self._closed and not self._held:
-                self._close_group()
+            if not self._closed and not self._held and (self._agreement.closes_groups or self._ending):
+                self.close_group()
             if not self._closed:
                 if self._ending:
                     return
@@ -346,7 +349,7 @@ class Log:
             file.position = end
             file.pending -= len(group.entries)
             if group.entries:
-                self._show(group.last_clock)
+                self.show(self._agreement.written(group.last_clock))
                 if not file.is_large and end >= max(LARGE_BYTES, LARGE_RECORDS * self._record_bytes):
                     file.is_large = True
                     self._on_large()
@@ -397,16 +400,20 @@ class Log:
                 self._files.close(older.descriptor)
                 self._open.remove(older)
 
-    def _close_group(self) -> None:
+    def close_group(self) -> None:
+        """End the record with the last commit."""
         if self._collecting is not None:
+            self._agreement.group_closed(self._collecting.last_clock)
             self._closed.append(self._collecting)
             self._collecting = None
+            self._wake_writer()
 
     def _wake_writer(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _show(self, clock: int) -> None:
+    def show(self, clock: int) -> None:
+        """Up to `clock`, all is durable."""
         self.synced = max(self.synced, clock)
         waiting, self._waiting = self._waiting, []
         for wanted, future in waiting:

@@ -19,6 +19,8 @@ from gem_server.durability.log_format import NO_LOG, DamageError, FileHeader, Re
 from gem_server.errors import StartupError
 
 LOG = "log"
+# Of those that a shard reports, the newest; others recover these soon enough.
+MAX_CLOCKS = 200_000
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +66,49 @@ def recover(data_dir: Path, *, with_moments: bool = True) -> Recovered | None:
     return chain.recovered()
 
 
-class _Chain:
-    """The log's files after a checkpoint."""
+def recover_at(data_dir: Path, clock: int, *, with_moments: bool = True) -> Recovered:
+    """Recover the state of `clock`, one of `clocks`. Raises StartupError for damage."""
+    directory = data_dir / LOG
+    for at, place in reversed(checkpoint.all_checkpoints(data_dir)):
+        if at > clock or clock not in _clocks_after(directory, at, place):
+            continue
+        saved = checkpoint.read_checkpoint(place, with_moments=with_moments)
+        reference = saved.state.pop("log", None)
+        if at < clock:
+            chain = _Chain(directory, saved, with_moments, until=clock)
+            chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
+            saved = chain.recovered().whole
+        return Recovered(saved, clock - at, _highest(directory), NO_LOG)
+    raise StartupError(f"{data_dir} has no checkpoint from which clock {clock} can be recovered: bring it back")
 
-    def __init__(self, directory: Path, saved: Checkpoint, with_moments: bool) -> None:
+
+def clocks(data_dir: Path) -> tuple[list[int], str]:
+    """Return the clocks at which a shard can recover, ascending, and their run. Raises StartupError."""
+    found: set[int] = set()
+    run = ""
+    for at, place in checkpoint.all_checkpoints(data_dir):
+        run = str(checkpoint.read_state(place)[1]["run"])
+        found |= _clocks_after(data_dir / LOG, at, place)
+    return sorted(found)[-MAX_CLOCKS:] or [0], run
+
+
+def _clocks_after(directory: Path, clock: int, place: Path) -> set[int]:
+    """Of a checkpoint and the records after it."""
+    layout, state = checkpoint.read_state(place)
+    reference = state.get("log")
+    if reference is None or not (directory / f"{int(reference['number']):012d}.wal").exists():
+        return {clock}
+    chain = _Chain(directory, Checkpoint(layout, clock, np.empty(0, np.float32), b"", state), False)
+    chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
+    return {clock, *chain.clocks}
+
+
+class _Chain:
+    """The log's files after a checkpoint, until a clock."""
+
+    def __init__(self, directory: Path, saved: Checkpoint, with_moments: bool, until: int | None = None) -> None:
+        self._until = until
+        self.clocks: list[int] = []
         self._directory = directory
         self._saved = saved
         self._with_moments = with_moments
@@ -88,7 +129,7 @@ class _Chain:
                 f"{(self._directory.parent / checkpoint.LATEST).resolve()} says that it holds what came after it; "
                 "bring it back, or remove the whole folder to go on from the checkpoint alone and lose what came after"
             )
-        while self._path(number).exists() and self._read_file(number, log_id):
+        while self._clock != self._until and self._path(number).exists() and self._read_file(number, log_id):
             number, log_id = number + 1, b""
 
     def recovered(self) -> Recovered:
@@ -152,6 +193,9 @@ class _Chain:
         end = log_format.HEADER_BYTES
         last: Record | None = None
         for record in log_format.read_records(data, header):
+            if self._until is not None and record.last_clock > self._until:
+                break
+            self.clocks.append(record.last_clock)
             self._documents.append(record.document)
             if self._with_moments:
                 self._moments |= record.moments
@@ -163,7 +207,7 @@ class _Chain:
                 self._rule_vectors = tuple(map(aligned_copy, values[count:].reshape(-1, count)))
             self._buffers = bytes(last.buffers)
             self._clock = last.last_clock
-        if _any(data, end):
+        if self._until is None and _any(data, end):
             logger.warning(
                 "%s: what begins at offset %d is not whole, and is cut off, as after a crash in the midst of a write",
                 path,

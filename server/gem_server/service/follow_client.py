@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from gem_server.errors import StartupError
 from gem_server.security.shard_credentials import ShardCredentials
 from gem_server.service import shard_messages
-from gem_server.shards.operations import Report
+from gem_server.shards.operations import Begin, Hello, Ready, Report
 from gem_server.shards.primary import ShardLostError
 from gem_server.shards.secondary import SecondaryOrdering
 
@@ -43,79 +43,73 @@ logger = logging.getLogger(__name__)
 class FollowClient:
     """Receives the primary's operations."""
 
-    def __init__(
-        self,
-        primary: str,
-        hello: shards_pb2.FollowRequest,
-        ordering: SecondaryOrdering,
-        credentials: ShardCredentials,
-    ) -> None:
+    def __init__(self, primary: str, hello: Hello, ordering: SecondaryOrdering, credentials: ShardCredentials) -> None:
         self._primary = primary
-        self._hello = hello
+        self._hello = shard_messages.hello_to(hello)
         self._ordering = ordering
-        self._credentials = credentials
         token = credentials.token
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         ordering.report = self._reports.put_nowait
+        self._channel = self._open_channel(credentials)
+        self._call: _Call | None = None
+
+    async def begin(self) -> Begin:
+        """Connect, waiting for the primary and the other shards. Raises StartupError if it refuses this shard."""
+        method = self._channel.stream_stream(
+            _FOLLOW,
+            request_serializer=shards_pb2.FollowRequest.SerializeToString,
+            response_deserializer=shards_pb2.FollowResponse.FromString,
+        )
+        told = ""
+        while True:
+            self._call = method(metadata=self._metadata)
+            try:
+                await self._call.write(self._hello)
+                message: Any = await self._call.read()
+                if message is not grpc.aio.EOF:
+                    return shard_messages.begin_from(message)
+                raise StartupError(f"the primary {self._primary} refuses this shard: {await self._call.details()}")
+            except grpc.aio.AioRpcError as error:
+                if error.code() in _FINAL:
+                    raise StartupError(f"the primary {self._primary} refuses this shard: {error.details()}") from None
+                if told != (told := str(error.details())):
+                    logger.info("waiting for the primary %s: %s", self._primary, told)
+            except asyncio.InvalidStateError:  # grpc.aio: write after the call ended
+                pass
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def follow(self) -> None:
-        """Connect, waiting for the primary; receive operations until it ends.
-
-        Raises StartupError if it refuses this shard, ShardLostError if the connection breaks.
-        """
-        async with self._open_channel() as channel:
-            method = channel.stream_stream(
-                _FOLLOW,
-                request_serializer=shards_pb2.FollowRequest.SerializeToString,
-                response_deserializer=shards_pb2.FollowResponse.FromString,
-            )
-            told = ""
-            while True:
-                call = method(metadata=self._metadata)
-                try:
-                    await call.write(self._hello)
-                    await self._receive(call)
-                except grpc.aio.AioRpcError as error:
-                    if error.code() in _FINAL:
-                        raise StartupError(
-                            f"the primary {self._primary} refuses this shard: {error.details()}"
-                        ) from None
-                    if told != (told := str(error.details())):
-                        logger.info("waiting for the primary %s: %s", self._primary, told)
-                except asyncio.InvalidStateError:  # grpc.aio: write after the call ended
-                    pass
-                await asyncio.sleep(RETRY_SECONDS)
-
-    def _open_channel(self) -> grpc.aio.Channel:
-        ca, certificate, key, _ = self._credentials
-        if not ca:
-            return grpc.aio.insecure_channel(self._primary, options=_OPTIONS)
-        tls = grpc.ssl_channel_credentials(ca, key or None, certificate or None)
-        return grpc.aio.secure_channel(self._primary, tls, options=_OPTIONS)
-
-    async def _receive(self, call: _Call) -> None:
-        await call.initial_metadata()
-        is_connected = False
+        """Receive operations until the connection ends. Raises ShardLostError, OutOfOrderError."""
+        call = self._call
+        if call is None:
+            raise AssertionError("begin() first")
+        self._reports.put_nowait(Ready())
         reporting = asyncio.ensure_future(self._report(call))
         try:
             while True:
                 message: Any = await call.read()
                 if message is grpc.aio.EOF:
-                    break
-                is_connected = True
+                    raise ShardLostError(f"the primary {self._primary} ended")
                 operation = shard_messages.operation_from(message)
                 if operation is None:
                     raise ShardLostError("the primary has a newer version of gemps: update this shard")
                 self._ordering.receive(operation)
         except grpc.aio.AioRpcError as error:
-            if is_connected:
-                raise ShardLostError(f"the primary {self._primary} disconnected: {error.details()}") from None
-            raise
+            raise ShardLostError(f"the primary {self._primary} disconnected: {error.details()}") from None
         finally:
             reporting.cancel()
-        if is_connected:
-            raise ShardLostError(f"the primary {self._primary} ended")
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._channel.close()
+
+    def _open_channel(self, credentials: ShardCredentials) -> grpc.aio.Channel:
+        ca, certificate, key, _ = credentials
+        if not ca:
+            return grpc.aio.insecure_channel(self._primary, options=_OPTIONS)
+        tls = grpc.ssl_channel_credentials(ca, key or None, certificate or None)
+        return grpc.aio.secure_channel(self._primary, tls, options=_OPTIONS)
 
     async def _report(self, call: _Call) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # `_receive` gets the status

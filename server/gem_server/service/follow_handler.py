@@ -1,14 +1,18 @@
 """The Follow call: a secondary shard's connection, on the primary."""
 
 import asyncio
+from dataclasses import replace
 
+from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import shards_pb2
 
-from gem_core.shards import MAX_SHARDS, Shard
 from gem_server.errors import Reason, RefusedError
+from gem_server.flow.calls import Call
 from gem_server.service import messages, shard_messages
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, Context
+from gem_server.service.status_codes import abort
+from gem_server.shards.operations import Hello
 from gem_server.shards.primary import PrimaryOrdering, Secondary
 
 
@@ -21,48 +25,51 @@ class FollowHandler:
         self._rule = rule
 
     async def serve(self, _: object, context: Context) -> None:
-        """Send operations until the connection breaks."""
-        async with self._contexts.stream(context):
-            hello = _read(await self._contexts.first_messages.wait(context.read()))
-            ordering = self._ordering
-            if ordering is None:
-                raise RefusedError(
-                    Reason.NOT_OFFERED, "this is no primary of shards: start it with --shard 0/N"
-                )
-            secondary = self._connect(ordering, hello, context)
-            reading = asyncio.ensure_future(self._read_reports(ordering, secondary, context))
-            writing = asyncio.ensure_future(_write_operations(secondary, context))
-            try:
-                done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                reading.cancel()
-                writing.cancel()
-                ordering.disconnected(secondary)
+        """Send operations until the connection breaks. Begins before the server is ready."""
+        await context.send_initial_metadata(())
+        call = Call()
+        try:
+            async with call.ending():
+                await self._serve(context)
+        except RefusedError as refusal:
+            await abort(context, refusal)
 
-    def _connect(self, ordering: PrimaryOrdering, message: shards_pb2.FollowRequest, context: Context) -> Secondary:
-        hello = message.hello
-        if not message.HasField("hello") or not hello.shard < hello.shards <= MAX_SHARDS:
-            raise RefusedError(Reason.MALFORMED, "Follow: send the hello first, with shard < shards")
+    async def _serve(self, context: Context) -> None:
+        hello = _read(await self._contexts.first_messages.wait(context.read()))
+        ordering = self._ordering
+        if ordering is None:
+            raise RefusedError(Reason.NOT_OFFERED, "this is no primary of shards: start it with --shard 0/N")
+        secondary = ordering.connect(self._checked(shard_messages.hello_from(hello), context))
+        reading = asyncio.ensure_future(self._read_reports(ordering, secondary, context))
+        writing = asyncio.ensure_future(_write_operations(ordering, secondary, context))
+        try:
+            done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            reading.cancel()
+            writing.cancel()
+            ordering.disconnected(secondary)
+
+    def _checked(self, hello: Hello, context: Context) -> Hello:
         if hello.rule != self._rule:
             raise RefusedError(
                 Reason.MALFORMED,
                 f"this shard's update rule is {messages.text(hello.rule[:256], 'rule')}, and the primary's is "
                 f"{self._rule}: give both the same --rule and settings",
             )
-        address = messages.text(hello.address, "address", required=True)
-        if address.startswith(":"):
-            host = address_of(context).rpartition(":")[0]
-            address = address if host.strip("[]") in ("127.0.0.1", "::1") else f"{host}{address}"
-        return ordering.connect(Shard(hello.shard, hello.shards), address)
+        host = address_of(context).rpartition(":")[0]
+        if hello.address.startswith(":") and host.strip("[]") not in ("127.0.0.1", "::1"):
+            return replace(hello, address=f"{host}{hello.address}")
+        return hello
 
     async def _read_reports(self, ordering: PrimaryOrdering, secondary: Secondary, context: Context) -> None:
         while isinstance(raw := await context.read(), bytes):
             ordering.report(secondary, shard_messages.report_from(_read(raw)))
 
 
-async def _write_operations(secondary: Secondary, context: Context) -> None:
+async def _write_operations(ordering: PrimaryOrdering, secondary: Secondary, context: Context) -> None:
+    await context.write(shard_messages.begin_to(await ordering.wait_begin()))
     async for operation in secondary.operations():
         await context.write(shard_messages.operation_to(operation))
 
@@ -70,4 +77,4 @@ async def _write_operations(secondary: Secondary, context: Context) -> None:
 def _read(raw: object) -> shards_pb2.FollowRequest:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise RefusedError(Reason.MALFORMED, "Follow ended without a hello")
-    return messages.parse(shards_pb2.FollowRequest, raw)
+    return messages.parse(shards_pb2.FollowRequest, raw, MESSAGE_BYTES)

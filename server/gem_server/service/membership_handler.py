@@ -96,7 +96,6 @@ class MembershipHandler:
         asked = replace(
             asked,
             layout=self._layouts.know(self._shard.layout_of(asked.layout)),
-            model=asked.layout,
             overlap=asked.overlap and self._grants_overlap,
             steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
         )

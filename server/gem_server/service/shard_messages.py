@@ -6,16 +6,22 @@ from typing import Any
 from gemps.v1 import shards_pb2
 
 from gem_core import WireType
-from gem_core.shards import Shard
+from gem_core.shards import MAX_SHARDS, Shard
 from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
 from gem_server.shards.operations import (
+    Begin,
+    CheckpointComplete,
+    CheckpointCut,
+    CheckpointWritten,
     CommitExpected,
     CommitOrdered,
     CommitRefused,
+    DurableEverywhere,
     Ended,
     Finished,
     Forgotten,
+    Hello,
     Joined,
     Operation,
     ParametersExpected,
@@ -23,6 +29,9 @@ from gem_server.shards.operations import (
     ParametersOrdered,
     PieceHeld,
     PullOrdered,
+    Ready,
+    RecordEnded,
+    RecordWritten,
     Report,
     SessionRefused,
 )
@@ -64,19 +73,53 @@ def operation_to(operation: Operation) -> bytes:
             message.parameters_ordered.session_id = session_id
         case Finished(reason):
             message.run_finished.reason = reason
+        case RecordEnded(clock):
+            message.record_ended.clock = clock
+        case DurableEverywhere(clock):
+            message.durable_everywhere.clock = clock
+        case CheckpointCut(clock):
+            message.checkpoint_cut.clock = clock
+        case CheckpointComplete(clock):
+            message.checkpoint_complete.clock = clock
     return message.SerializeToString()
 
 
 def operation_from(message: shards_pb2.FollowResponse) -> Operation | None:
     """Decode an operation; None: unknown to this version. Raises LayoutError, ValueError."""
     kind = message.WhichOneof("operation")
-    return _OPERATIONS[kind](getattr(message, kind)) if kind is not None else None
+    return _OPERATIONS[kind](getattr(message, kind)) if kind in _OPERATIONS else None
 
 
-def hello(shard: Shard, address: str, rule: str) -> shards_pb2.FollowRequest:
-    """Encode a secondary's first message; `address`: for workers; `rule`: as JSON."""
-    message = shards_pb2.ShardHello(shard=shard.index, shards=shard.count, address=address, rule=rule)
+def hello_to(hello: Hello) -> shards_pb2.FollowRequest:
+    """Encode a secondary's first message."""
+    message = shards_pb2.ShardHello(
+        shard=hello.shard.index,
+        shards=hello.shard.count,
+        address=hello.address,
+        rule=hello.rule,
+        clocks=hello.clocks,
+        run=hello.run,
+    )
     return shards_pb2.FollowRequest(hello=message)
+
+
+def hello_from(message: shards_pb2.FollowRequest) -> Hello:
+    """Decode a secondary's first message. Raises MALFORMED."""
+    hello = message.hello
+    if not message.HasField("hello") or not hello.shard < hello.shards <= MAX_SHARDS:
+        raise RefusedError(Reason.MALFORMED, "Follow: send the hello first, with shard < shards")
+    address = messages.text(hello.address, "address", required=True)
+    return Hello(Shard(hello.shard, hello.shards), address, hello.rule, tuple(hello.clocks), hello.run)
+
+
+def begin_to(begin: Begin) -> bytes:
+    """Encode the primary's answer."""
+    return shards_pb2.FollowResponse(begin=shards_pb2.Begin(clock=begin.clock, run=begin.run)).SerializeToString()
+
+
+def begin_from(message: shards_pb2.FollowResponse) -> Begin:
+    """Decode the primary's answer."""
+    return Begin(message.begin.clock, message.begin.run)
 
 
 def report_to(report: Report) -> shards_pb2.FollowRequest:
@@ -93,6 +136,13 @@ def report_to(report: Report) -> shards_pb2.FollowRequest:
         case SessionRefused(session_id, refusal):
             message.session_refused.session_id = session_id
             _put_reason(refusal, message.session_refused)
+        case Ready():
+            message.ready.SetInParent()
+        case RecordWritten(clock):
+            message.record_written.clock = clock
+        case CheckpointWritten(clock, error):
+            message.checkpoint_written.clock = clock
+            message.checkpoint_written.error = error
     return message
 
 
@@ -103,6 +153,12 @@ def report_from(message: shards_pb2.FollowRequest) -> Report:
             return PieceHeld(message.piece_held.session_id, message.piece_held.commit_id)
         case "parameters_held":
             return ParametersHeld(message.parameters_held.session_id)
+        case "ready":
+            return Ready()
+        case "record_written":
+            return RecordWritten(message.record_written.clock)
+        case "checkpoint_written":
+            return CheckpointWritten(message.checkpoint_written.clock, message.checkpoint_written.error)
         case "piece_refused":
             return _refused_from(message.piece_refused)
         case "session_refused":
@@ -155,4 +211,8 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "parameters_expected": lambda one: ParametersExpected(one.session_id),
     "parameters_ordered": lambda one: ParametersOrdered(one.session_id),
     "run_finished": lambda one: Finished(one.reason),
+    "record_ended": lambda one: RecordEnded(one.clock),
+    "durable_everywhere": lambda one: DurableEverywhere(one.clock),
+    "checkpoint_cut": lambda one: CheckpointCut(one.clock),
+    "checkpoint_complete": lambda one: CheckpointComplete(one.clock),
 }

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gem_core import Layout, WireType
+from gem_core.shards import Shard
 from gem_server.errors import RefusedError
 
 
@@ -91,6 +92,54 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordEnded:
+    """A record of the log ends at `clock`."""
+
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class DurableEverywhere:
+    """The logs of all shards have `clock` on their disks."""
+
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCut:
+    """Write a checkpoint of `clock`, which is now."""
+
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointComplete:
+    """All shards have this checkpoint."""
+
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Report: recovered at the clock that the primary chose."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWritten:
+    """Report: the log has `clock` on its disk."""
+
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """Report: the checkpoint is on the disk; or why not."""
+
+    clock: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class PieceHeld:
     """Report: the piece lies in memory, complete and valid."""
 
@@ -124,5 +173,33 @@ Operation: TypeAlias = (
     | ParametersExpected
     | ParametersOrdered
     | Finished
+    | RecordEnded
+    | DurableEverywhere
+    | CheckpointCut
+    | CheckpointComplete
 )
-Report: TypeAlias = PieceHeld | CommitRefused | ParametersHeld | SessionRefused
+Report: TypeAlias = (
+    PieceHeld | CommitRefused | ParametersHeld | SessionRefused | Ready | RecordWritten | CheckpointWritten
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a secondary says first.
+
+    `address`: for workers. `rule`: as JSON. `clocks`: at which it can recover; `run`: of these, if any.
+    """
+
+    shard: Shard
+    address: str
+    rule: str
+    clocks: tuple[int, ...]
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The primary's answer: recover at `clock` (0: nothing), of this run."""
+
+    clock: int
+    run: str

@@ -3,23 +3,27 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gem_core import Statistics
 from gem_core.shards import Shard
-from gem_server.errors import Reason, RefusedError
+from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.observer import CommitObserver
 from gem_server.flow.ordering import Ordering, Piece
 from gem_server.flow.requests import CommitRequest
+from gem_server.shards.agreement import PrimaryAgreement
 from gem_server.shards.operations import (
+    Begin,
+    CheckpointWritten,
     CommitExpected,
     CommitOrdered,
     CommitRefused,
     Ended,
     Finished,
     Forgotten,
+    Hello,
     Joined,
     Operation,
     ParametersExpected,
@@ -27,6 +31,8 @@ from gem_server.shards.operations import (
     ParametersOrdered,
     PieceHeld,
     PullOrdered,
+    Ready,
+    RecordWritten,
     Report,
     SessionRefused,
 )
@@ -46,11 +52,13 @@ class ShardLostError(Exception):
 
 
 class Secondary:
-    """One connected secondary: `address` for workers, and the operations to send."""
+    """One connected secondary, and the operations to send; `is_ready`: it has recovered."""
 
-    def __init__(self, index: int, address: str) -> None:
-        self.index = index
-        self.address = address
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+        self.index = hello.shard.index
+        self.is_ready = False
+        self._closed = False
         self._operations: deque[Operation] = deque()
         self._changed = asyncio.Event()
         self.has_room = asyncio.Event()
@@ -64,14 +72,21 @@ class Secondary:
             self.has_room.clear()
 
     async def operations(self) -> AsyncIterator[Operation]:
-        """Yield operations as they come, without end."""
+        """Yield operations as they come, until `close`."""
         while True:
             while self._operations:
                 yield self._operations.popleft()
                 if len(self._operations) < MAX_BEHIND:
                     self.has_room.set()
+            if self._closed:
+                return
             self._changed.clear()
             await self._changed.wait()
+
+    def close(self) -> None:
+        """End `operations` after the last one."""
+        self._closed = True
+        self._changed.set()
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +105,10 @@ class PrimaryOrdering(Ordering, CommitObserver):
         self._shard = shard
         self._secondaries: dict[int, Secondary] = {}
         self._commits: dict[Session, _Commit] = {}
-        self._has_sent = False
+        self._has_all = asyncio.Event()
+        self._decided = asyncio.Event()
+        self._decision: Begin | RefusedError | None = None
+        self.agreement = PrimaryAgreement(shard.count, self._send)
         self._initialize_lock = asyncio.Lock()
         self._initializer: Session | None = None
         self._parameters_missing: set[int] = set()
@@ -106,16 +124,18 @@ class PrimaryOrdering(Ordering, CommitObserver):
 
     @property
     def missing(self) -> list[int]:
-        """Secondaries that are not connected."""
-        return [index for index in range(1, self._shard.count) if index not in self._secondaries]
+        """Secondaries that are not ready."""
+        ready = {index for index, secondary in self._secondaries.items() if secondary.is_ready}
+        return [index for index in range(1, self._shard.count) if index not in ready]
 
     @property
     def addresses(self) -> list[str]:
         """Of the secondaries, in order."""
-        return [self._secondaries[index].address for index in sorted(self._secondaries)]
+        return [self._secondaries[index].hello.address for index in sorted(self._secondaries)]
 
-    def connect(self, shard: Shard, address: str) -> Secondary:
+    def connect(self, hello: Hello) -> Secondary:
         """Connect a secondary. Raises MALFORMED, TOO_MANY."""
+        shard = hello.shard
         if shard.count != self._shard.count or not shard.is_secondary:
             raise RefusedError(
                 Reason.MALFORMED, f"this is shard {self._shard}, and {shard} does not fit: give all the same number"
@@ -123,24 +143,73 @@ class PrimaryOrdering(Ordering, CommitObserver):
         if shard.index in self._secondaries:
             raise RefusedError(
                 Reason.TOO_MANY,
-                f"shard {shard} is connected already, from {self._secondaries[shard.index].address}: start each once",
+                f"shard {shard} is connected already: start each once",
                 retry_after=1.0,
             )
-        secondary = self._secondaries[shard.index] = Secondary(shard.index, address)
-        about = {"event": "shard-connected", "shard": shard.index, "address": address}
-        logger.info("shard %s connected, at %s", shard, address, extra=about)
+        secondary = self._secondaries[shard.index] = Secondary(hello)
+        about = {"event": "shard-connected", "shard": shard.index, "address": hello.address}
+        logger.info("shard %s connected, at %s", shard, hello.address, extra=about)
+        if len(self._secondaries) == self._shard.count - 1:
+            self._has_all.set()
         return secondary
 
+    async def begin_at(self, clocks: Sequence[int], run: str) -> int:
+        """Wait for all shards; return the newest clock at which all can recover, this one at `clocks` of `run`.
+
+        Raises StartupError if there is none.
+        """
+        logger.info("waiting for %d other shards", self._shard.count - 1, extra={"event": "waiting-for-shards"})
+        await self._has_all.wait()
+        hellos = [one.hello for one in self._secondaries.values()]
+        common = set(clocks).intersection(*(hello.clocks for hello in hellos))
+        if not common or (any(common) and {hello.run for hello in hellos} != {run}):
+            found = [(0, clocks, run), *((one.shard.index, one.clocks, one.run) for one in hellos)]
+            has = "; ".join(
+                f"shard {index}: clocks {of[0]} to {of[-1]} of run {name or '-'}" for index, of, name in found
+            )
+            error = StartupError(
+                f"the shards have no common state ({has}): bring back the data directories of one run, and start all "
+                "with --resume, or choose new ones"
+            )
+            self._decide(RefusedError(Reason.MALFORMED, str(error)))
+            raise error
+        self._decide(Begin(max(common), run))
+        return max(common)
+
+    def _decide(self, decision: Begin | RefusedError) -> None:
+        self._decision = decision
+        self._decided.set()
+
+    async def wait_begin(self) -> Begin:
+        """Wait for `begin_at`. Raises MALFORMED."""
+        await self._decided.wait()
+        if isinstance(self._decision, Begin):
+            return self._decision
+        raise self._decision.again() if self._decision is not None else AssertionError("not decided")
+
+    def close(self) -> None:
+        """Disconnect the secondaries."""
+        self.on_lost = lambda _: None
+        for secondary in self._secondaries.values():
+            secondary.close()
+
     def disconnected(self, secondary: Secondary) -> None:
-        """Handle a broken connection: fatal, once a worker has joined."""
+        """Handle a broken connection: fatal, once the shards have begun to recover."""
         del self._secondaries[secondary.index]
         logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
-        if self._has_sent:
+        self._has_all.clear()
+        if self._decided.is_set():
             self.on_lost(ShardLostError(f"shard {secondary.index}/{self._shard.count} disconnected"))
 
     def report(self, secondary: Secondary, report: Report) -> None:
         """Handle what a secondary reports."""
         match report:
+            case Ready():
+                secondary.is_ready = True
+            case RecordWritten(clock):
+                self.agreement.record_written(secondary.index, clock)
+            case CheckpointWritten(_, error):
+                self.agreement.checkpoint_written(secondary.index, error)
             case PieceHeld(session_id, commit_id):
                 commit = self._commits.get(session) if (session := self._sessions.find(session_id)) else None
                 if commit is not None and commit.commit_id == commit_id:
@@ -240,7 +309,7 @@ class PrimaryOrdering(Ordering, CommitObserver):
             Joined(
                 info.session_id,
                 info.worker_name,
-                info.whole_layout,
+                info.layout.whole,
                 info.delta_wire_type,
                 info.parameter_wire_type,
                 info.overlap,
@@ -254,6 +323,5 @@ class PrimaryOrdering(Ordering, CommitObserver):
         self._send(Ended(session.session_id, session.ended))
 
     def _send(self, operation: Operation) -> None:
-        self._has_sent = True
         for secondary in self._secondaries.values():
             secondary.put(operation)

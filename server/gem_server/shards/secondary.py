@@ -9,16 +9,23 @@ from dataclasses import dataclass, field
 
 from gem_core import Statistics
 from gem_core.shards import Shard
+from gem_server.durability.checkpointer import Checkpointer
+from gem_server.durability.files import StorageError
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
+from gem_server.flow.journal import Journal
 from gem_server.flow.observer import CommitObserver
 from gem_server.flow.ordering import Ordering, Piece
 from gem_server.flow.requests import CommitRequest, InitializeRequest, Request
 from gem_server.flow.staging_pool import StagingPool
+from gem_server.shards.agreement import SecondaryAgreement
 from gem_server.shards.operations import (
+    CheckpointComplete,
+    CheckpointCut,
     CommitExpected,
     CommitOrdered,
     CommitRefused,
+    DurableEverywhere,
     Ended,
     Finished,
     Forgotten,
@@ -29,6 +36,7 @@ from gem_server.shards.operations import (
     ParametersOrdered,
     PieceHeld,
     PullOrdered,
+    RecordEnded,
     Report,
     SessionRefused,
 )
@@ -92,12 +100,25 @@ class SecondaryOrdering(Ordering, CommitObserver):
         self._run: Run
         self._sessions: Sessions
         self._staging: StagingPool
+        self._checkpointer: Checkpointer | None = None
+        self._journal: Journal
+        self._writing: asyncio.Task[None] | None = None
         self.report: Callable[[Report], None] = lambda _: None
+        self.agreement = SecondaryAgreement(lambda report: self.report(report))
 
     def attach(
-        self, applier: Applier, central: CentralVariable, run: Run, sessions: Sessions, staging: StagingPool
+        self,
+        applier: Applier,
+        central: CentralVariable,
+        run: Run,
+        sessions: Sessions,
+        staging: StagingPool,
+        journal: Journal,
+        checkpointer: Checkpointer | None,
     ) -> None:
         """Set the parts that operations change."""
+        self._journal = journal
+        self._checkpointer = checkpointer
         self._applier = applier
         self._central = central
         self._run = run
@@ -154,6 +175,15 @@ class SecondaryOrdering(Ordering, CommitObserver):
                 self._queue(lambda: self._initialize(first))
             case Finished(reason):
                 self._queue(lambda: self._finish(reason))
+            case RecordEnded():
+                self._queue(self._end_record)
+            case DurableEverywhere(clock):
+                self.agreement.durable_everywhere(clock)
+            case CheckpointCut(clock):
+                self.agreement.checkpoint_complete(clock)  # an earlier one will not be
+                self._queue(self._cut)
+            case CheckpointComplete(clock):
+                self.agreement.checkpoint_complete(clock)
 
     async def wait_expected(self, piece: Piece) -> None:
         """See Ordering."""
@@ -249,7 +279,6 @@ class SecondaryOrdering(Ordering, CommitObserver):
             joined.delta_wire_type,
             joined.parameter_wire_type,
             overlap=joined.overlap,
-            model=joined.layout,
         )
         try:
             self._sessions.join(info, self._clock())
@@ -285,6 +314,27 @@ class SecondaryOrdering(Ordering, CommitObserver):
         for commits in self._commits.values():
             self._wake_all(commits.waiting)
 
+    async def _end_record(self) -> None:
+        self.agreement.record_ended()
+
+    async def _cut(self) -> None:
+        """Begin a checkpoint at this clock; it is written while operations continue."""
+        checkpointer = self._checkpointer
+        if checkpointer is None:
+            return
+        begun = asyncio.Event()
+
+        async def write() -> None:
+            try:
+                await checkpointer.write_ordered(begun.set)
+            except StorageError:
+                pass  # the server stops
+            except (OSError, RefusedError) as error:
+                logger.warning("no checkpoint (%s); the one before it stands", error, extra={"event": "no-checkpoint"})
+
+        self._writing = asyncio.create_task(write())
+        await begun.wait()
+
     def _drop(self, commits: _Commits, refusal: RefusedError) -> None:
         piece, commits.piece = commits.piece, None
         if piece is not None:
@@ -297,6 +347,7 @@ class SecondaryOrdering(Ordering, CommitObserver):
         session.queued_commit = None
         self._run.release(session.worker)
         self._staging.release(piece.hold)
+        self._journal.release()
         piece.was_applied()  # wakes repeats, which find that it was not
         piece.fail(refusal)
 

@@ -69,12 +69,6 @@ class JoinInfo:
     overlap: bool = False
     host_name: str = ""
     engine: str = ""
-    model: Layout | None = None
-
-    @property
-    def whole_layout(self) -> Layout:
-        """Of the whole model; `layout` is this shard's."""
-        return self.model or self.layout
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ from gem_worker.client.retry import Patience
 from gem_worker.client.send import byte_view
 from gem_worker.client.session import ClientSession, Formats
 from gem_worker.client.settings import ClientSettings
-from gem_worker.client.shards import Shards, address_of
+from gem_worker.client.shards import SHARD_PATIENCE_SECONDS, Shards, address_of
 
 _FLOAT32 = (WireType.FLOAT32,)
 
@@ -75,7 +75,6 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview] | None = None
-        self._on_event = on_event
         credentials = Credentials(settings)
 
         def connect(address: str, session_id: bytes | None = None, shard: Shard | None = None) -> Connection:
@@ -84,6 +83,7 @@ class Client:
                 address,
                 settings,
                 on_event,
+                limit=settings.connect_timeout if shard is None else SHARD_PATIENCE_SECONDS,
                 renew=calls.renew,
                 token_changed=credentials.token.has_changed,
                 clock=clock,
@@ -108,6 +108,8 @@ class Client:
             )
             return Connection(calls, session, settings, on_event)
 
+        self._settings = settings
+        self._on_event = on_event
         self._connect = connect
         self._primary = primary = connect(self.address)
         self._session = primary.session
@@ -172,7 +174,9 @@ class Client:
         membership = self._session.join()
         self._watchdog.start()
         if membership.shards:
-            self._shards = self._shards or Shards(self._primary, self._connect_shard)
+            if self._shards is None:
+                patience = Patience(self.address, self._settings, self._on_event)
+                self._shards = Shards(self._primary, self._connect_shard, patience, self._on_event)
             self._shards.join()
         return membership
 

@@ -15,15 +15,20 @@ from gem_worker.client.errors import (
     RunFinishedError,
     ServerMisbehavedError,
     ServerRefusedError,
+    ServerUnavailableError,
     SessionLostError,
 )
+from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.initialize import initialize
 from gem_worker.client.messages import CommitOutcome, RunState, Version
+from gem_worker.client.retry import Patience
 
 Result = TypeVar("Result")
 
 # For the other shards, when the primary has refused.
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = 1.0
+# After which a shard may have another address.
+SHARD_PATIENCE_SECONDS = 5.0
 # Answers of the primary, which the other shards give, too.
 _SETTLED = (RunFinishedError, ServerRefusedError, SessionLostError)
 
@@ -31,8 +36,16 @@ _SETTLED = (RunFinishedError, ServerRefusedError, SessionLostError)
 class Shards:
     """The primary and the other servers; calls go to all at once, the primary's from the calling thread."""
 
-    def __init__(self, primary: Connection, connect: Callable[[str, Shard], Connection]) -> None:
+    def __init__(
+        self,
+        primary: Connection,
+        connect: Callable[[str, Shard], Connection],
+        patience: Patience,
+        on_event: EventSink,
+    ) -> None:
         self._primary = primary
+        self._patience = patience
+        self._on_event = on_event
         self._connect = connect
         self._addresses: tuple[str, ...] = ()
         self._others: tuple[Connection, ...] = ()
@@ -43,7 +56,17 @@ class Shards:
         return (self._primary, *self._others)
 
     def join(self) -> None:
-        """Join the other servers, after the primary, which says where they are."""
+        """Join the other servers, after the primary, which says where they are. Raises as Client.join."""
+        while True:
+            try:
+                self._join_others()
+            except (ServerUnavailableError, SessionLostError) as error:
+                self._patience.failed(str(error))
+                self._primary.session.heartbeat()  # joins again if it was lost
+            else:
+                return
+
+    def _join_others(self) -> None:
         session = self._primary.session
         if self._addresses != session.membership.shards:
             for one in self._others:
@@ -88,9 +111,13 @@ class Shards:
             except ServerRefusedError as refusal:
                 if refusal.reason != "STALE_BASE":
                     raise
-                self._primary.session.patience.failed(str(refusal))
+                self._patience.failed(str(refusal))
                 continue
-            if {one.clock for one in versions} <= {version.clock}:
+            except ServerUnavailableError as error:
+                self._rejoin(str(error))
+                continue
+            if {one.clock for one in versions} == {version.clock}:
+                self._patience.succeeded()
                 return version
 
     def commit(
@@ -122,18 +149,34 @@ class Shards:
                 commit_id=commit_id,
             )
 
+        sequence = self._primary.session.last_applied + 1
         results = self._everywhere(send)
-        first = self._settled(results[:1])[0]
         lost = [one for one in results if isinstance(one, SessionLostError)]
-        outcomes = self._settled([one for one in results if one not in lost])
+        outcomes = self._settled([one for one in results if not isinstance(one, SessionLostError)])
         clocks = {one.version.clock for one in outcomes}
         if not lost and len(clocks) == 1 and all(one.verdict is not None for one in outcomes):
-            return first._replace(parameters=into)
-        if lost:
-            self._rejoin(str(lost[0]))
-        version = self.pull(into)
-        finished = self._primary.session.run_state is RunState.FINISHED
-        return CommitOutcome(first.applied, first.verdict, version, finished, into)
+            self._patience.succeeded()
+            return outcomes[0]._replace(parameters=into)
+        return self._settle_lost(sequence, str(lost[0]) if lost else "the session began anew", results[0], into)
+
+    def _settle_lost(
+        self, sequence: int, why: str, first: "CommitOutcome | Exception", into: memoryview
+    ) -> CommitOutcome:
+        """Find out whether the commit was applied, by a pull that follows it."""
+        session = self._primary.session
+        verdict = first.verdict if isinstance(first, CommitOutcome) else None
+        while True:
+            self._rejoin(why)
+            version = self.pull(into)
+            session.heartbeat()
+            if session.version is not None:
+                break
+            why = "the session was lost"
+        applied = verdict is not None or session.last_applied >= sequence
+        if not applied:
+            text = f"one delta was dropped, fresh parameters were pulled: {why}"
+            self._on_event(ClientEvent(EventKind.DELTA_DROPPED, text))
+        return CommitOutcome(applied, verdict, version, session.run_state is RunState.FINISHED, into)
 
     def settle(self) -> bool:
         """After an interrupted commit and a pull, ask what was applied; return False if a session was lost."""
@@ -157,7 +200,7 @@ class Shards:
             one.give_up()
 
     def _rejoin(self, why: str) -> None:
-        self._primary.session.patience.failed(why, report=False)
+        self._patience.failed(why)
         session = self._primary.session
         session.heartbeat()  # joins again if it was lost
         session.lost()
@@ -182,20 +225,29 @@ class Shards:
         return self._primary.session.whole_layout.parameter_count
 
     def _everywhere(self, call: Callable[[Connection], Result]) -> list[Result | Exception]:
-        """Call all; an error that would leave the others waiting ends their calls."""
+        """Call all; an error that would leave the others waiting ends their calls, with SessionLostError."""
+        lost: list[str] = []
 
         def call_other(one: Connection) -> Result:
             try:
                 return call(one)
             except _SETTLED:
                 raise
-            except BaseException:
+            except BaseException as error:
+                lost.append(str(error))
                 self._primary.interrupt()
+                if isinstance(error, ServerUnavailableError):
+                    raise SessionLostError(str(error)) from error
                 raise
 
+        membership = self._primary.session.membership
         futures = [self._threads.submit(call_other, one) for one in self._others]
         try:
             first: Result | Exception = call(self._primary)
+            if self._primary.session.membership is not membership:
+                lost.append("the session began anew")
+                wait(futures, SETTLE_SECONDS)
+                self._cancel(futures)
             wait(futures)
         except _SETTLED as error:
             first = error
@@ -203,12 +255,15 @@ class Shards:
             self._cancel(futures)
         except BaseException as error:
             self._cancel(futures)
-            if isinstance(error, CallCancelledError):
-                self._settled([*map(_result, futures)])  # raises what ended the primary's call
-            raise
+            if not (isinstance(error, CallCancelledError) and lost):
+                raise
+            first = SessionLostError(lost[0])
         finally:
             self._primary.session.patience.resume()
-        return [first, *map(_result, futures)]
+        others = map(_result, futures)
+        if not lost:
+            return [first, *others]
+        return [first, *(SessionLostError(lost[0]) if isinstance(one, CallCancelledError) else one for one in others)]
 
     def _on_others(self, call: Callable[[Connection], Result]) -> list[Result]:
         futures = [self._threads.submit(call, one) for one in self._others]
