@@ -137,8 +137,9 @@ def test_server_knows_the_wire_only_in_its_service_and_its_pages() -> None:
         ("flow", ("state", "shared_memory", "telemetry")),
         ("durability", ("state", "flow")),
         ("security", ("settings",)),
+        ("shards", ("state", "flow", "durability")),
         ("recorder", ("state", "flow", "settings")),
-        ("service", ("state", "flow", "durability", "security", "shared_memory", "telemetry", "settings")),
+        ("service", ("state", "flow", "durability", "security", "shared_memory", "telemetry", "settings", "shards")),
         ("web", ("service", "settings")),
     ],
 )
