@@ -170,10 +170,32 @@ class SimulationSettings(BaseSettings):
         description="Virtual seconds of a message's way, in each direction.",
         json_schema_extra={"panel": "Time"},
     )
+    network_rate: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Bytes a second that the link of the server, and of each worker, carries in each direction. "
+        "Payloads in flight share it. 0: payloads take no time.",
+        json_schema_extra={"panel": "Time"},
+    )
+    shards: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="With --network-rate, servers that each hold an equal part of the parameters, with a link each. "
+        "Only simulated.",
+        json_schema_extra={"panel": "Time"},
+    )
+    staging_buffers: int = Field(
+        default=0,
+        ge=0,
+        description="With --network-rate, commits that may upload at once; 0: as many as a server has by default.",
+        json_schema_extra={"panel": "Time"},
+    )
     service_time: float = Field(
         default=0.0,
         ge=0,
-        description="Virtual seconds that the server is busy with a request.",
+        description="Virtual seconds that the server is busy with a request; each of --shards: its share of them.",
         json_schema_extra={"panel": "Time"},
     )
     slow: str = Field(
@@ -222,6 +244,10 @@ class SimulationSettings(BaseSettings):
             raise ValueError("--weight-decay and --rule-settings weight_decay=...: give one of them")
         require_decay(self.eta, self.settings_of_rule())
         TransformerSizes(self.layers, self.width, self.heads)
+        if self.network_rate and (self.exchange != "service" or self.order != "fifo"):
+            raise ValueError("--network-rate is of what gemps does: it needs --exchange service and --order fifo")
+        if self.shards > 1 and not self.network_rate:
+            raise ValueError(f"--shards {self.shards} divides the payloads of --network-rate: give that too")
         for name in ("slow", "join", "die"):
             beyond = [rank for rank in self.spans(name) if rank >= self.workers]
             if beyond:

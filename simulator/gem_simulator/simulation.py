@@ -10,13 +10,15 @@ from gem_worker.errors import DivergedError
 from gem_worker.tasks import Task, create_task
 from gem_worker.wire_names import WIRE_TYPES
 
-from gem_core import UpdateRule, create_rule
+from gem_core import Layout, PayloadFormat, UpdateRule, WireType, create_rule
+from gem_core.staging import default_buffers
 from gem_simulator.cluster import BeforeRule, Cluster, Commit, ignore_delta
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 from gem_simulator.evaluation import Evaluation
 from gem_simulator.events import Event
 from gem_simulator.exchanges import EXCHANGES, ServiceExchange
+from gem_simulator.network import WHOLE_PAYLOAD_BYTES, Links
 from gem_simulator.recorded import Recorded
 from gem_simulator.results import History, SimulationResult, peak_memory
 from gem_simulator.settings import SimulationSettings
@@ -76,7 +78,8 @@ def simulate(
             if recorder is not None:
                 recorder.write_header(rule, _as_a_server_has_them(settings), cluster, workload.layout.describe(), wires)
             run = _Run(task, workload, cluster, settings.evaluate_every, recorder, on_commit)
-            run.apply_events(timeline(_timing(settings, rule.worker_step.local_steps)))
+            links = _links(settings, workload.layout) if settings.network_rate else None
+            run.apply_events(timeline(_timing(settings, rule.worker_step.local_steps, links)))
             if recorder is not None:
                 recorder.write_end(cluster)
         finally:
@@ -230,7 +233,19 @@ def _ignore(rank: int, delta: Delta) -> None:
     """Ignore the delta."""
 
 
-def _timing(settings: SimulationSettings, gradients: int) -> TimelineSettings:
+def _links(settings: SimulationSettings, layout: Layout) -> Links:
+    """All shards together: their links, and their equal parts of each payload, do the same at the same time."""
+    delta, reply = (
+        PayloadFormat(layout, WIRE_TYPES[wire]).byte_count for wire in (settings.delta_wire, settings.parameter_wire)
+    )
+    vector = PayloadFormat(layout, WireType.FLOAT32).byte_count
+    uploads = settings.staging_buffers or default_buffers(vector // settings.shards)
+    if delta <= WHOLE_PAYLOAD_BYTES * settings.shards:
+        uploads = 0
+    return Links(settings.network_rate * settings.shards, settings.network_rate, delta, reply, uploads)
+
+
+def _timing(settings: SimulationSettings, gradients: int, links: Links | None) -> TimelineSettings:
     exchange = EXCHANGES[settings.exchange]
     return TimelineSettings(
         workers=settings.workers,
@@ -238,7 +253,7 @@ def _timing(settings: SimulationSettings, gradients: int) -> TimelineSettings:
         gradients=gradients,
         slower=settings.spans("slow"),
         network=settings.network_time,
-        service=settings.service_time,
+        service=settings.service_time / settings.shards,
         joins=settings.spans("join"),
         deaths=settings.spans("die"),
         round_robin=settings.order == "round-robin",
@@ -248,6 +263,7 @@ def _timing(settings: SimulationSettings, gradients: int) -> TimelineSettings:
         commits=settings.commits,
         seconds=settings.seconds,
         seed=settings.seed,
+        links=links,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from gem_simulator.durations import Durations
 from gem_simulator.events import Event, Kind
+from gem_simulator.network import ConstantDelays, Links, Member, Network, Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class TimelineSettings:
         round_robin: serve in rank order, waiting for each.
         holds: a step blocks other workers.
         steps: per worker; 0: no limit, as for `commits` and `seconds`.
+        links: None: payloads take no time. Requires no `round_robin`, no `holds` and no FETCHED.
     """
 
     workers: int
@@ -41,28 +43,34 @@ class TimelineSettings:
     commits: int = 0
     seconds: float = 0.0
     seed: int = 0
+    links: Links | None = None
 
+    def is_over_for(self, member: Member) -> bool:
+        """Whether it has made all its steps."""
+        return bool(self.steps) and member.steps >= self.steps
 
-@dataclass(slots=True)
-class _Worker:
-    """`next`: request in flight or queued."""
-
-    rank: int
-    compute: Iterator[float]
-    dies: float
-    next: Kind = Kind.PULLED
-    arrives: float = 0.0
-    steps: int = 0
+    def seconds_of_step(self, member: Member) -> float:
+        """Draw the time that its next step computes."""
+        seconds = sum(next(member.compute) for _ in range(self.gradients))
+        return seconds * self.slower.get(member.rank, 1.0)
 
 
 def timeline(timing: TimelineSettings) -> Iterator[Event]:
     """Yield a run's events in order."""
     server = _RoundRobin() if timing.round_robin else _Fifo()
-    people = _People(timing, server)
+    network: Network
+    if timing.links is None:
+        network = ConstantDelays(timing, server.put)
+    else:
+        network = Transfers(timing, timing.links, server.put)
+    people = _People(timing, network)
     free_at, commits = 0.0, 0
-    while server or people.are_coming:
-        if not server:
-            yield from people.come_and_go(people.next_at)
+    while server or network.next_at < math.inf or people.are_coming:
+        if not server or network.next_at <= server.next_arrival():
+            if people.next_at <= network.next_at:
+                yield from people.come_and_go(people.next_at)
+            else:
+                network.step()
             continue
         yield from people.come_and_go(max(free_at, server.next_arrival()))
         worker = server.pop()
@@ -81,20 +89,18 @@ def timeline(timing: TimelineSettings) -> Iterator[Event]:
             commits += 1
             if timing.commits and commits >= timing.commits:
                 break
-        if timing.steps and worker.steps >= timing.steps:
+        if timing.is_over_for(worker):
             yield from people.leave(worker.rank, free_at)
-            continue
-        _go_on(worker, timing, free_at)
-        server.put(worker)
+        network.answer(worker, free_at)
     yield from people.all_leave(free_at)
 
 
 class _People:
     """Joins and deaths."""
 
-    def __init__(self, timing: TimelineSettings, server: "_Fifo | _RoundRobin") -> None:
+    def __init__(self, timing: TimelineSettings, network: Network) -> None:
         self._timing = timing
-        self._server = server
+        self._network = network
         self._here: set[int] = set()
         times = [(timing.joins.get(rank, 0.0), True, rank) for rank in range(timing.workers)]
         times = [(at, joins, rank) for at, joins, rank in times if at < timing.deaths.get(rank, math.inf)]
@@ -108,7 +114,7 @@ class _People:
 
     @property
     def next_at(self) -> float:
-        return self._times[0][0]
+        return self._times[0][0] if self._times else math.inf
 
     def come_and_go(self, until: float) -> Iterator[Event]:
         while self._times and self._times[0][0] <= until:
@@ -117,10 +123,9 @@ class _People:
                 yield from self.leave(rank, at)
                 continue
             timing = self._timing
-            worker = _Worker(rank, timing.compute.of(timing.seed, rank), timing.deaths.get(rank, math.inf))
-            worker.arrives = at + timing.network
+            worker = Member(rank, timing.compute.of(timing.seed, rank), timing.deaths.get(rank, math.inf))
             self._here.add(rank)
-            self._server.put(worker)
+            self._network.join(worker, at)
             yield Event(at, Kind.JOINED, rank)
 
     def leave(self, rank: int, at: float) -> Iterator[Event]:
@@ -133,21 +138,11 @@ class _People:
             yield from self.leave(rank, at)
 
 
-def _go_on(worker: _Worker, timing: TimelineSettings, served_at: float) -> None:
-    answered = served_at + timing.network
-    if worker.next is Kind.FETCHED:  # rescaling takes no time
-        worker.next, worker.arrives = Kind.COMMITTED, answered + timing.network
-        return
-    worker.next = timing.requests[0]
-    seconds = sum(next(worker.compute) for _ in range(timing.gradients))
-    worker.arrives = answered + seconds * timing.slower.get(worker.rank, 1.0) + timing.network
-
-
 class _Fifo:
     """Requests by arrival, then `put` order."""
 
     def __init__(self) -> None:
-        self._requests: list[tuple[float, int, _Worker]] = []
+        self._requests: list[tuple[float, int, Member]] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -156,11 +151,11 @@ class _Fifo:
     def next_arrival(self) -> float:
         return self._requests[0][0]
 
-    def put(self, worker: _Worker) -> None:
+    def put(self, worker: Member) -> None:
         heapq.heappush(self._requests, (worker.arrives, self._count, worker))
         self._count += 1
 
-    def pop(self) -> _Worker:
+    def pop(self) -> Member:
         return heapq.heappop(self._requests)[2]
 
 
@@ -168,7 +163,7 @@ class _RoundRobin:
     """Requests in rank order, waiting for each."""
 
     def __init__(self) -> None:
-        self._ring: dict[int, _Worker] = {}
+        self._ring: dict[int, Member] = {}
         self._turn = 0
 
     def __len__(self) -> int:
@@ -177,14 +172,14 @@ class _RoundRobin:
     def next_arrival(self) -> float:
         return self._next().arrives
 
-    def put(self, worker: _Worker) -> None:
+    def put(self, worker: Member) -> None:
         self._ring[worker.rank] = worker
 
-    def pop(self) -> _Worker:
+    def pop(self) -> Member:
         worker = self._next()
         self._turn = worker.rank + 1
         return self._ring.pop(worker.rank)
 
-    def _next(self) -> _Worker:
+    def _next(self) -> Member:
         ranks = sorted(self._ring)
         return self._ring[next((rank for rank in ranks if rank >= self._turn), ranks[0])]

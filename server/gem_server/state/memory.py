@@ -8,24 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gem_core import Layout
+from gem_core.staging import DEFAULT_BUFFERS, default_buffers
 from gem_server.errors import Reason, RefusedError
 from gem_server.state.moments import Moments
 
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
 RETRY_SECONDS = 10.0
-# By default; of small models, as many as fit in SMALL_BUFFERS_BYTES.
-DEFAULT_BUFFERS = 4
-SMALL_BUFFERS_BYTES = 1 << 20
-_LEAST_BYTES = 1 << 12
 
 
 def count_buffers(wanted: int, layout: Layout | None) -> int:
     """Return the number of staging buffers for `--staging-buffers`."""
     if wanted or layout is None:
         return wanted or DEFAULT_BUFFERS
-    vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
-    return max(DEFAULT_BUFFERS, SMALL_BUFFERS_BYTES // max(vector, _LEAST_BYTES))
+    return default_buffers(FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes)
 
 
 @dataclass(slots=True)
