@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,13 @@ class Served:
 
 
 @contextmanager
-def serve(folder: Path, *flags: str) -> Iterator[Served]:
-    """`gemps serve` with these flags on a free port, for as long as the block; its log is in `folder`."""
+def serve(folder: Path, *flags: str, host: str = "127.0.0.1", within: Sequence[str] = ()) -> Iterator[Served]:
+    """`gemps serve` with these flags on a free port, for as long as the block; its log is in `folder`.
+
+    `within`: a command that runs the server's, such as `ip netns exec NAME`.
+    """
     ready, log = folder / "ready.json", folder / "log"
-    command = [sys.executable, "-m", "gem_cli", "serve", "--bind=127.0.0.1:0", f"--ready-file={ready}", *flags]
+    command = [*within, sys.executable, "-m", "gem_cli", "serve", f"--bind={host}:0", f"--ready-file={ready}", *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:

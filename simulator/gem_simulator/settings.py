@@ -174,22 +174,23 @@ class SimulationSettings(BaseSettings):
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Bytes a second that the link of the server, and of each worker, carries in each direction. "
-        "Payloads in flight share it. 0: payloads take no time.",
+        description="Bytes a second that TCP carries over the link of the server, and of each worker, in each "
+        "direction. Payloads in flight share it. 0: payloads take no time.",
         json_schema_extra={"panel": "Time"},
     )
     shards: int = Field(
         default=1,
         ge=1,
         le=1024,
-        description="With --network-rate, servers that each hold an equal part of the parameters, with a link each. "
-        "Only simulated.",
+        description="With --network-rate, servers with a link each that hold equal parts of the parameters. Only "
+        "simulated.",
         json_schema_extra={"panel": "Time"},
     )
     staging_buffers: int = Field(
         default=0,
         ge=0,
-        description="With --network-rate, commits that may upload at once; 0: as many as a server has by default.",
+        description="With --network-rate, commits that may upload at once. 0: as a server by default, and payloads "
+        "up to 64 KiB all at once.",
         json_schema_extra={"panel": "Time"},
     )
     service_time: float = Field(

@@ -239,9 +239,9 @@ def _links(settings: SimulationSettings, layout: Layout) -> Links:
         PayloadFormat(layout, WIRE_TYPES[wire]).byte_count for wire in (settings.delta_wire, settings.parameter_wire)
     )
     vector = PayloadFormat(layout, WireType.FLOAT32).byte_count
-    uploads = settings.staging_buffers or default_buffers(vector // settings.shards)
-    if delta <= WHOLE_PAYLOAD_BYTES * settings.shards:
-        uploads = 0
+    uploads = settings.staging_buffers
+    if not uploads and delta > WHOLE_PAYLOAD_BYTES * settings.shards:
+        uploads = default_buffers(vector // settings.shards)
     return Links(settings.network_rate * settings.shards, settings.network_rate, delta, reply, uploads)
 
 
