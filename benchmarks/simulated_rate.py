@@ -1,21 +1,20 @@
-"""Commits/s of `gemps simulate --network-rate` and of real workers behind a link of that rate (`make bench-simulated`).
+"""Commits/s of `gemps simulate --network-rate` and of real workers behind links of that rate (`make bench-simulated`).
 
-Two network namespaces, joined by a link that `tc tbf` limits in each direction, hold a real server and the client
-library's workers, one thread each, which sleep for the gradient times that the simulator draws. Needs root, `ip` and
-`tc`. Fails with exit code 1 when a simulated rate is more than 15 % off. It sets no `--service-time`, so links must be
-slow enough for the server's processor time not to matter.
+Real servers and the client library's workers, one thread each, which sleep for the gradient times that the simulator
+draws. With shards, each worker commits to several servers at once, a part to each. Needs root, `ip` and `tc`. Fails
+with exit code 1 when a simulated rate is more than 15 % off. It sets no `--service-time`, so links must be slow enough
+for the server's processor time not to matter.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from gem_simulator import SimulationSettings, simulate
 from gem_simulator.durations import Durations
 from gem_worker.client import Client
 from gem_worker.wire_names import WIRE_TYPES
+from limited_links import GOODPUT, limited_links, server_host
 from served import serve
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
@@ -30,9 +30,6 @@ from gem_core.payload import PayloadFormat
 
 TOLERANCE = 0.15
 WARM_UP = 5.0
-# Of a full Ethernet frame, which tbf counts, the share that is TCP's payload.
-GOODPUT = 1448 / 1514
-SERVER, WORKERS, SUBNET = "10.99.0.1", "10.99.0.2", "10.99.0.0/24"
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,14 @@ class Case:
     compute: str
     wire: str = "float32"
     staging_buffers: int = 0
+    shards: int = 1
 
     def settings(self, workers: int, seconds: float) -> SimulationSettings:
         """Settings of its simulation; the batch is small because only time matters."""
         task, model = self.model
         return SimulationSettings.model_validate(
             {"task": task, "model": model, "batch_size": 1, "workers": workers, "seconds": seconds}
-            | {"compute_time": self.compute, "network_rate": self.link * 1e6 / 8 * GOODPUT}
+            | {"compute_time": self.compute, "network_rate": self.link * 1e6 / 8 * GOODPUT, "shards": self.shards}
             | {"delta_wire": self.wire, "parameter_wire": self.wire, "staging_buffers": self.staging_buffers}
         )
 
@@ -65,6 +63,8 @@ CASES = (
     Case("above saturation", LARGE, 50, "lognormal:0.2,0.2"),
     Case("at saturation, bfloat16", LARGE, 25, "lognormal:0.65,0.2", wire="bfloat16"),
     Case("at saturation, small payloads", SMALL, 2, "lognormal:0.5,0.2"),
+    Case("at saturation, 2 shards", LARGE, 25, "lognormal:0.65,0.2", shards=2),
+    Case("above saturation, 2 shards", LARGE, 25, "lognormal:0.2,0.2", shards=2),
 )
 
 
@@ -76,90 +76,89 @@ class Rates:
     staleness: float
 
 
-@contextmanager
-def link(megabits: float) -> Iterator[tuple[list[str], list[str]]]:
-    """Commands that run another within the server's network, and within the workers'."""
-    names = [f"gemps-{os.getpid()}-{side}" for side in ("server", "workers")]
-    devices = [f"gemps{os.getpid() % 10**6}{side}" for side in "sw"]
-    within = [["ip", "netns", "exec", name] for name in names]
-    try:
-        for name in names:
-            _run("ip", "netns", "add", name)
-        _run("ip", "link", "add", devices[0], "type", "veth", "peer", "name", devices[1])
-        for name, device, address, inside in zip(names, devices, (SERVER, WORKERS), within, strict=True):
-            _run("ip", "link", "set", device, "netns", name)
-            _run(*inside, "ip", "address", "add", f"{address}/24", "dev", device)
-            _run(*inside, "ip", "link", "set", device, "up")
-            # Linux's default; others may be this machine's.
-            _run(*inside, "ip", "route", "change", SUBNET, "dev", device, "congctl", "cubic")
-            limit = f"tbf rate {megabits}mbit burst 4kb limit 128kb"  # a large burst exceeds the rate
-            _run(*inside, "tc", "qdisc", "add", "dev", device, "root", *limit.split())
-        yield within[0], within[1]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False)
-
-
 def real(case: Case, parameters: int, workers: int, seconds: float) -> Rates:
-    """Run server and workers."""
-    with tempfile.TemporaryDirectory(prefix="gemps-bench-") as name, link(case.link) as (at_server, at_workers):
+    """Run servers and workers."""
+    with ExitStack() as stack:
+        at_servers, at_workers = stack.enter_context(limited_links(case.link, case.shards))
         flags = ["--insecure", f"--min-workers={workers}", f"--staging-buffers={case.staging_buffers}"]
-        with serve(Path(name), *flags, host=SERVER, within=at_server) as served:
-            job = json.dumps([asdict(case), served.address, parameters, workers, seconds])
-            command = [*at_workers, sys.executable, __file__, "--job", job]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        addresses = []
+        for number, within in enumerate(at_servers):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-bench-")))
+            served = stack.enter_context(serve(folder, *flags, host=server_host(number), within=within))
+            addresses.append(served.address)
+        job = json.dumps([asdict(case), addresses, parameters, workers, seconds])
+        command = [*at_workers, sys.executable, __file__, "--job", job]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return Rates(**json.loads(done.stdout))
 
 
-def work(case: Case, address: str, parameters: int, workers: int, seconds: float) -> Rates:
-    """Commit zeros from one thread for each worker."""
-    layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-    wire = WIRE_TYPES[case.settings(workers, seconds).delta_wire]
-    size = PayloadFormat(layout, wire).byte_count
-    barrier = threading.Barrier(workers)
-    staleness: list[int] = []
-    failed: list[BaseException] = []
+class Part:
+    """A worker's session with one server; it commits zeros."""
 
-    def loop(rank: int) -> None:
-        held, delta = memoryview(bytearray(size)), memoryview(bytes(size))
-        with Client(
+    def __init__(self, case: Case, address: str, rank: int, parameters: int, stack: ExitStack) -> None:
+        layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+        wires = (WIRE_TYPES[case.settings(1, 1).delta_wire],)
+        size = PayloadFormat(layout, wires[0]).byte_count
+        self._held, self._delta = memoryview(bytearray(size)), memoryview(bytes(size))
+        client = Client(
             address,
             worker_name=f"worker-{rank}",
             layout=layout,
-            delta_wire_types=(wire,),
-            parameter_wire_types=(wire,),
-        ) as client:
-            if not client.join().has_parameters:
-                client.initialize(memoryview(bytes(4 * parameters)))
-            client.pull(held)
+            delta_wire_types=wires,
+            parameter_wire_types=wires,
+        )
+        self._client = stack.enter_context(client)
+        if not client.join().has_parameters:
+            client.initialize(memoryview(bytes(4 * parameters)))
+        client.pull(self._held)
+
+    def commit(self) -> int:
+        """Commit; returns the staleness."""
+        verdict = self._client.commit(self._delta, self._held).verdict
+        if verdict is None or self._client.transport != "lane":
+            raise AssertionError(f"a commit took {self._client.transport}, or its reply broke off")
+        return verdict.staleness
+
+
+def work(case: Case, addresses: list[str], parameters: int, workers: int, seconds: float) -> Rates:
+    """Commit from a thread for each worker, and one more for each of its parts."""
+    barrier = threading.Barrier(workers)
+
+    def loop(rank: int) -> list[int]:
+        staleness = []
+        with ExitStack() as stack, ThreadPoolExecutor(len(addresses)) as pool:
+            size = parameters // len(addresses)
+            parts = [Part(case, address, rank, size, stack) for address in addresses]
             barrier.wait()
             began = time.monotonic()
             for gradient in Durations(case.compute).of(0, rank):
                 time.sleep(gradient)
-                verdict = client.commit(delta, held).verdict
+                found = max(pool.map(Part.commit, parts))
                 elapsed = time.monotonic() - began
                 if elapsed >= seconds:
                     break
-                if elapsed >= WARM_UP and verdict is not None:
-                    staleness.append(verdict.staleness)
-            if client.transport != "lane":
-                raise AssertionError(f"commits took {client.transport}, not the lane")
+                if elapsed >= WARM_UP:
+                    staleness.append(found)
+        return staleness
 
-    def watched(rank: int) -> None:
+    def guarded(rank: int) -> list[int]:
         try:
-            loop(rank)
-        except BaseException as error:
-            failed.append(error)
+            return loop(rank)
+        except BaseException:
             barrier.abort()
+            raise
 
-    threads = [threading.Thread(target=watched, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return Rates(len(staleness) / (seconds - WARM_UP), sum(staleness) / len(staleness))
+    with ThreadPoolExecutor(workers) as pool:
+        found = [one for staleness in pool.map(guarded, range(workers)) for one in staleness]
+    return Rates(len(found) / (seconds - WARM_UP), sum(found) / len(found))
+
+
+def simulated(case: Case, workers: int, seconds: float) -> tuple[Rates, int]:
+    """Simulate it; returns also the number of parameters."""
+    result = simulate(case.settings(workers, seconds))
+    counted = result.history.column("at") > WARM_UP
+    rate = float(counted.sum()) / (seconds - WARM_UP)
+    return Rates(rate, float(result.history.column("staleness")[counted].mean())), result.layout.parameter_count
 
 
 def main() -> None:
@@ -178,13 +177,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     wrong = 0
     for case in (CASES[number] for number in arguments.cases):
-        result = simulate(case.settings(arguments.workers, arguments.seconds))
-        counted = result.history.column("at") > WARM_UP
-        model = Rates(
-            float(counted.sum()) / (arguments.seconds - WARM_UP),
-            float(result.history.column("staleness")[counted].mean()),
-        )
-        found = real(case, result.layout.parameter_count, arguments.workers, arguments.seconds)
+        model, parameters = simulated(case, arguments.workers, arguments.seconds)
+        found = real(case, parameters, arguments.workers, arguments.seconds)
         ratio = model.commits / found.commits
         wrong += abs(ratio - 1) > TOLERANCE
         print(
@@ -193,10 +187,6 @@ def main() -> None:
             flush=True,
         )
     sys.exit(f"{wrong} simulated rates are more than {TOLERANCE:.0%} off" if wrong else 0)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

@@ -117,15 +117,11 @@ class Transfers:
     @property
     def next_at(self) -> float:
         """See `Network`."""
-        return min(self._next_event, self._up.next_end, self._down.next_end)
-
-    @property
-    def _next_event(self) -> float:
-        return self._events[0][0] if self._events else math.inf
+        return min(self._events[0][0] if self._events else math.inf, self._up.next_end, self._down.next_end)
 
     def step(self) -> None:
         """See `Network`."""
-        if self._next_event <= self.next_at:
+        if self._events and self._events[0][0] <= self.next_at:
             at, _, act, member = heapq.heappop(self._events)
             act(member, at)
         elif self._up.next_end <= self._down.next_end:

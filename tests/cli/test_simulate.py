@@ -35,10 +35,18 @@ def test_json_is_one_object_and_nothing_else() -> None:
     assert found["evaluations"][-1]["training_loss"] == found["training_loss"]
 
 
+def test_a_link_takes_its_time_and_shards_give_some_of_it_back() -> None:
+    link = ("--network-rate", "1e5", "--staging-buffers", "1")
+    found = [json.loads(gemps("simulate", *SMALL, *link, *more, "--json").stdout) for more in ((), ("--shards", "2"))]
+    assert [one["commits"] for one in found] == [12, 12]
+    assert found[0]["virtual_seconds"] > found[1]["virtual_seconds"] > 4
+
+
 def test_what_cannot_be_simulated_is_one_line_with_the_fix(tmp_path: Path) -> None:
     for arguments, code, says in (
         ((), USAGE, "give --steps, --commits or --seconds"),
         ((*SMALL, "--slow", "9x2"), USAGE, "--slow 9x2 names worker 9, and there are 3"),
+        ((*SMALL, "--shards", "2"), USAGE, "--shards 2 divides the payloads of --network-rate"),
         ((*SMALL, "--rule-settings", "mu=1"), USAGE, "rule 'gem' has no setting 'mu'"),
         ((*SMALL, "--task", "mnist", "--dataset-dir", str(tmp_path)), 1, "--download"),
         (("--follow", str(tmp_path / "nothing")), USAGE, "there is no file"),

@@ -71,16 +71,20 @@ def test_shards_divide_the_time_of_payloads_until_the_workers_links_are_full() -
     assert [first(8, shards) for shards in (1, 2, 4, 8, 16)] == [4 + 16 / 1, 4 + 16 / 2, 4 + 16 / 4, 4 + 2, 4 + 2]
 
 
-@pytest.mark.parametrize("uploads", [0, 2])
-def test_a_dead_worker_frees_the_link_and_its_staging_buffer(uploads: int) -> None:
+@pytest.mark.parametrize(
+    ("uploads", "ends"),
+    [
+        (0, [9.5 - 1 / 3, 9.5 - 1 / 3]),  # the others have 5/6 left each, and half the link
+        (2, [9.0, 9.25]),  # worker 1 has 3/4 left, and shares the link with worker 2, which gets the buffer
+    ],
+)
+def test_a_dead_worker_frees_the_link_and_its_staging_buffer(uploads: int, ends: list[float]) -> None:
     links = Links(100.0, 100.0, 100, 100, uploads)
-    # Three download until 3 and compute until 7. Worker 0 dies in the midst of its upload.
-    events = run(links, workers=3, deaths={0: 7.5}, commits=4)
-    assert {rank for rank, _ in of_kind(events)} == {1, 2}
+    # All download until 3 and compute until 7.
+    events = run(links, workers=3, deaths={0: 7.5}, commits=2)
     assert of_kind(events, Kind.LEFT)[0] == (0, 7.5)
-    # 2.25 payloads' worth is sent by the end of the second.
-    last = of_kind(events)[1][1]
-    assert last == pytest.approx(7 + 2 + (0.5 / 3 if not uploads else 0.25))
+    assert [rank for rank, _ in of_kind(events)] == [1, 2]
+    assert [at for _, at in of_kind(events)] == pytest.approx(ends)
 
 
 def test_a_saturated_link_carries_its_rate_and_no_more() -> None:
