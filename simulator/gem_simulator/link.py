@@ -1,20 +1,20 @@
-"""A link that its flows share, one direction of it (processor sharing)."""
+"""One direction of a link."""
 
 import math
 from heapq import heappop, heappush
 
 
 class SharedLink:
-    """Gives each of n flows min(`flow_rate`, `rate` / n) bytes/s.
+    """Processor sharing: each of n flows has min(`flow_rate`, `rate` / n) bytes/s.
 
-    Times must not decrease. Equal shares keep the flows' order: each needs the bytes that any flow has received since
-    the link was last idle, plus its own (virtual time, Parekh and Gallager 1993), so an event costs O(log n).
+    Times must not decrease. Flows end in the order of bytes served per flow at their start plus their size (virtual
+    time, Parekh and Gallager 1993): O(log n) an event.
     """
 
     def __init__(self, rate: float, flow_rate: float) -> None:
         self._rate = rate
         self._flow_rate = flow_rate
-        self._served = 0.0  # bytes, to each flow since the link was idle
+        self._served = 0.0  # bytes per flow
         self._at = 0.0
         self._ends: list[tuple[float, int, int]] = []
         self._flows: dict[int, int] = {}
@@ -24,16 +24,16 @@ class SharedLink:
     def next_end(self) -> float:
         """When the next flow ends; infinite: idle."""
         while self._ends and self._flows.get(self._ends[0][2]) != self._ends[0][1]:
-            heappop(self._ends)  # it was removed
+            heappop(self._ends)  # removed
         if not self._ends:
             return math.inf
         return self._at + max(0.0, self._ends[0][0] - self._served) / self._share()
 
-    def start(self, flow: int, size: int, at: float) -> None:
-        """Start a flow of `size` bytes."""
+    def enter(self, flow: int, size: int, at: float) -> None:
+        """Start a flow."""
         self._advance(at)
         if not self._flows:
-            self._served = 0.0
+            self._served = 0.0  # keeps precision
         self._count += 1
         self._flows[flow] = self._count
         heappush(self._ends, (self._served + size, self._count, flow))

@@ -19,12 +19,9 @@ WHOLE_PAYLOAD_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of the server and the workers; rates in bytes/s of each direction.
+    """Rates in bytes/s of each direction, and payloads.
 
-    Attributes:
-        rate: of the server's link.
-        worker_rate: of each worker's.
-        uploads: commits that may upload at once; 0: no limit, and no permission to wait for.
+    `uploads`: concurrent commits; 0: unlimited, without permission.
     """
 
     rate: float
@@ -36,7 +33,7 @@ class Links:
 
 @dataclass(slots=True)
 class Member:
-    """A worker. `next`: request in flight or queued, which `arrives` then."""
+    """A worker. `next`: request in flight or queued."""
 
     rank: int
     compute: Iterator[float]
@@ -47,24 +44,29 @@ class Member:
 
 
 class Network(Protocol):
-    """Takes requests and replies to their ends."""
+    """Delivers requests and replies."""
 
     @property
     def next_at(self) -> float:
-        """When `step` changes something; infinite: nothing is in flight."""
+        """Time of the next `step`; infinite: nothing is in flight."""
 
     def step(self) -> None:
         """Advance to `next_at`."""
 
-    def join(self, member: Member, at: float) -> None:
-        """Send its pull."""
+    def send_pull(self, member: Member, at: float) -> None:
+        """Send a new worker's first request."""
 
-    def answer(self, member: Member, at: float) -> None:
-        """Send a reply, and its next request after that."""
+    def send_reply(self, member: Member, at: float) -> None:
+        """Send a reply, then the worker's next request."""
 
 
-class ConstantDelays:
-    """Every message takes `timing.network` seconds, so the server knows all arrivals in advance."""
+def network_of(timing: "TimelineSettings", put: Callable[[Member], None]) -> Network:
+    """Return the network that `timing` describes; it calls `put` with each request."""
+    return _ConstantDelays(timing, put) if timing.links is None else _Transfers(timing, timing.links, put)
+
+
+class _ConstantDelays:
+    """Arrivals are known in advance."""
 
     next_at = math.inf
 
@@ -73,16 +75,13 @@ class ConstantDelays:
         self._put = put
 
     def step(self) -> None:
-        """See `Network`."""
         raise AssertionError("nothing is in flight")
 
-    def join(self, member: Member, at: float) -> None:
-        """See `Network`."""
+    def send_pull(self, member: Member, at: float) -> None:
         member.arrives = at + self._timing.network
         self._put(member)
 
-    def answer(self, member: Member, at: float) -> None:
-        """See `Network`."""
+    def send_reply(self, member: Member, at: float) -> None:
         timing = self._timing
         if timing.is_over_for(member):
             return
@@ -95,11 +94,8 @@ class ConstantDelays:
         self._put(member)
 
 
-class Transfers:
-    """Payloads share links; every message also takes `timing.network` seconds.
-
-    A commit asks for a staging buffer, uploads once it has one, and keeps it until it is applied.
-    """
+class _Transfers:
+    """Payloads share links. A commit holds a staging buffer from the permission to upload until it is applied."""
 
     def __init__(self, timing: "TimelineSettings", links: Links, put: Callable[[Member], None]) -> None:
         self._timing = timing
@@ -112,15 +108,13 @@ class Transfers:
         self._count = 0
         self._free: float = links.uploads or math.inf
         self._waiting: deque[Member] = deque()
-        self._uploading: set[int] = set()  # have a buffer, and have not arrived
+        self._uploading: set[int] = set()
 
     @property
     def next_at(self) -> float:
-        """See `Network`."""
         return min(self._events[0][0] if self._events else math.inf, self._up.next_end, self._down.next_end)
 
     def step(self) -> None:
-        """See `Network`."""
         if self._events and self._events[0][0] <= self.next_at:
             at, _, act, member = heapq.heappop(self._events)
             act(member, at)
@@ -131,16 +125,14 @@ class Transfers:
             at, rank = self._down.pop()
             self._compute(self._members[rank], at)
 
-    def join(self, member: Member, at: float) -> None:
-        """See `Network`. A pull has no payload."""
+    def send_pull(self, member: Member, at: float) -> None:
         self._members[member.rank] = member
         if member.dies < math.inf:
             self._later(member.dies, self._die, member)
         member.arrives = at + self._timing.network
         self._put(member)
 
-    def answer(self, member: Member, at: float) -> None:
-        """See `Network`."""
+    def send_reply(self, member: Member, at: float) -> None:
         if member.next is Kind.COMMITTED:
             self._later(at, self._release, member)
         self._later(at + self._timing.network, self._download, member)
@@ -151,7 +143,7 @@ class Transfers:
 
     def _download(self, member: Member, at: float) -> None:
         if at < member.dies:
-            self._down.start(member.rank, self._links.reply_bytes, at)
+            self._down.enter(member.rank, self._links.reply_bytes, at)
 
     def _compute(self, member: Member, at: float) -> None:
         if self._timing.is_over_for(member):
@@ -177,7 +169,7 @@ class Transfers:
 
     def _upload(self, member: Member, at: float) -> None:
         if at < member.dies:
-            self._up.start(member.rank, self._links.delta_bytes, at)
+            self._up.enter(member.rank, self._links.delta_bytes, at)
 
     def _arrive(self, member: Member, at: float) -> None:
         if at < member.dies:

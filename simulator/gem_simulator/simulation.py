@@ -11,7 +11,7 @@ from gem_worker.tasks import Task, create_task
 from gem_worker.wire_names import WIRE_TYPES
 
 from gem_core import Layout, PayloadFormat, UpdateRule, WireType, create_rule
-from gem_core.staging import default_buffers
+from gem_core.buffers import default_buffers
 from gem_simulator.cluster import BeforeRule, Cluster, Commit, ignore_delta
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
@@ -234,7 +234,7 @@ def _ignore(rank: int, delta: Delta) -> None:
 
 
 def _links(settings: SimulationSettings, layout: Layout) -> Links:
-    """All shards together: their links, and their equal parts of each payload, do the same at the same time."""
+    """Of all shards together: they do the same at the same time."""
     delta, reply = (
         PayloadFormat(layout, WIRE_TYPES[wire]).byte_count for wire in (settings.delta_wire, settings.parameter_wire)
     )

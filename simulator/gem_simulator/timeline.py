@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gem_simulator.durations import Durations
 from gem_simulator.events import Event, Kind
-from gem_simulator.network import ConstantDelays, Links, Member, Network, Transfers
+from gem_simulator.network import Links, Member, Network, network_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TimelineSettings:
         round_robin: serve in rank order, waiting for each.
         holds: a step blocks other workers.
         steps: per worker; 0: no limit, as for `commits` and `seconds`.
-        links: None: payloads take no time. Requires no `round_robin`, no `holds` and no FETCHED.
+        links: None: payloads take no time. Only without `round_robin`, `holds` and FETCHED.
     """
 
     workers: int
@@ -46,11 +46,11 @@ class TimelineSettings:
     links: Links | None = None
 
     def is_over_for(self, member: Member) -> bool:
-        """Whether it has made all its steps."""
+        """Whether it has no steps left."""
         return bool(self.steps) and member.steps >= self.steps
 
     def seconds_of_step(self, member: Member) -> float:
-        """Draw the time that its next step computes."""
+        """Draw its next step's compute time."""
         seconds = sum(next(member.compute) for _ in range(self.gradients))
         return seconds * self.slower.get(member.rank, 1.0)
 
@@ -58,11 +58,7 @@ class TimelineSettings:
 def timeline(timing: TimelineSettings) -> Iterator[Event]:
     """Yield a run's events in order."""
     server = _RoundRobin() if timing.round_robin else _Fifo()
-    network: Network
-    if timing.links is None:
-        network = ConstantDelays(timing, server.put)
-    else:
-        network = Transfers(timing, timing.links, server.put)
+    network = network_of(timing, server.put)
     people = _People(timing, network)
     free_at, commits = 0.0, 0
     while server or network.next_at < math.inf or people.are_coming:
@@ -91,7 +87,7 @@ def timeline(timing: TimelineSettings) -> Iterator[Event]:
                 break
         if timing.is_over_for(worker):
             yield from people.leave(worker.rank, free_at)
-        network.answer(worker, free_at)
+        network.send_reply(worker, free_at)
     yield from people.all_leave(free_at)
 
 
@@ -125,7 +121,7 @@ class _People:
             timing = self._timing
             worker = Member(rank, timing.compute.of(timing.seed, rank), timing.deaths.get(rank, math.inf))
             self._here.add(rank)
-            self._network.join(worker, at)
+            self._network.send_pull(worker, at)
             yield Event(at, Kind.JOINED, rank)
 
     def leave(self, rank: int, at: float) -> Iterator[Event]:

@@ -17,36 +17,36 @@ def ends(link: SharedLink) -> list[tuple[float, int]]:
 
 def test_a_flow_alone_has_the_whole_link() -> None:
     link = SharedLink(10, 10)
-    link.start(0, 100, at=5)
+    link.enter(0, 100, at=5)
     assert ends(link) == [(15, 0)]
 
 
 def test_two_equal_flows_that_start_together_end_together_after_twice_the_time() -> None:
     link = SharedLink(10, 10)
-    link.start(0, 100, at=0)
-    link.start(1, 100, at=0)
+    link.enter(0, 100, at=0)
+    link.enter(1, 100, at=0)
     assert ends(link) == [(20, 0), (20, 1)]
 
 
 def test_a_flow_that_starts_later_slows_the_first_down_and_is_slowed_down_by_it() -> None:
     link = SharedLink(10, 10)
-    link.start(0, 100, at=0)
-    link.start(1, 100, at=5)
+    link.enter(0, 100, at=0)
+    link.enter(1, 100, at=5)
     # At 5 the first has 50 left, at half the rate until 15; then the second has 50 left, alone.
     assert ends(link) == [(15, 0), (20, 1)]
 
 
 def test_a_short_flow_overtakes_a_long_one() -> None:
     link = SharedLink(10, 10)
-    link.start(0, 100, at=0)
-    link.start(1, 20, at=2)
+    link.enter(0, 100, at=0)
+    link.enter(1, 20, at=2)
     assert ends(link) == [(6, 1), (12, 0)]
 
 
 def test_a_removed_flow_leaves_its_share_to_the_others() -> None:
     link = SharedLink(10, 10)
-    link.start(0, 100, at=0)
-    link.start(1, 100, at=0)
+    link.enter(0, 100, at=0)
+    link.enter(1, 100, at=0)
     link.remove(0, at=4)
     link.remove(0, at=5)
     assert ends(link) == [(12, 1)]
@@ -55,9 +55,9 @@ def test_a_removed_flow_leaves_its_share_to_the_others() -> None:
 def test_no_flow_is_faster_than_its_other_end() -> None:
     link = SharedLink(40, 10)
     for flow in range(8):
-        link.start(flow, 100, at=0)
+        link.enter(flow, 100, at=0)
     assert ends(link) == [(20, flow) for flow in range(8)]
-    link.start(8, 100, at=30)
+    link.enter(8, 100, at=30)
     assert ends(link) == [(40, 8)]
 
 
@@ -70,7 +70,7 @@ def test_random_flows_end_when_a_slow_twin_says(flow_rate: float) -> None:
         while link.next_end <= at:
             end, ended = link.pop()
             found[ended] = end
-        link.start(flow, size, at)
+        link.enter(flow, size, at)
     found |= {flow: end for end, flow in ends(link)}
     assert found == pytest.approx(slow_ends(starts, 10, flow_rate))
 

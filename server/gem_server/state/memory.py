@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gem_core import Layout
-from gem_core.staging import DEFAULT_BUFFERS, default_buffers
+from gem_core.buffers import DEFAULT_BUFFERS, default_buffers
 from gem_server.errors import Reason, RefusedError
 from gem_server.state.moments import Moments
 
