@@ -86,12 +86,19 @@ class Gem(DecayingRule):
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32]:
         mu, kappa, least, most, epsilon = self._constants
-        (moment,) = state.vectors
+        snapshots, moments = self._state_at(parameters, state, at)
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
-            moments = mu * moment[at] + deltas
-            drifts = parameters[at] - state.snapshot[at]
+            moments = mu * moments + deltas
+            drifts = parameters[at] - snapshots
             pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
             return np.clip(pi, least, most, out=pi)
+
+    def _state_at(
+        self, parameters: NDArray[np.float32], state: RuleState, at: NDArray[np.int64] | slice
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return elements of s_w and m_w."""
+        (moment,) = state.vectors
+        return state.snapshot[at], moment[at]
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return self._constants

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.aligned import aligned_copy, aligned_zeros
+from gem_core.aligned import aligned_copy, aligned_empty, aligned_zeros
 from gem_core.errors import RuleError, SizeMismatchError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.rule_settings import Setting
@@ -23,7 +23,7 @@ __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
 
 class RuleState:
-    """What a rule keeps of one worker: float32 arrays of shape (n,).
+    """What a rule keeps of one worker: arrays of shape (n,), of the rule's `state_type`.
 
     Attributes:
         snapshot: s_w, exactly the parameters that the worker holds. The owner of the state may replace the array.
@@ -32,7 +32,7 @@ class RuleState:
 
     __slots__ = ("snapshot", "vectors")
 
-    def __init__(self, snapshot: NDArray[np.float32], vectors: tuple[NDArray[np.float32], ...] = ()) -> None:
+    def __init__(self, snapshot: NDArray[Any], vectors: tuple[NDArray[Any], ...] = ()) -> None:
         self.snapshot = snapshot
         self.vectors = vectors
 
@@ -53,7 +53,8 @@ class UpdateRule:
     Attributes:
         name: for `create_rule` and `--rule`.
         kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
-        vectors_per_worker: float32 vectors of size n, snapshot included.
+        vectors_per_worker: vectors of size n, snapshot included.
+        state_type: their type, float32 unless the rule is compact.
         vectors_per_run: those of the run.
         scalars_of_run: numbers that belong to these vectors, initially `first_scalars`.
         keeps_run: whether both survive a restart of the server, at which workers' states do not.
@@ -69,6 +70,7 @@ class UpdateRule:
     name: ClassVar[str]
     kernel: Kernel
     vectors_per_worker: int = 1
+    state_type: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     vectors_per_run: int = 0
     first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({})
     keeps_run: ClassVar[bool] = True
@@ -119,6 +121,11 @@ class UpdateRule:
         return dict(self.scalars_of_run) if self.keeps_run else {}
 
     @property
+    def is_compact(self) -> bool:
+        """Whether workers' vectors are narrower than parameters, so that no snapshot can be sent."""
+        return self.state_type != np.float32
+
+    @property
     def worker_step(self) -> WorkerStep:
         """Work between two commits."""
         return WorkerStep()
@@ -128,6 +135,10 @@ class UpdateRule:
         self.vectors_of_run(parameters)
         others = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_worker - 1))
         return RuleState(aligned_copy(parameters), others)
+
+    def new_snapshot(self, state: RuleState) -> NDArray[Any]:
+        """Return another array that may become the state's snapshot."""
+        return aligned_empty(state.snapshot.size)
 
     def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
         """Return vectors of the run, initially 0. Raises SizeMismatchError if n changed."""
@@ -183,10 +194,11 @@ class UpdateRule:
             RuleError: staleness is negative, or the rule needs eta and got none.
         """
         for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
-            if array.dtype != np.float32 or array.shape != parameters.shape or not array.flags.c_contiguous:
+            known = self.state_type if what == "snapshot" else np.float32
+            if array.dtype != known or array.shape != parameters.shape or not array.flags.c_contiguous:
                 raise SizeMismatchError(
-                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous float32 vectors of "
-                    f"one length (the parameters have shape {parameters.shape})"
+                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {np.dtype(known)} "
+                    f"vectors of one length (the parameters have shape {parameters.shape})"
                 )
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")

@@ -37,7 +37,7 @@ from gem_core.rules.blocks import (
     driver_function,
 )
 
-__all__ = ["NO_LIMITS", "Decay", "Kernel", "Statistics"]
+__all__ = ["CHECKSUM", "NO_LIMITS", "Decay", "Kernel", "Statistics", "squares", "summed"]
 
 # Float32 sums of squares beyond these are unreliable.
 _LEAST_SUM, _LARGEST_SUM = np.float32(1e-28), np.float32(1e38)
@@ -163,11 +163,36 @@ class Kernel:
     def _decaying(self) -> tuple[Driver, Driver]:
         return self._compile(_PIECES)
 
+    @cached_property
+    def strip(self) -> Callable[..., Any]:
+        """The loop over a strip, with weight decay, for kernels that keep a worker's vectors in another form."""
+        strip: Callable[..., Any] = self._namespace(_PIECES)["update_strip"]
+        return strip
+
     def _compile(self, blocks: str) -> tuple[Driver, Driver]:
-        update, proxy, decays = self._update, self._proxy, blocks is _PIECES
-        names = list(inspect.signature(update).parameters)
+        update, decays = self._update, blocks is _PIECES
+        vectors, scalars = self._arguments()
+        namespace = self._namespace(blocks)
+        signature = (
+            *[VECTOR] * (2 + len(vectors)), READ_ONLY_VECTOR, *[SCALAR] * (len(scalars) + 2 + decays), PARTIALS,
+            INTEGERS if decays else INTEGER,
+        )  # fmt: skip
+        for loop in ("serial", "parallel"):
+            kind = f"decaying_{loop}" if decays else loop
+            namespace[loop].__qualname__ = f"{update.__qualname__}_{kind}_{CHECKSUM:08x}"
+        return (
+            Driver(namespace["serial"], signature, parallel=False),
+            Driver(namespace["parallel"], signature, parallel=True),
+        )
+
+    def _arguments(self) -> tuple[list[str], list[str]]:
+        names = list(inspect.signature(self._update).parameters)
         at = names.index("delta")
-        vectors, scalars = names[2:at], names[at + 1 :]
+        return names[2:at], names[at + 1 :]
+
+    def _namespace(self, blocks: str) -> dict[str, Any]:
+        update, proxy, decays = self._update, self._proxy, blocks is _PIECES
+        vectors, scalars = self._arguments()
         text = (_STRIPS + blocks).format(
             vectors=_listed(vectors),
             scalars=_listed(scalars),
@@ -183,17 +208,7 @@ class Kernel:
         # Numba caches next to the rule's file.
         namespace: dict[str, Any] = {**_NAMES, "update_element": arithmetic(update), "__name__": update.__module__}
         exec(compile(text, update.__code__.co_filename, "exec"), namespace)  # noqa: S102  (the text is the one above)
-        signature = (
-            *[VECTOR] * (2 + len(vectors)), READ_ONLY_VECTOR, *[SCALAR] * (len(scalars) + 2 + decays), PARTIALS,
-            INTEGERS if decays else INTEGER,
-        )  # fmt: skip
-        for loop in ("serial", "parallel"):
-            kind = f"decaying_{loop}" if decays else loop
-            namespace[loop].__qualname__ = f"{update.__qualname__}_{kind}_{_CHECKSUM:08x}"
-        return (
-            Driver(namespace["serial"], signature, parallel=False),
-            Driver(namespace["parallel"], signature, parallel=True),
-        )
+        return namespace
 
     def __call__(
         self,
@@ -217,18 +232,23 @@ class Kernel:
         else:
             partials = np.empty((len(decay.pieces), 8))
             self._decaying[parallel](theta, snapshot, *vectors, delta, *scalars, decay.kept, partials, decay.pieces)
-        sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)
-        moving, blocked, clamped, factors, proxy, drift, deltas, updates = sums.tolist()
-        moving = moving or 1.0  # avoids 0 / 0
-        return Statistics(
-            factors / moving,
-            blocked / moving,
-            clamped / moving,
-            proxy_scale * math.sqrt(proxy),
-            math.sqrt(drift),
-            math.sqrt(deltas),
-            math.sqrt(updates),
-        )
+        return summed(partials, proxy_scale)
+
+
+def summed(partials: NDArray[np.float64], proxy_scale: float) -> Statistics:
+    """Return the statistics of blocks' sums, of shape (blocks, 8)."""
+    sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)
+    moving, blocked, clamped, factors, proxy, drift, deltas, updates = sums.tolist()
+    moving = moving or 1.0  # avoids 0 / 0
+    return Statistics(
+        factors / moving,
+        blocked / moving,
+        clamped / moving,
+        proxy_scale * math.sqrt(proxy),
+        math.sqrt(drift),
+        math.sqrt(deltas),
+        math.sqrt(updates),
+    )
 
 
 @arithmetic
@@ -250,7 +270,7 @@ def _precise_squares(values):  # type: ignore[no-untyped-def]
 
 
 @driver_function
-def _squares(quick, values):  # type: ignore[no-untyped-def]
+def squares(quick, values):  # type: ignore[no-untyped-def]
     """Return `quick` if reliable, else recompute in float64."""
     if _LEAST_SUM <= quick <= _LARGEST_SUM:
         return np.float64(quick)
@@ -261,7 +281,7 @@ def _listed(names: Any) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-_CHECKSUM = zlib.crc32(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
+CHECKSUM = zlib.crc32(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
 _NAMES = {
     "STRIP": STRIP,
     "block_function": block_function,
@@ -271,5 +291,5 @@ _NAMES = {
     "empty": np.empty,
     "float32": np.float32,
     "prange": prange,
-    "squares": _squares,
+    "squares": squares,
 }

@@ -68,7 +68,8 @@ class RunningServer:
         own: dict[str, Any] = {"ready_file": folder / "server.json"}
         own |= {"bind": "127.0.0.1:0", "log_format": "human"}
         socket = folder / "memory"
-        if sys.platform == "linux" and len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES:
+        shares = sys.platform == "linux" and settings.state_type == "float32"
+        if shares and len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES:
             own["shared_memory_socket"] = socket
         given = {name: getattr(settings, name) for name in settings.model_fields_set}
         given = own | {name: value for name, value in given.items() if value is not None}

@@ -94,7 +94,9 @@ class Server:
     ) -> None:
         self.settings = settings
         try:
-            self.rule = create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
+            self.rule = create_rule(
+                settings.rule, settings.precondition, settings.state_type, **settings.settings_of_rule()
+            )
             if settings.keep_moments:
                 require_moments(self.rule)
         except RuleError as error:
@@ -112,6 +114,7 @@ class Server:
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
             moments,
+            self.rule.state_type.itemsize,
         )
         self.sessions = Sessions(
             self.run,
@@ -675,7 +678,7 @@ def _schedule(settings: ServerSettings) -> EtaSchedule:
 
 def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
     """Vectors to store where snapshots are not theta."""
-    logged = LOGGED_COPIES * (rule.kept_vectors + (not rule.sends_parameters))
+    logged = LOGGED_COPIES * (rule.kept_vectors + (rule.is_compact or not rule.sends_parameters))
     cut = rule.kept_vectors if settings.data_dir is not None else 0
     return cut + (logged if settings.durability_level == "commit" else 0)
 

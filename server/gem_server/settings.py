@@ -12,10 +12,12 @@ from gem_core.registry import (
     BUILT_IN,
     Direction,
     Precondition,
+    StateType,
     require_decay,
     require_direction,
     require_precondition,
     require_rule,
+    require_state_type,
 )
 from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, parse_settings, settings_text
 from gem_core.shards import Shard
@@ -190,6 +192,13 @@ class ServerSettings(BaseSettings):
         "precondition_cap",
         "With --precondition: largest step of an element, in multiples of eta. It limits elements that had no gradient "
         "for long.",
+    )
+    state_type: StateType = Field(
+        "float32",
+        description="How the server keeps gem's moment and snapshot of each worker. bfloat16 takes 4 bytes a parameter "
+        "and worker instead of 8, and one vector of the model's size. Replies are then read from --staging-buffers. "
+        "Without preconditioner, --keep-moments, --record and shared memory.",
+        json_schema_extra={"panel": "Update rule"},
     )
     direction: Direction = Field(
         "gradient",
@@ -528,6 +537,18 @@ class ServerSettings(BaseSettings):
             require_precondition(self.rule, self.precondition)
         except RuleError as error:
             raise ValueError(f"--precondition {self.precondition}: {error}") from None
+        try:
+            require_state_type(self.rule, self.precondition, self.state_type)
+        except RuleError as error:
+            raise ValueError(f"--state-type {self.state_type}: {error}") from None
+        needs_float32 = {
+            "--keep-moments": self.keep_moments,
+            "--record": self.record,
+            "--shared-memory-socket": self.shared_memory_socket,
+        }
+        for flag, given_value in needs_float32.items():
+            if given_value and self.state_type != "float32":
+                raise ValueError(f"--state-type {self.state_type} excludes {flag}: leave out one of them")
         try:
             require_direction(self.rule, self.direction)
         except RuleError as error:

@@ -97,7 +97,7 @@ class Cluster:
 
     def _compute(self, worker: _Worker) -> tuple[Delta, int]:
         """Lazy: the worker's parameters have not changed since its reply."""
-        return self._workload.step(worker.hand, worker.exchange.state.snapshot, worker.buffers, self._eta)
+        return self._workload.step(worker.hand, worker.exchange.held, worker.buffers, self._eta)
 
     def _fetch(self, worker: _Worker) -> None:
         delta, skipped = self._compute(worker)

@@ -17,7 +17,7 @@ from gem_simulator.events import Kind
 class Exchange(ABC):
     """One worker's exchange.
 
-    `requests`: of a step. `holds`: a step blocks other workers. `state`: the rule's; its snapshot is s_w.
+    `requests`: of a step. `holds`: a step blocks other workers. `state`: the rule's. `held`: the worker's parameters.
     """
 
     name: ClassVar[str]
@@ -28,6 +28,7 @@ class Exchange(ABC):
         self._rule = rule
         self._eta = eta
         self.state: RuleState = rule.new_worker(parameters)
+        self.held: NDArray[np.float32] = parameters.copy() if rule.is_compact else self.state.snapshot
 
     @abstractmethod
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics | None:
@@ -51,7 +52,10 @@ class ServiceExchange(Exchange):
 
     def committed(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics:
         """Apply the rule."""
-        return self._rule.commit(parameters, self.state, delta, staleness, self._eta)
+        statistics = self._rule.commit(parameters, self.state, delta, staleness, self._eta)
+        if self._rule.is_compact:
+            np.copyto(self.held, parameters)
+        return statistics
 
 
 class OriginalExchange(ServiceExchange):

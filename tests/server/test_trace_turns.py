@@ -52,8 +52,9 @@ class Followed:
     def holds_parameters(self, *ranks: int) -> None:
         """As the applying task leaves a session whose pull it has served."""
         for rank in ranks:
-            state = create_rule("gem").new_worker(np.zeros(8, np.float32))
-            self.sessions[rank].held = WorkerSnapshots(state, Version(1, 1), b"", 1)
+            rule = create_rule("gem")
+            state = rule.new_worker(np.zeros(8, np.float32))
+            self.sessions[rank].held = WorkerSnapshots(rule, state, Version(1, 1), b"", 1)
 
     def served(self) -> str:
         """Everything that can be served now."""

@@ -123,7 +123,8 @@ def _prepare(
         own["min_workers"] = settings.workers
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
-    if "shared_memory_socket" not in asked.model_fields_set and _may_be_a_socket(socket):
+    shares = asked.state_type == "float32" and "shared_memory_socket" not in asked.model_fields_set
+    if shares and _may_be_a_socket(socket):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:

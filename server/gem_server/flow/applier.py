@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TypeVar
 
+import numpy as np
+
 from gem_core import UpdateRule
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
@@ -27,7 +29,7 @@ from gem_server.flow.requests import (
     Unchanged,
 )
 from gem_server.flow.shared_snapshots import SharedSnapshots
-from gem_server.flow.staging_pool import StagingPool
+from gem_server.flow.staging_pool import BufferLease, StagingPool
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
@@ -137,11 +139,15 @@ class Applier:
             statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
         else:
             statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
+        lease = request.hold if rule.is_compact else None
         await self._observer.committed(session, request, self._central.clock + 1, staleness, statistics)
         held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
-        self._staging.release(request.hold)
+        if lease is None:
+            self._staging.release(request.hold)
+        else:  # for the reply; nothing reads the delta any more
+            await self._maybe_elsewhere(lambda: np.copyto(delta, central.parameters))
         if worker.state is WorkerState.JOINED:
             worker.state = WorkerState.TRAINING
         self._telemetry.committed(
@@ -176,9 +182,12 @@ class Applier:
         await self._journal.committed(request, verdict, self._run, lambda: self._result(worker.name, held))
         for listener in self.on_commit:
             listener()
-        if not request.done.done():
-            reader = None if session.ended is not None else self._open_reader(session, held, request.call)
-            request.resolve(Applied(verdict, reader))
+        reader = None
+        if session.ended is None and not request.done.done():
+            reader = self._open_reader(session, held, request.call, lease)
+        elif lease is not None:
+            self._staging.release(lease)
+        request.resolve(Applied(verdict, reader))
         if session.ended is not None:
             await self.forget(session)
 
@@ -197,7 +206,7 @@ class Applier:
         central, kept = self._central, await self._copy_rule()
         if self._sessions.moments.count:
             kept = kept._replace(moments={worker: held.moments})
-        if self._rule.sends_parameters:
+        if self._rule.sends_parameters and not self._rule.is_compact:
             return held.newest, kept
         parameters = await self._maybe_elsewhere(central.parameters.copy)
         return Snapshot(parameters, central.version, central.buffers), kept
@@ -225,8 +234,20 @@ class Applier:
         await self.refresh(session)
         if request.known_version == self._central.version and self._rule.sends_parameters:
             request.resolve(Unchanged(self._central.version))
-        elif session.held is not None and not request.done.done():
+        else:
+            await self._open_newest(request, session)
+
+    async def _open_newest(self, request: PullRequest | SnapshotRequest, session: Session) -> None:
+        """Open a reader of the newest snapshot; a compact rule's is theta."""
+        if session.held is None or request.done.done():
+            return
+        if not self._rule.is_compact:
             request.resolve(self._open_reader(session, session.held, request.call))
+            return
+        reader = await self._open_shared(request.call)
+        self._belongs_to(session, reader)
+        if not request.resolve(reader):
+            reader.close()
 
     async def refresh(self, session: Session) -> None:
         """Update the newest snapshot; keep the moment."""
@@ -239,7 +260,7 @@ class Applier:
             if moments := self._sessions.moments.claim(session.worker.name):
                 state.vectors = moments
             session.worker.telemetry.committed_at = None  # the absence is no step
-            session.held = WorkerSnapshots(state, central.version, central.buffers, count)
+            session.held = WorkerSnapshots(self._rule, state, central.version, central.buffers, count)
             self._log_reset(session, "its moment" if moments else "a moment of 0")
         elif held.newest.version != central.version:
             await self._journal.wait_unread(held.next)
@@ -267,20 +288,20 @@ class Applier:
             logger.info("worker %s continues at clock %d, with %s", name, clock, moment, extra=about)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
-        """Open a reader of the session's snapshot."""
-        session = request.session
+        """Open a reader of the session's snapshot; of a compact rule's, only if it is theta, or else of theta."""
+        session, central = request.session, self._central
         session.check_alive()
         newest = session.held.newest.version if session.held else None
-        if request.version is not None and request.version != newest:
+        is_lost = self._rule.is_compact and newest != central.version
+        if request.version is not None and (is_lost or request.version != newest):
             raise RefusedError(
                 Reason.STALE_BASE,
                 "the session's snapshot is not of the version to go on with any more: pull from the start",
             )
-        if session.held is None:
+        if session.held is None or is_lost:
             await self.refresh(session)
         self._end_reader(session)
-        if session.held is not None and not request.done.done():
-            request.resolve(self._open_reader(session, session.held, request.call))
+        await self._open_newest(request, session)
 
     async def pull_shared(self, request: SharedPullRequest) -> None:
         """Open a reader for a caller without a session."""
@@ -339,16 +360,27 @@ class Applier:
         await self._observer.bound(self._central)
         return True
 
-    def _open_reader(self, session: Session, held: WorkerSnapshots, call: Call) -> Reader:
+    def _open_reader(
+        self, session: Session, held: WorkerSnapshots, call: Call, lease: BufferLease | None = None
+    ) -> Reader:
+        """`lease`: whose buffer has the parameters."""
+        newest = held.newest
+        handle = newest.published.handle if newest.published is not None else None
+        parameters = newest.parameters if lease is None or lease.buffer is None else lease.buffer.parameters
+        reader = Reader(call, newest.version, parameters, newest.buffers, self._clock, handle)
+        if lease is not None:
+            lease.reply = reader
+            reader.on_close.append(lambda _: self._staging.release(lease))
+        self._belongs_to(session, reader)
+        return reader
+
+    def _belongs_to(self, session: Session, reader: Reader) -> None:
         def close(reader: Reader) -> None:
             if session.reader is reader:
                 session.reader = None
 
-        newest = held.newest
-        handle = newest.published.handle if newest.published is not None else None
-        reader = Reader(call, newest.version, newest.parameters, newest.buffers, close, self._clock, handle)
         session.reader = reader
-        return reader
+        reader.on_close.append(close)
 
     def _end_reader(self, session: Session) -> None:
         if session.reader is not None:

@@ -16,7 +16,7 @@ from gem_server.version import Handle, Version
 class Reader:
     """May read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
-    `handle`: in shared memory. `progressed_at`: last progress.
+    `handle`: in shared memory. `progressed_at`: last progress. `on_close`: called once each, in order.
     """
 
     def __init__(
@@ -25,7 +25,6 @@ class Reader:
         version: Version,
         parameters: NDArray[np.float32],
         buffers: bytes,
-        on_close: Callable[["Reader"], None],
         clock: Callable[[], float],
         handle: Handle | None = None,
     ) -> None:
@@ -35,7 +34,7 @@ class Reader:
         self.parameters = parameters
         self.buffers = buffers
         self.handle = handle
-        self._on_close = on_close
+        self.on_close: list[Callable[[Reader], None]] = []
         self._clock = clock
         self.progressed_at = clock()
         self._refusal: RefusedError | None = None
@@ -59,7 +58,8 @@ class Reader:
         if not self._closed:
             self._closed = True
             self.call.streaming -= 1
-            self._on_close(self)
+            for close in self.on_close:
+                close(self)
 
 
 def superseded_by_newer_call() -> RefusedError:

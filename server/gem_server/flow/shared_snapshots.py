@@ -81,6 +81,7 @@ class SharedSnapshots:
             if not shared.readers:
                 self._snapshots.remove(shared)
 
-        reader = Reader(call, shared.version, shared.parameters, shared.buffers, close, self._clock)
+        reader = Reader(call, shared.version, shared.parameters, shared.buffers, self._clock)
+        reader.on_close.append(close)
         shared.readers.add(reader)
         return reader

@@ -2,8 +2,8 @@
 
 The request queue picks who is next. When the list is full, the last in order (the new call or a waiting one) must
 retry; it keeps its first request time, so that it cannot starve. While others wait, stalled and slow uploads lose their
-buffer; slow sessions share an extra one. A complete commit's buffer belongs to the queue. Do not wait for another
-buffer while holding one.
+buffer; slow sessions share an extra one. A complete commit's buffer belongs to the queue; with a compact rule it then
+holds the reply until that is read, or stalls. Do not wait for another buffer while holding one.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from gem_core.chunking import Assembler, DecodingAssembler
 from gem_core.wire_kernels import COMPILED
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
+from gem_server.flow.reader import Reader
 from gem_server.state.memory import count_buffers
 from gem_server.state.sessions import Session
 
@@ -66,7 +67,7 @@ class BufferLease:
     """A call's place: it waits for a buffer, or has one.
 
     `buffer`: None for an Initialize. `asked_at`: first request. `aside`: has the extra buffer. `received`: has its
-    payload; `complete`: is in the queue.
+    payload; `complete`: is in the queue; `reply`: reads the reply in the buffer.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class BufferLease:
         "progressed_at",
         "purpose",
         "received",
+        "reply",
         "session",
         "sink",
         "taken",
@@ -99,6 +101,7 @@ class BufferLease:
         self.progressed_at = 0.0
         self.received = False
         self.complete = False
+        self.reply: Reader | None = None
 
 
 class GrantOrder(Protocol):
@@ -152,7 +155,7 @@ class StagingPool:
         if not self._finds_a_buffer(slow=session.uploads_slowly):
             return None
         hold = BufferLease(session, call, purpose)
-        if self._order.pick((hold,), self._holding) is not hold:
+        if self._order.pick((hold,), self._uploads()) is not hold:
             return None
         self._grant(hold)
         return hold
@@ -201,7 +204,7 @@ class StagingPool:
         """Grant free buffers. Call when `pick`'s inputs change."""
         while self._waiting:
             waiting = self._candidates()
-            hold = self._order.pick(waiting, self._holding) if waiting else None
+            hold = self._order.pick(waiting, self._uploads()) if waiting else None
             if hold is None:
                 return
             self._waiting.remove(hold)
@@ -234,6 +237,15 @@ class StagingPool:
             return []
         limit = now - timeout
         stalled = [hold for hold in self._holding if not hold.complete and hold.progressed_at <= limit]
+        for reader in [hold.reply for hold in self._holding if hold.reply is not None]:
+            if reader.progressed_at <= limit:
+                reader.end(
+                    RefusedError(
+                        Reason.STALLED,
+                        f"nothing was read for {timeout:g} s while others waited for the buffer: ask again",
+                        retry_after=RETRY_SECONDS,
+                    )
+                )
         for hold in stalled:
             hold.call.end(
                 RefusedError(
@@ -273,6 +285,9 @@ class StagingPool:
         """End incomplete uploads."""
         for hold in [hold for hold in self._holding if not hold.complete]:
             hold.call.end(refusal.again())
+
+    def _uploads(self) -> list[BufferLease]:
+        return [hold for hold in self._holding if hold.reply is None]
 
     def _still_waiting(self) -> list[BufferLease]:
         """Excludes ended calls."""

@@ -6,7 +6,7 @@ them before.
 
 import secrets
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,11 @@ class Published(Protocol):
 class Snapshot:
     """Parameters of one version.
 
-    `parameters`: float32[parameter_count], written in place, replaced only on a move to shared memory. `buffers`: all
-    BUFFERs, in layout order.
+    `parameters`: of the rule's state type, shape (parameter_count,), written in place, replaced only on a move to
+    shared memory. `buffers`: all BUFFERs, in layout order.
     """
 
-    parameters: NDArray[np.float32]
+    parameters: NDArray[Any]
     version: Version
     buffers: bytes
     published: Published | None = None

@@ -26,7 +26,7 @@ def count_buffers(wanted: int, layout: Layout | None) -> int:
 
 @dataclass(slots=True)
 class MemoryBudget:
-    """Reserved bytes. `staging_buffers`: the setting; `more_buffers`: additional ones."""
+    """Reserved bytes. `staging_buffers`: the setting; `more_buffers`: additional ones; `state_bytes`: of an element."""
 
     limit: int
     staging_buffers: int
@@ -34,6 +34,7 @@ class MemoryBudget:
     vectors_per_run: int = 0
     more_buffers: int = 0
     moments: Moments = field(default_factory=lambda: Moments(0))
+    state_bytes: int = FLOAT32_BYTES
     _workers: dict[bytes, int] = field(default_factory=dict)
     _names: dict[bytes, str] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class MemoryBudget:
     def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
         """Return the bytes per worker."""
         vectors = self.vectors_per_worker + overlap
-        return FLOAT32_BYTES * layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
+        return self.state_bytes * layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
 
     @property
     def reserved(self) -> int:

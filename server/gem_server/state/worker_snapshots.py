@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import RuleState, Statistics, UpdateRule
-from gem_core.aligned import aligned_copy, aligned_empty
+from gem_core.aligned import aligned_copy
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.state.moments import Vectors
 from gem_server.version import Version
@@ -27,9 +27,9 @@ class WorkerSnapshots:
 
     __slots__ = ("_snapshots", "_state")
 
-    def __init__(self, state: RuleState, version: Version, buffers: bytes, count: int) -> None:
+    def __init__(self, rule: UpdateRule, state: RuleState, version: Version, buffers: bytes, count: int) -> None:
         self._state = state
-        older = (Snapshot(aligned_empty(state.snapshot.size), NO_VERSION, b"") for _ in range(count - 1))
+        older = (Snapshot(rule.new_snapshot(state), NO_VERSION, b"") for _ in range(count - 1))
         self._snapshots = deque((*older, Snapshot(state.snapshot, version, buffers)))
 
     @property

@@ -1,0 +1,150 @@
+"""GEM with a worker's moment and snapshot in bfloat16: 4 bytes a parameter and worker instead of 8.
+
+Of the snapshot, a worker keeps its offset from a reference r of the run, in float32:
+
+    s_w   =  r + d_w
+    m_w, theta as rule `gem`;                     m_w rounded stochastically
+    d_w   <- theta - r                            rounded to nearest, when theta is sent to the worker
+    r     <- theta, d_v <- d_v + (r - theta)      all v, rounded stochastically; every W-th block, in turn
+
+So |d_w| stays near the drift of W commits, W being the number of snapshots, at the cost of n rebased elements a commit;
+bfloat16 of s_w itself would drown the drift. Stochastic rounding (Gupta et al., 2015, arXiv 1502.02551) keeps the sum
+of updates below half a unit in the last place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_core.aligned import aligned_zeros
+from gem_core.rules import bfloat16_kernels as kernels
+from gem_core.rules.blocks import BLOCK
+from gem_core.rules.gem import Gem
+from gem_core.rules.interface import RuleState, Statistics
+from gem_core.rules.kernel import summed
+from gem_core.threads import apply_thread_count
+
+__all__ = ["Bfloat16State", "GemBfloat16", "widened"]
+
+
+class Bfloat16State(RuleState):
+    """`snapshot` is d_w of the base, one of `offsets`; all vectors are uint16, the bits of bfloat16 values.
+
+    `counts`: the offsets follow r.
+    """
+
+    __slots__ = ("counts", "offsets")
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(_zeros(elements), (_zeros(elements),))
+        self.offsets = [self.snapshot]
+        self.counts = False
+
+
+class GemBfloat16(Gem):
+    """Rule `gem` with `state_type` bfloat16. The run's vector is r.
+
+    `first`: of a part of a vector, its first element: parts move as the whole does.
+    """
+
+    state_type = np.dtype(np.uint16)
+    vectors_per_run = 1
+    keeps_run = False  # d and m are not kept either
+    first = 0
+
+    def __init__(self, settings: Mapping[str, float]) -> None:
+        super().__init__(settings)
+        self._commits = 0
+        self._states: list[Bfloat16State] = []
+        self._addresses = np.zeros(0, np.uint64)
+        self._blocks = np.zeros((0, 3), np.int64)
+
+    def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
+        """Start with m = 0, and r = theta without other workers."""
+        state = Bfloat16State(parameters.size)
+        self._admit(parameters, state)
+        return state
+
+    def new_snapshot(self, state: RuleState) -> NDArray[np.uint16]:
+        """Return offsets that follow r."""
+        assert isinstance(state, Bfloat16State)
+        state.offsets.append(_zeros(state.snapshot.size))
+        self._find_addresses()
+        return state.offsets[-1]
+
+    def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
+        """Set d <- theta - r."""
+        (reference,) = self.vectors_of_run(parameters)
+        parallel = self.is_parallel(parameters.size)
+        if parallel:
+            apply_thread_count()
+        kernels.offsets_of[parallel](parameters, reference, state.snapshot)
+
+    def forget_worker(self, state: RuleState) -> None:
+        """Its offsets follow r no longer."""
+        assert isinstance(state, Bfloat16State)
+        if state.counts:
+            state.counts = False
+            self._states.remove(state)
+            self._find_addresses()
+
+    def _admit(self, parameters: NDArray[np.float32], state: Bfloat16State) -> None:
+        (reference,) = self.vectors_of_run(parameters)
+        if not self._states:
+            np.copyto(reference, parameters)
+        for vector in state.vectors:
+            vector[:] = 0
+        state.counts = True
+        self._states.append(state)
+        self._find_addresses()
+        self.refresh(parameters, state)
+
+    def _find_addresses(self) -> None:
+        self._addresses = np.array([one.ctypes.data for state in self._states for one in state.offsets], np.uint64)
+
+    def _commit(
+        self,
+        parameters: NDArray[np.float32],
+        state: RuleState,
+        delta: NDArray[np.float32],
+        staleness: int,
+        eta: float,
+        parallel: bool,
+    ) -> Statistics:
+        assert isinstance(state, Bfloat16State)
+        if not state.counts:
+            self._admit(parameters, state)
+        (reference,), (moment,) = self.vectors_of_run(parameters), state.vectors
+        if len(self._blocks) * BLOCK < parameters.size:
+            starts = np.arange(0, parameters.size, BLOCK)
+            self._blocks = np.stack((starts, np.minimum(starts + BLOCK, parameters.size), 0 * starts), axis=1)
+        kept, pieces = self._decay(parameters.size, eta) or (np.float32(1), self._blocks)
+        self._commits += 1
+        key = kernels.random_key(self._commits)
+        partials = np.empty((len(pieces), 8))
+        kernels.update[parallel](
+            parameters, state.snapshot, moment, reference, delta, *self._constants, *self._limits, kept, self.first,
+            key, partials, pieces,
+        )  # fmt: skip
+        turns, block = len(self._addresses), self.first // BLOCK
+        block += (self._commits - block) % turns
+        kernels.rebase[parallel](self._addresses, reference, parameters, block, turns, self.first, key)
+        return summed(partials, self._proxy_scale)
+
+    def _state_at(
+        self, parameters: NDArray[np.float32], state: RuleState, at: NDArray[np.int64] | slice
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        (reference,), (moment,) = self.vectors_of_run(parameters), state.vectors
+        return reference[at] + widened(state.snapshot[at]), widened(moment[at])
+
+
+def widened(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return the values of bfloat16 bits."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def _zeros(elements: int) -> NDArray[np.uint16]:
+    return aligned_zeros(-(-elements // 2)).view(np.uint16)[:elements]
