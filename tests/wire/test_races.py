@@ -290,20 +290,20 @@ async def read_rest(stream: Stream, header_field: str, transfer: Transfer) -> No
         collect(await stream.receive(), header_field, transfer, None)
 
 
-async def answered_or_superseded(call: Awaitable[None]) -> None:
-    """Where the call is refused it is as SUPERSEDED; on the lane, where a message is torn, the connection ends."""
+async def answered_or_ended(call: Awaitable[None], reason: str = "SUPERSEDED") -> None:
+    """Where the call is refused it is for this reason; on the lane, where a message is torn, the connection ends."""
     [answer] = await asyncio.wait_for(asyncio.gather(call, return_exceptions=True), PATIENCE)
     if answer is None:
         return
     assert isinstance(answer, grpc.aio.AioRpcError)
     is_torn = RawWorker.uses_lane and answer.code() == grpc.StatusCode.UNAVAILABLE
-    assert is_torn or read_refusal(answer).reason == "SUPERSEDED"
+    assert is_torn or read_refusal(answer).reason == reason
 
 
-async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int) -> None:
+async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int, reason: str = "SUPERSEDED") -> None:
     """What an older reply still brings is of its own version, to the last byte it brings; then it ends."""
     reply = Transfer(WIDE, FLOAT32)
-    await answered_or_superseded(read_rest(stream, "parameters", reply))
+    await answered_or_ended(read_rest(stream, "parameters", reply), reason)
     # On the lane also a message may have come in part, and is not shown then.
     assert reply.header is not None or RawWorker.uses_lane
     assert reply.header is None or reply.clock == clock
@@ -350,7 +350,7 @@ async def test_resume_while_the_reply_is_not_read_is_served_and_tears_nothing(se
     collect(await stream.receive(), "parameters", torn, None)
     await other.commit(other.delta(2))
     assert bytes((await worker.resume(torn)).payload) == expected
-    await answered_or_superseded(read_rest(stream, "parameters", torn))
+    await answered_or_ended(read_rest(stream, "parameters", torn))
     assert not torn.complete
 
 
