@@ -23,12 +23,13 @@ from gem_core.rules.blocks import (
     VECTOR,
     Driver,
     arithmetic,
+    driver,
     driver_function,
 )
 from gem_core.rules.gem import Gem
 from gem_core.rules.kernel import CHECKSUM, squares
 
-__all__ = ["offsets_of", "random_key", "rebase", "update"]
+__all__ = ["random_key", "rebase", "set_offsets", "update"]
 
 _HALVES = types.Array(types.uint16, 1, "C", aligned=True)
 _ADDRESSES = types.Array(types.uint64, 1, "C", aligned=True)
@@ -185,9 +186,7 @@ def rebase(addresses, reference, theta, start, step, first, key):  # type: ignor
         reference[a:b] = theta[a:b]
 
 
-@_drivers(VECTOR, VECTOR, _HALVES)
-def offsets_of(theta, reference, offsets):  # type: ignore[no-untyped-def]
+@driver(VECTOR, VECTOR, _HALVES, parallel=False)
+def set_offsets(theta, reference, offsets):  # type: ignore[no-untyped-def]
     """Set offsets <- theta - reference, rounded to nearest."""
-    for block in prange((theta.size + BLOCK - 1) // BLOCK):
-        a, b = block * BLOCK, min(block * BLOCK + BLOCK, theta.size)
-        _store_offsets(theta[a:b], reference[a:b], offsets[a:b])
+    _store_offsets(theta, reference, offsets)

@@ -5,7 +5,8 @@ Of the snapshot, a worker keeps its offset from a reference r of the run, in flo
     s_w   =  r + d_w
     m_w, theta as rule `gem`;                     m_w rounded stochastically
     d_w   <- theta - r                            rounded to nearest, when theta is sent to the worker
-    r     <- theta, d_v <- d_v + (r - theta)      all v, rounded stochastically; every W-th block, in turn
+    d_v   <- d_v + (r - theta) for all v          rounded stochastically; every W-th block, in turn
+    r     <- theta                                in these blocks
 
 So |d_w| stays near the drift of W commits, W being the number of snapshots, at the cost of n rebased elements a commit;
 bfloat16 of s_w itself would drown the drift. Stochastic rounding (Gupta et al., 2015, arXiv 1502.02551) keeps the sum
@@ -25,7 +26,6 @@ from gem_core.rules.blocks import BLOCK
 from gem_core.rules.gem import Gem
 from gem_core.rules.interface import RuleState, Statistics
 from gem_core.rules.kernel import summed
-from gem_core.threads import apply_thread_count
 
 __all__ = ["Bfloat16State", "GemBfloat16", "widened"]
 
@@ -78,10 +78,7 @@ class GemBfloat16(Gem):
     def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Set d <- theta - r."""
         (reference,) = self.vectors_of_run(parameters)
-        parallel = self.is_parallel(parameters.size)
-        if parallel:
-            apply_thread_count()
-        kernels.offsets_of[parallel](parameters, reference, state.snapshot)
+        kernels.set_offsets(parameters, reference, state.snapshot)
 
     def forget_worker(self, state: RuleState) -> None:
         """Its offsets follow r no longer."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gem_server.settings import ServerSettings
-from gemps.v1 import status_pb2
+from gemps.v1 import status_pb2, transfer_pb2
 
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL, Model, Tensor
@@ -115,18 +115,26 @@ async def test_an_unread_reply_keeps_its_buffer_until_others_have_waited_for_it(
 
 
 @pytest.mark.usefixtures("each_transport")
-async def test_a_pull_takes_an_unread_replys_place(serve: Serve) -> None:
+@pytest.mark.parametrize("asks", ["to pull", "again", "to commit"])
+async def test_a_worker_that_did_not_read_its_reply_gets_the_buffer_back(serve: Serve, asks: str) -> None:
     serving = await serve(**COMPACT, staging_buffers=1)
     worker, other = await serving.training(2, WIDE, reads_ahead=False)
     stream = worker.commit_stream()
     await stream.send_commit(worker.prepare(worker.delta(1)))
     await serving.until(lambda status: status.commits == 1)
     expected = bytes((await serving.read(WIDE)).payload)
-    pulled = await worker.pull()
-    assert bytes(pulled.payload) == expected
+    worker.sequence = 1
+    if asks == "to pull":
+        assert bytes((await worker.pull()).payload) == expected
+    elif asks == "again":
+        repeat = await worker.commit_stream().outcome_of_repeat(worker.prepare(worker.delta(1), sequence=1))
+        assert bytes(repeat.reply.payload) == expected
+    else:
+        base = transfer_pb2.Version(incarnation=worker.version.incarnation, clock=2)
+        commit = worker.prepare(worker.delta(2), base_version=base)
+        assert (await worker.commit_on_new_stream(commit)).verdict.version.clock == 3
     await other.commit(other.delta(2))
     await read_to_the_end(stream, expected, clock=2)
-    worker.sequence = 1
     await serving.next_commit_works(worker)
 
 
