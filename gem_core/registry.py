@@ -92,7 +92,7 @@ def require_precondition(name: str, precondition: str) -> None:
 
 
 def require_state_type(name: str, precondition: str, state_type: str) -> None:
-    """Raise RuleError unless the rule can keep its workers' vectors in this type."""
+    """Raise RuleError unless the rule has it."""
     if state_type != "float32" and (name, precondition) not in BFLOAT16:
         raise RuleError(
             f"rule {name!r} with precondition {precondition} keeps float32 only: choose state type float32, or rule "

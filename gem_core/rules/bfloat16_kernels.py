@@ -1,7 +1,6 @@
-"""Kernels of gem_bfloat16.py. Halves are the bits of bfloat16 values, the upper ones of a float32.
+"""Kernels of gem_bfloat16.py. Random bits: Wellons' hash "lowbias32" of index and key.
 
-Random bits are Wellons' hash "lowbias32" of the element's index and a key. A NaN that finite values made has no lower
-bits, so rounding keeps it.
+NaNs of finite values survive rounding.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _update_strip = Gem.kernel.strip
 
 
 def _drivers(*signature: types.Type) -> Callable[[Callable[..., None]], tuple[Driver, Driver]]:
-    """Decorate a loop with `prange`: make a serial and a parallel driver."""
+    """Make both drivers."""
 
     def compiled(function: Callable[..., None]) -> tuple[Driver, Driver]:
         drivers = []
@@ -53,7 +52,7 @@ def _drivers(*signature: types.Type) -> Callable[[Callable[..., None]], tuple[Dr
 
 
 def random_key(count: int) -> np.uint32:
-    """Return the key of the count-th commit."""
+    """Hash the commit's number."""
     bits = count * 0x9E3779B9 & 0xFFFFFFFF
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         bits = (bits ^ bits >> shift) * factor & 0xFFFFFFFF
@@ -62,7 +61,7 @@ def random_key(count: int) -> np.uint32:
 
 @arithmetic
 def _random(index, key):  # type: ignore[no-untyped-def]
-    """Return 16 bits. Casts undo Numba's widening to 64 bits."""
+    """16 bits. Casts: see wire_kernels.py."""
     bits = np.uint32(np.uint32(index) ^ key)
     bits = np.uint32(bits ^ np.uint32(bits >> np.uint32(16)))
     bits = np.uint32(bits * np.uint32(0x7FEB352D))
@@ -73,7 +72,7 @@ def _random(index, key):  # type: ignore[no-untyped-def]
 
 @arithmetic
 def _stochastic(value, random):  # type: ignore[no-untyped-def]
-    """Round away from 0 with the probability that keeps the mean."""
+    """Round so that the mean is kept."""
     bits = np.float32(value).view(np.uint32)
     return np.uint16(np.uint32(bits + random) >> np.uint32(16))
 
@@ -149,7 +148,7 @@ def update(  # type: ignore[no-untyped-def]
     theta, offsets, moments, reference, delta, mu, kappa, pi_min, pi_max, epsilon, least, most, kept_by_decay, first,
     key, partials, pieces,
 ):  # fmt: skip
-    """Run gem on widened values of each piece (start, stop, whether it decays)."""
+    """Run gem on the pieces of `Decay`."""
     for piece in prange(pieces.shape[0]):
         a, b, kept = pieces[piece, 0], pieces[piece, 1], kept_by_decay if pieces[piece, 2] else np.float32(1)
         _update_piece(
@@ -160,7 +159,7 @@ def update(  # type: ignore[no-untyped-def]
 
 @extending.intrinsic
 def _pointer(context: Any, address: Any) -> Any:
-    """The halves at an address: Numba compiles loops over tuples of arrays anew for each length."""
+    """Numba compiles anew for longer tuples."""
     pointer = types.CPointer(types.uint16)  # type: ignore[no-untyped-call]
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -171,10 +170,7 @@ def _pointer(context: Any, address: Any) -> Any:
 
 @_drivers(_ADDRESSES, VECTOR, VECTOR, types.intp, types.intp, types.intp, _KEY)
 def rebase(addresses, reference, theta, start, step, first, key):  # type: ignore[no-untyped-def]
-    """Every `step`-th block from `start`: reference <- theta, with all offsets following.
-
-    Blocks count from the whole vector's start, which is `first` elements before theta.
-    """
+    """Every `step`-th block from `start`, counted from `first` elements before theta."""
     blocks = (first + theta.size + BLOCK - 1) // BLOCK
     for turn in prange((blocks - start + step - 1) // step):
         end = (start + turn * step + 1) * BLOCK - first
@@ -188,5 +184,5 @@ def rebase(addresses, reference, theta, start, step, first, key):  # type: ignor
 
 @driver(VECTOR, VECTOR, _HALVES, parallel=False)
 def set_offsets(theta, reference, offsets):  # type: ignore[no-untyped-def]
-    """Set offsets <- theta - reference, rounded to nearest."""
+    """Set offsets <- theta - reference."""
     _store_offsets(theta, reference, offsets)

@@ -96,7 +96,7 @@ class Gem(DecayingRule):
     def _state_at(
         self, parameters: NDArray[np.float32], state: RuleState, at: NDArray[np.int64] | slice
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return elements of s_w and m_w."""
+        """Of s_w and m_w."""
         (moment,) = state.vectors
         return state.snapshot[at], moment[at]
 

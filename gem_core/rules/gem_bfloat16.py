@@ -1,16 +1,14 @@
-"""GEM with a worker's moment and snapshot in bfloat16: 4 bytes a parameter and worker instead of 8.
+"""GEM with m_w and s_w in bfloat16.
 
-Of the snapshot, a worker keeps its offset from a reference r of the run, in float32:
+bfloat16 would drown the drift in s_w, so d_w is kept, from a float32 reference r:
 
-    s_w   =  r + d_w
-    m_w, theta as rule `gem`;                     m_w rounded stochastically
-    d_w   <- theta - r                            rounded to nearest, when theta is sent to the worker
-    d_v   <- d_v + (r - theta) for all v          rounded stochastically; every W-th block, in turn
-    r     <- theta                                in these blocks
+    s_w =  r + d_w
+    d_w <- theta - r              to nearest, when theta is sent
+    d_v <- d_v + (r - theta)      all v, each W-th block in turn
+    r   <- theta                  same blocks
 
-So |d_w| stays near the drift of W commits, W being the number of snapshots, at the cost of n rebased elements a commit;
-bfloat16 of s_w itself would drown the drift. Stochastic rounding (Gupta et al., 2015, arXiv 1502.02551) keeps the sum
-of updates below half a unit in the last place.
+W: snapshots, so that d_w stays small at n rebased elements a commit. m_w and d_v are rounded stochastically (Gupta et
+al., 2015, arXiv 1502.02551), or small updates would vanish.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ __all__ = ["Bfloat16State", "GemBfloat16", "widened"]
 
 
 class Bfloat16State(RuleState):
-    """`snapshot` is d_w of the base, one of `offsets`; all vectors are uint16, the bits of bfloat16 values.
-
-    `counts`: the offsets follow r.
-    """
+    """Bits of bfloat16. `snapshot` is one of `offsets`, rebased if it `counts`."""
 
     __slots__ = ("counts", "offsets")
 
@@ -45,14 +40,11 @@ class Bfloat16State(RuleState):
 
 
 class GemBfloat16(Gem):
-    """Rule `gem` with `state_type` bfloat16. The run's vector is r.
-
-    `first`: of a part of a vector, its first element: parts move as the whole does.
-    """
+    """Rule `gem` with bfloat16 state; `first`: index of the first element."""
 
     state_type = np.dtype(np.uint16)
     vectors_per_run = 1
-    keeps_run = False  # d and m are not kept either
+    keeps_run = False
     first = 0
 
     def __init__(self, settings: Mapping[str, float]) -> None:
@@ -63,13 +55,13 @@ class GemBfloat16(Gem):
         self._blocks = np.zeros((0, 3), np.int64)
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
-        """Start with m = 0, and r = theta without other workers."""
+        """Start; alone with r = theta."""
         state = Bfloat16State(parameters.size)
         self._admit(parameters, state)
         return state
 
     def new_snapshot(self, state: RuleState) -> NDArray[np.uint16]:
-        """Return offsets that follow r."""
+        """Return further offsets."""
         assert isinstance(state, Bfloat16State)
         state.offsets.append(_zeros(state.snapshot.size))
         self._find_addresses()
@@ -81,7 +73,7 @@ class GemBfloat16(Gem):
         kernels.set_offsets(parameters, reference, state.snapshot)
 
     def forget_worker(self, state: RuleState) -> None:
-        """Its offsets follow r no longer."""
+        """Stop rebasing its offsets."""
         assert isinstance(state, Bfloat16State)
         if state.counts:
             state.counts = False
@@ -139,7 +131,7 @@ class GemBfloat16(Gem):
 
 
 def widened(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Return the values of bfloat16 bits."""
+    """Decode bfloat16."""
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 

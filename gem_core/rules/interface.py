@@ -23,7 +23,7 @@ __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
 
 class RuleState:
-    """What a rule keeps of one worker: arrays of shape (n,), of the rule's `state_type`.
+    """What a rule keeps of one worker: arrays of shape (n,) and the rule's `state_type`.
 
     Attributes:
         snapshot: s_w, exactly the parameters that the worker holds. The owner of the state may replace the array.
@@ -54,7 +54,7 @@ class UpdateRule:
         name: for `create_rule` and `--rule`.
         kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: vectors of size n, snapshot included.
-        state_type: their type, float32 unless the rule is compact.
+        state_type: their type.
         vectors_per_run: those of the run.
         scalars_of_run: numbers that belong to these vectors, initially `first_scalars`.
         keeps_run: whether both survive a restart of the server, at which workers' states do not.
@@ -122,7 +122,7 @@ class UpdateRule:
 
     @property
     def is_compact(self) -> bool:
-        """Whether workers' vectors are narrower than parameters, so that no snapshot can be sent."""
+        """Whether snapshots cannot be sent."""
         return self.state_type != np.float32
 
     @property
@@ -137,7 +137,7 @@ class UpdateRule:
         return RuleState(aligned_copy(parameters), others)
 
     def new_snapshot(self, state: RuleState) -> NDArray[Any]:
-        """Return another array that may become the state's snapshot."""
+        """Return an array for another snapshot."""
         return aligned_empty(state.snapshot.size)
 
     def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:

@@ -165,7 +165,7 @@ class Kernel:
 
     @cached_property
     def strip(self) -> Callable[..., Any]:
-        """The loop over a strip, with weight decay, for kernels that keep a worker's vectors in another form."""
+        """The loop over a strip, with weight decay."""
         strip: Callable[..., Any] = self._namespace(_PIECES)["update_strip"]
         return strip
 
@@ -236,7 +236,7 @@ class Kernel:
 
 
 def summed(partials: NDArray[np.float64], proxy_scale: float) -> Statistics:
-    """Return the statistics of blocks' sums, of shape (blocks, 8)."""
+    """Add the blocks' sums."""
     sums = partials[0] if len(partials) == 1 else np.add.reduce(partials, axis=0)
     moving, blocked, clamped, factors, proxy, drift, deltas, updates = sums.tolist()
     moving = moving or 1.0  # avoids 0 / 0

@@ -146,7 +146,7 @@ class Applier:
         session.queued_commit = None
         if lease is None:
             self._staging.release(request.hold)
-        else:  # for the reply; nothing reads the delta any more
+        else:  # for the reply
             await self._maybe_elsewhere(lambda: np.copyto(delta, central.parameters))
         if worker.state is WorkerState.JOINED:
             worker.state = WorkerState.TRAINING
@@ -238,7 +238,6 @@ class Applier:
             await self._open_newest(request, session)
 
     async def _open_newest(self, request: PullRequest | SnapshotRequest, session: Session) -> None:
-        """Open a reader of the newest snapshot; a compact rule's is theta."""
         if session.held is None or request.done.done():
             return
         if not self._rule.is_compact:
@@ -288,7 +287,7 @@ class Applier:
             logger.info("worker %s continues at clock %d, with %s", name, clock, moment, extra=about)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
-        """Open a reader of the session's snapshot; of a compact rule's, only if it is theta, or else of theta."""
+        """Open a reader of the session's snapshot, or of theta."""
         session, central = request.session, self._central
         session.check_alive()
         newest = session.held.newest.version if session.held else None
@@ -363,7 +362,6 @@ class Applier:
     def _open_reader(
         self, session: Session, held: WorkerSnapshots, call: Call, lease: BufferLease | None = None
     ) -> Reader:
-        """`lease`: whose buffer has the parameters."""
         newest = held.newest
         handle = newest.published.handle if newest.published is not None else None
         parameters = newest.parameters if lease is None or lease.buffer is None else lease.buffer.parameters

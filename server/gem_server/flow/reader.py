@@ -16,7 +16,7 @@ from gem_server.version import Handle, Version
 class Reader:
     """May read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
-    `handle`: in shared memory. `progressed_at`: last progress. `on_close`: called once each, in order.
+    `handle`: in shared memory. `progressed_at`: last progress.
     """
 
     def __init__(

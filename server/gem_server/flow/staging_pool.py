@@ -2,8 +2,8 @@
 
 The request queue picks who is next. When the list is full, the last in order (the new call or a waiting one) must
 retry; it keeps its first request time, so that it cannot starve. While others wait, stalled and slow uploads lose their
-buffer; slow sessions share an extra one. A complete commit's buffer belongs to the queue; with a compact rule it then
-holds the reply until that is read, or stalls. Do not wait for another buffer while holding one.
+buffer; slow sessions share an extra one. A complete commit's buffer belongs to the queue, then, with a compact rule, to
+the reply until it stalls. Do not wait for another buffer while holding one.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class BufferLease:
     """A call's place: it waits for a buffer, or has one.
 
     `buffer`: None for an Initialize. `asked_at`: first request. `aside`: has the extra buffer. `received`: has its
-    payload; `complete`: is in the queue; `reply`: reads the reply in the buffer.
+    payload; `complete`: is in the queue; `reply`: its reader.
     """
 
     __slots__ = (

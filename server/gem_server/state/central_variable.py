@@ -37,8 +37,8 @@ class Published(Protocol):
 class Snapshot:
     """Parameters of one version.
 
-    `parameters`: of the rule's state type, shape (parameter_count,), written in place, replaced only on a move to
-    shared memory. `buffers`: all BUFFERs, in layout order.
+    `parameters`: of the rule's state type, written in place, replaced only on a move to shared memory. `buffers`: all
+    BUFFERs, in layout order.
     """
 
     parameters: NDArray[Any]

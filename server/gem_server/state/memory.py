@@ -26,7 +26,7 @@ def count_buffers(wanted: int, layout: Layout | None) -> int:
 
 @dataclass(slots=True)
 class MemoryBudget:
-    """Reserved bytes. `staging_buffers`: the setting; `more_buffers`: additional ones; `state_bytes`: of an element."""
+    """Reserved bytes. `staging_buffers`: the setting; `more_buffers`: additional ones."""
 
     limit: int
     staging_buffers: int
