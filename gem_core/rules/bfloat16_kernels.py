@@ -31,7 +31,7 @@ from gem_core.rules.kernel import CHECKSUM, squares
 __all__ = ["random_key", "rebase", "set_offsets", "update"]
 
 _HALVES = types.Array(types.uint16, 1, "C", aligned=True)
-_ADDRESSES = types.Array(types.uint64, 1, "C", aligned=True)
+_ADDRESSES = types.Array(types.uint64, 2, "C", aligned=True)
 _KEY = types.uint32
 
 _update_strip = Gem.kernel.strip
@@ -170,14 +170,17 @@ def _pointer(context: Any, address: Any) -> Any:
 
 @_drivers(_ADDRESSES, VECTOR, VECTOR, types.intp, types.intp, types.intp, _KEY)
 def rebase(addresses, reference, theta, start, step, first, key):  # type: ignore[no-untyped-def]
-    """Every `step`-th block from `start`, counted from `first` elements before theta."""
+    """Every `step`-th block from `start`, counted from `first` elements before theta.
+
+    `addresses`: rows of an address and a number.
+    """
     blocks = (first + theta.size + BLOCK - 1) // BLOCK
     for turn in prange((blocks - start + step - 1) // step):
         end = (start + turn * step + 1) * BLOCK - first
         a, b = max(end - BLOCK, 0), min(end, theta.size)
-        for one in range(addresses.size):
-            offsets = carray(_pointer(addresses[one]), theta.size)  # type: ignore[call-arg]
-            own_key = np.uint32(key + np.uint32(np.uint32(one) * np.uint32(0x9E3779B9)))
+        for one in range(addresses.shape[0]):
+            offsets = carray(_pointer(addresses[one, 0]), theta.size)  # type: ignore[call-arg]
+            own_key = np.uint32(key + np.uint32(np.uint32(addresses[one, 1]) * np.uint32(0x9E3779B9)))
             _move_offsets(offsets[a:b], reference[a:b], theta[a:b], first + a, own_key)
         reference[a:b] = theta[a:b]
 

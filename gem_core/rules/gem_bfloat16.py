@@ -29,13 +29,14 @@ __all__ = ["Bfloat16State", "GemBfloat16", "widened"]
 
 
 class Bfloat16State(RuleState):
-    """Bits of bfloat16. `snapshot` is one of `offsets`, rebased if it `counts`."""
+    """Bits of bfloat16. `snapshot` is in `offsets`, rebased if it `counts`."""
 
-    __slots__ = ("counts", "offsets")
+    __slots__ = ("counts", "number", "offsets")
 
     def __init__(self, elements: int) -> None:
         super().__init__(_zeros(elements), (_zeros(elements),))
-        self.offsets = [self.snapshot]
+        self.offsets: list[NDArray[np.uint16]] = [self.snapshot]
+        self.number = 0
         self.counts = False
 
 
@@ -49,9 +50,11 @@ class GemBfloat16(Gem):
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
-        self._commits = 0
+        self._commits = self._admitted = 0
         self._states: list[Bfloat16State] = []
-        self._addresses = np.zeros(0, np.uint64)
+        self._addresses = np.zeros((0, 2), np.uint64)
+        # A worker that leaves during a sweep over the blocks, as at the end of a run, does not change it.
+        self._turn = self._turns = 0
         self._blocks = np.zeros((0, 3), np.int64)
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
@@ -87,12 +90,19 @@ class GemBfloat16(Gem):
         for vector in state.vectors:
             vector[:] = 0
         state.counts = True
+        self._admitted += 1
+        state.number = self._admitted
         self._states.append(state)
         self._find_addresses()
         self.refresh(parameters, state)
 
     def _find_addresses(self) -> None:
-        self._addresses = np.array([one.ctypes.data for state in self._states for one in state.offsets], np.uint64)
+        rows = [
+            (offsets.ctypes.data, 2 * state.number + place)
+            for state in self._states
+            for place, offsets in enumerate(state.offsets)
+        ]
+        self._addresses = np.array(rows, np.uint64).reshape(-1, 2)
 
     def _commit(
         self,
@@ -118,9 +128,12 @@ class GemBfloat16(Gem):
             parameters, state.snapshot, moment, reference, delta, *self._constants, *self._limits, kept, self.first,
             key, partials, pieces,
         )  # fmt: skip
-        turns, block = len(self._addresses), self.first // BLOCK
-        block += (self._commits - block) % turns
-        kernels.rebase[parallel](self._addresses, reference, parameters, block, turns, self.first, key)
+        if self._turn == self._turns:
+            self._turn, self._turns = 0, len(self._addresses)
+        block = self.first // BLOCK
+        block += (self._turn - block) % self._turns
+        self._turn += 1
+        kernels.rebase[parallel](self._addresses, reference, parameters, block, self._turns, self.first, key)
         return summed(partials, self._proxy_scale)
 
     def _state_at(
