@@ -1,4 +1,4 @@
-"""Kernels of gem_bfloat16.py. Random bits: Wellons' hash "lowbias32" of index and key.
+"""Kernels of gem_bfloat16.py. Random bits: Wellons' "lowbias32".
 
 NaNs of finite values survive rounding.
 """
@@ -170,10 +170,7 @@ def _pointer(context: Any, address: Any) -> Any:
 
 @_drivers(_ADDRESSES, VECTOR, VECTOR, types.intp, types.intp, types.intp, _KEY)
 def rebase(addresses, reference, theta, start, step, first, key):  # type: ignore[no-untyped-def]
-    """Every `step`-th block from `start`, counted from `first` elements before theta.
-
-    `addresses`: rows of an address and a number.
-    """
+    """Every `step`-th block from `start`; theta begins at `first`."""
     blocks = (first + theta.size + BLOCK - 1) // BLOCK
     for turn in prange((blocks - start + step - 1) // step):
         end = (start + turn * step + 1) * BLOCK - first

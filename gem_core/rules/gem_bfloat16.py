@@ -7,8 +7,8 @@ bfloat16 would drown the drift in s_w, so d_w is kept, from a float32 reference 
     d_v <- d_v + (r - theta)      all v, each W-th block in turn
     r   <- theta                  same blocks
 
-W: snapshots, so that d_w stays small at n rebased elements a commit. m_w and d_v are rounded stochastically (Gupta et
-al., 2015, arXiv 1502.02551), or small updates would vanish.
+W: snapshots, so that d_w stays small at n rebased elements a commit. m_w and d_v are rounded stochastically (arXiv
+1502.02551), or small updates would vanish.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GemBfloat16(Gem):
         self._commits = self._admitted = 0
         self._states: list[Bfloat16State] = []
         self._addresses = np.zeros((0, 2), np.uint64)
-        # A worker that leaves during a sweep over the blocks, as at the end of a run, does not change it.
+        # Leaving, as at the end of runs, changes the next sweep only.
         self._turn = self._turns = 0
         self._blocks = np.zeros((0, 3), np.int64)
 
@@ -76,7 +76,7 @@ class GemBfloat16(Gem):
         kernels.set_offsets(parameters, reference, state.snapshot)
 
     def forget_worker(self, state: RuleState) -> None:
-        """Stop rebasing its offsets."""
+        """Stop rebasing."""
         assert isinstance(state, Bfloat16State)
         if state.counts:
             state.counts = False
