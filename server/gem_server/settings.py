@@ -598,10 +598,14 @@ class ServerSettings(BaseSettings):
         for name, value in (("shard-address", self.shard_address), ("primary-credentials", self.primary_credentials)):
             if value and not self.primary:
                 raise ValueError(f"--{name} needs --primary HOST:PORT: give both, or neither")
-        if not shard.is_whole and (self.record is not None or self.shared_memory_socket is not None):
-            raise ValueError(
-                "several shards have neither traces nor shared memory: leave out --record and --shared-memory-socket"
-            )
+        unsupported = {
+            "--record": self.record is not None,
+            "--shared-memory-socket": self.shared_memory_socket is not None,
+            "--state-type bfloat16": self.state_type != "float32",
+        }
+        for flag, is_given in unsupported.items():
+            if is_given and not shard.is_whole:
+                raise ValueError(f"{flag} is for one server with the whole model: leave it out, or --shard")
 
     @property
     def part(self) -> Shard:
