@@ -20,6 +20,7 @@ from gem_cli.commands.report import report
 from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.sample import sample
 from gem_cli.commands.serve import serve
+from gem_cli.commands.shards import merge, split
 from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
 from gem_cli.commands.top import top
@@ -68,8 +69,8 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, sample, status, top, checkpoint, finish, report, replay, simulate, reproduce,
-    export_task, certs, doctor, version,
+    train, serve, work, evaluate, sample, status, top, checkpoint, finish, merge, split, report, replay, simulate,
+    reproduce, export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command))(command)
 app.add_typer(launch_app)

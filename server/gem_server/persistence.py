@@ -134,6 +134,8 @@ class Persistence:
         adapter = base64.b64decode(saved.state.get("adapter", ""))
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.clock, adapter=adapter)
         self._rule.begin(saved.layout)
+        if self._settings.part.is_secondary:
+            saved.state["finished_because"] = None  # the primary says so
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
             self._restore_rule(saved)

@@ -301,6 +301,8 @@ class Server:
         else:
             logger.info("no lane: workers commit over gRPC", extra={"event": "lane", "port": None})
         if self.run.state is RunState.FINISHED:
+            if self.primary is not None:
+                self.primary.finished(self.run.finished_because or "")
             self.times.changed(RunState.FINISHED)
             logger.warning(
                 "the run in %s is finished already (%s), so workers are sent home: to train on, restart with a larger "
@@ -356,6 +358,8 @@ class Server:
         finally:
             if self._following is not None:
                 await self._following.close()
+            if self.secondary is not None:
+                await self.secondary.close()
             self._kernel_thread.shutdown()
             self._copy_threads.shutdown()
             self._decoding_thread.shutdown()
@@ -469,6 +473,7 @@ class Server:
             applier=self.applier,
             journal=persistence.journal,
             ordering=self._ordering,
+            shard=self.shard,
         )
         return handlers.handlers(
             contexts.first_messages,

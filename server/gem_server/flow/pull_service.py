@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gem_core import WireType
 from gem_core.payload import PayloadFormat
+from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
@@ -40,12 +41,14 @@ class PullService:
         applier: Applier,
         journal: Journal,
         ordering: Ordering,
+        shard: Shard,
     ) -> None:
         self._central = central
         self._sessions = sessions
         self._applier = applier
         self._journal = journal
         self._ordering = ordering
+        self._shard = shard
         self._waiting_readers = 0
         self._formats: dict[WireType, PayloadFormat] = {}
 
@@ -106,6 +109,11 @@ class PullService:
         return await request.done
 
     async def _shared(self, call: Call, known_version: Version | None) -> Reader | Unchanged:
+        if not self._shard.is_whole:
+            raise RefusedError(
+                Reason.NOT_OFFERED,
+                f"this is shard {self._shard}: pull with a session, or use what gemps merge makes of checkpoints",
+            )
         shared = self._applier.shared
         if self._waiting_readers + shared.readers >= MAX_SHARED_READERS:
             shared.end_stalled()

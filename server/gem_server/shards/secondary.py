@@ -335,6 +335,12 @@ class SecondaryOrdering(Ordering, CommitObserver):
         self._writing = asyncio.create_task(write())
         await begun.wait()
 
+    async def close(self) -> None:
+        """End a checkpoint that the primary will not complete."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+
     def _drop(self, commits: _Commits, refusal: RefusedError) -> None:
         piece, commits.piece = commits.piece, None
         if piece is not None:

@@ -1,0 +1,64 @@
+"""`gemps merge` and `gemps split`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from gem_cli.errors import CommandError
+from gem_cli.extras import require
+
+Result = TypeVar("Result")
+
+
+def merge(
+    data_dirs: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="The --data-dir of each shard, shard 0 first.")
+    ],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Data directory to make.")],
+) -> None:
+    """Make one data directory of the whole model from those of its shards, whose servers have ended.
+
+    Prints the folder of its checkpoint, whose model.safetensors is the model. gemps serve --resume goes on with the
+    directory, as one server; gemps split makes shards of it.
+
+    [bold]Examples[/bold]
+
+      gemps merge state-0 state-1 --output state
+    """
+    require("server", "merge", "safetensors")
+    from gem_server.durability import shard_files
+
+    print(_done(lambda: shard_files.merge(data_dirs, output)))
+
+
+def split(
+    data_dir: Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of the whole model.")],
+    shards: Annotated[int, typer.Option(metavar="N", min=2, help="Number of shards.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the shards' data directories, 0, 1, ...")],
+) -> None:
+    """Make data directories of N shards from that of one server, which has ended. Prints them, shard 0 first.
+
+    [bold]Examples[/bold]
+
+      gemps split state --shards 2 --output shards
+    """
+    require("server", "split", "safetensors")
+    from gem_server.durability import shard_files
+
+    for place in _done(lambda: shard_files.split(data_dir, shards, output)):
+        print(place)
+
+
+def _done(work: Callable[[], Result]) -> Result:
+    from gem_server.errors import StartupError
+
+    from gem_core import LayoutError
+
+    try:
+        return work()
+    except (LayoutError, StartupError) as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"{error}: check the disk and its permissions") from None

@@ -1,0 +1,95 @@
+"""Shards with data directories: what they keep together, and how another number of shards goes on with it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gem_server.durability import recovery, shard_files
+from gem_server.errors import StartupError
+
+from gem_core.registry import BUILT_IN, PRECONDITIONED
+from tests.shards.group import Float32, Worker, serving
+
+WORKERS, ROUNDS = 3, 4
+RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
+
+
+def train(shards: int, folder: Path | None, first: int, **settings: object) -> Float32:
+    """Round robin over rounds `first` to `first` + ROUNDS; return theta."""
+    with serving(shards, folder, **settings) as group:
+        workers = [Worker(group.address, number) for number in range(WORKERS)]
+        for worker in workers:
+            worker.begin()
+        for worker in workers:
+            worker.pull()
+            for _ in range(first):
+                worker.delta()
+        for _ in range(ROUNDS):
+            for worker in workers:
+                assert worker.commit().applied
+        for worker in workers:
+            worker.end()
+        return group.parameters()
+
+
+def data_dirs(folder: Path, shards: int) -> list[Path]:
+    return [folder / str(index) for index in range(shards)]
+
+
+@pytest.mark.parametrize("level", ["commit", "interval"])
+@pytest.mark.parametrize(("rule", "precondition"), RULES)
+def test_other_numbers_of_shards_go_on_bit_for_bit(rule: str, precondition: str, level: str, tmp_path: Path) -> None:
+    """One server all the way; beside it 1 -> 3 -> 2 -> 1 servers, each of which resumes what the ones before left."""
+    settings: dict[str, object] = {"rule": rule, "precondition": precondition, "durability": level, "resume": True}
+    for part in range(4):
+        expected = train(1, tmp_path / "whole", part * ROUNDS, **settings)
+    train(1, tmp_path / "a", 0, **settings)
+    shard_files.split(tmp_path / "a" / "0", 3, tmp_path / "b")
+    train(3, tmp_path / "b", ROUNDS, **settings)
+    shard_files.merge(data_dirs(tmp_path / "b", 3), tmp_path / "merged")
+    shard_files.split(tmp_path / "merged", 2, tmp_path / "c")
+    train(2, tmp_path / "c", 2 * ROUNDS, **settings)
+    shard_files.merge(data_dirs(tmp_path / "c", 2), tmp_path / "d" / "0")
+    found = train(1, tmp_path / "d", 3 * ROUNDS, **settings)
+    assert np.array_equal(found, expected)
+
+
+def test_all_shards_write_checkpoints_of_one_clock(tmp_path: Path) -> None:
+    train(3, tmp_path, 0, rule="downpour", durability="interval", checkpoint_commits=5)
+    found = [recovery.clocks(folder)[0] for folder in data_dirs(tmp_path, 3)]
+    assert found[0] == found[1] == found[2]
+    assert found[0][-1] == 1 + WORKERS * ROUNDS
+
+
+def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:
+    theta = train(3, tmp_path / "shards", 0, rule="gem", durability="commit")
+    place = shard_files.merge(data_dirs(tmp_path / "shards", 3), tmp_path / "whole")
+    whole = recovery.recover(tmp_path / "whole")
+    assert whole is not None
+    assert np.array_equal(whole.whole.parameters, theta)
+    assert whole.whole.state["commits"] == WORKERS * ROUNDS
+    assert (place / "model.safetensors").exists()
+    with pytest.raises(StartupError, match="holds a checkpoint already"):
+        shard_files.merge(data_dirs(tmp_path / "shards", 3), tmp_path / "whole")
+    with pytest.raises(StartupError, match="give all shards, in order"):
+        shard_files.merge(data_dirs(tmp_path / "shards", 3)[::-1], tmp_path / "other")
+    with pytest.raises(StartupError, match="holds one shard"):
+        shard_files.split(tmp_path / "shards" / "0", 2, tmp_path / "other")
+
+
+def test_shards_of_different_runs_do_not_start(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        train(2, tmp_path / name, 0, rule="downpour")
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (tmp_path / "one" / "0").rename(mixed / "0")
+    (tmp_path / "other" / "1").rename(mixed / "1")
+    with pytest.raises(StartupError, match="no common state"), serving(2, mixed, rule="downpour", resume=True):
+        pass
+
+
+def test_a_shard_without_its_directory_does_not_start(tmp_path: Path) -> None:
+    train(2, tmp_path, 0, rule="downpour")
+    (tmp_path / "1").rename(tmp_path / "elsewhere")
+    with pytest.raises(StartupError, match="no common state"), serving(2, tmp_path, rule="downpour", resume=True):
+        pass

@@ -1,0 +1,45 @@
+"""Shards that are killed under load: no commit is on some of them only, and none that was acknowledged is lost.
+
+GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 200).
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gem_server.durability import recovery
+from gem_worker.client import ClientSettings, Observer
+
+from tests.shards.processes import WORKERS, CountingWorker, SupervisedShards, counts, kill_at_random
+from tests.waiting import eventually
+
+KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "3"))
+SHARDS = 3
+
+
+@pytest.mark.parametrize("level", ["commit", "interval"])
+@pytest.mark.timeout(120 + 20 * KILLS)
+def test_killed_shards(level: str, tmp_path: Path) -> None:
+    with SupervisedShards(SHARDS, tmp_path, "--durability", level, "--checkpoint-interval", "1") as shards:
+        workers = [CountingWorker(shards.address, number) for number in range(WORKERS)]
+        for worker in workers:
+            worker.start()
+        assert kill_at_random(shards, workers, KILLS, seed=len(level)) == KILLS
+        before = [worker.applied for worker in workers]
+        eventually(lambda: all(worker.applied > seen + 2 for worker, seen in zip(workers, before, strict=True)))
+        assert all(starts >= 1 + KILLS // SHARDS for starts in shards.starts)
+        with Observer(shards.address, settings=ClientSettings(connect_timeout=60)) as observer:
+            observer.control("finish", "the test has seen enough")
+        for worker in workers:
+            worker.join()
+            assert worker.error is None
+    found = [recovery.recover(shards.data_dir(index)) for index in range(SHARDS)]
+    wholes = [one.whole for one in found if one is not None]
+    assert len({whole.clock for whole in wholes}) == 1
+    applied = counts(np.concatenate([whole.parameters for whole in wholes]))
+    assert all(len(one) == 1 for one in applied), "a commit is on some shards only"
+    totals = [one.pop() for one in applied]
+    assert sum(totals) == wholes[0].clock - 1
+    if level == "commit":
+        assert totals == [worker.applied for worker in workers]
