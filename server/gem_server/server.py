@@ -530,7 +530,7 @@ class Server:
         if self.secondary is None:
             raise AssertionError("neither primary nor secondary")
         self._following = FollowClient(settings.primary, hello, self.secondary, credentials)
-        begin = await self._following.begin()
+        begin = await self._following.wait_begin()
         self.run.identity = begin.run
         return begin.clock
 

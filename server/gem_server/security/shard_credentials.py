@@ -19,11 +19,15 @@ def read_shard_credentials(folder: Path | None) -> ShardCredentials:
     """Read a folder that `gemps certs` made for an operator. Raises StartupError."""
     if folder is None:
         return ShardCredentials()
-    certificate, key, token = (_read(folder / name, required=False) for name in ("client.crt", "client.key", "token"))
-    return ShardCredentials(_read(folder / "ca.crt", required=True), certificate, key, token.decode("latin-1").strip())
+    certificate, key, token = (
+        _file_bytes(folder / name, required=False) for name in ("client.crt", "client.key", "token")
+    )
+    return ShardCredentials(
+        _file_bytes(folder / "ca.crt", required=True), certificate, key, token.decode("latin-1").strip()
+    )
 
 
-def _read(path: Path, *, required: bool) -> bytes:
+def _file_bytes(path: Path, *, required: bool) -> bytes:
     try:
         return path.read_bytes() if required or path.exists() else b""
     except OSError as error:

@@ -54,7 +54,7 @@ class FollowClient:
         self._channel = self._open_channel(credentials)
         self._call: _Call | None = None
 
-    async def begin(self) -> Begin:
+    async def wait_begin(self) -> Begin:
         """Connect, waiting for the primary and the other shards. Raises StartupError if it refuses this shard."""
         method = self._channel.stream_stream(
             _FOLLOW,
@@ -83,7 +83,7 @@ class FollowClient:
         """Receive operations until the connection ends. Raises ShardLostError, OutOfOrderError."""
         call = self._call
         if call is None:
-            raise AssertionError("begin() first")
+            raise AssertionError("wait_begin() first")
         self._reports.put_nowait(Ready())
         reporting = asyncio.ensure_future(self._report(call))
         try:

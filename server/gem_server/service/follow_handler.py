@@ -24,18 +24,18 @@ class FollowHandler:
         self._ordering = ordering
         self._rule = rule
 
-    async def serve(self, _: object, context: Context) -> None:
+    async def follow(self, _: object, context: Context) -> None:
         """Send operations until the connection breaks. Begins before the server is ready."""
         await context.send_initial_metadata(())
         call = Call()
         try:
             async with call.ending():
-                await self._serve(context)
+                await self._follow(context)
         except RefusedError as refusal:
             await abort(context, refusal)
 
-    async def _serve(self, context: Context) -> None:
-        hello = _read(await self._contexts.first_messages.wait(context.read()))
+    async def _follow(self, context: Context) -> None:
+        hello = _parsed(await self._contexts.first_messages.wait(context.read()))
         ordering = self._ordering
         if ordering is None:
             raise RefusedError(Reason.NOT_OFFERED, "this is no primary of shards: start it with --shard 0/N")
@@ -65,7 +65,7 @@ class FollowHandler:
 
     async def _read_reports(self, ordering: PrimaryOrdering, secondary: Secondary, context: Context) -> None:
         while isinstance(raw := await context.read(), bytes):
-            ordering.report(secondary, shard_messages.report_from(_read(raw)))
+            ordering.handle(secondary, shard_messages.report_from(_parsed(raw)))
 
 
 async def _write_operations(ordering: PrimaryOrdering, secondary: Secondary, context: Context) -> None:
@@ -74,7 +74,7 @@ async def _write_operations(ordering: PrimaryOrdering, secondary: Secondary, con
         await context.write(shard_messages.operation_to(operation))
 
 
-def _read(raw: object) -> shards_pb2.FollowRequest:
+def _parsed(raw: object) -> shards_pb2.FollowRequest:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise RefusedError(Reason.MALFORMED, "Follow ended without a hello")
     return messages.parse(shards_pb2.FollowRequest, raw, MESSAGE_BYTES)

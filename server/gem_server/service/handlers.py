@@ -53,7 +53,7 @@ def handlers(
         "GetHistory": one(_given_first(first, history.get_history)),
         "ReportEvaluation": one(_given_first(first, operations.report_evaluation)),
         "Control": one(_given_first(first, operations.control)),
-        "Follow": many(_let_go(follow.serve)),
+        "Follow": many(_let_go(follow.follow)),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 

@@ -1,1 +1,1 @@
-"""Several servers with one model: the primary orders, the secondaries follow (docs/design.md, section 6)."""
+"""Several servers with one model: the primary orders, the secondaries follow (docs/design.md, section 9)."""

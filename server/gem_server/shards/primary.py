@@ -201,7 +201,7 @@ class PrimaryOrdering(Ordering, CommitObserver):
         if self._decided.is_set():
             self.on_lost(ShardLostError(f"shard {secondary.index}/{self._shard.count} disconnected"))
 
-    def report(self, secondary: Secondary, report: Report) -> None:
+    def handle(self, secondary: Secondary, report: Report) -> None:
         """Handle what a secondary reports."""
         match report:
             case Ready():

@@ -177,7 +177,7 @@ class Client:
             if self._shards is None:
                 patience = Patience(self.address, self._settings, self._on_event)
                 self._shards = Shards(self._primary, self._connect_shard, patience, self._on_event)
-            self._shards.join()
+            self._shards.join_all()
         return membership
 
     def _connect_shard(self, address: str, shard: Shard) -> Connection:
@@ -215,9 +215,9 @@ class Client:
         return version
 
     def _pull_shards(self, shards: Shards, into: memoryview) -> Version:
-        version = shards.pull(into)
+        version = shards.pull_all(into)
         if self._session.unsettled and not shards.settle():
-            version = shards.pull(into)
+            version = shards.pull_all(into)
         return version
 
     @property
@@ -267,7 +267,9 @@ class Client:
             )
             self._seen = seen = (delta, into, formats, *checked)
         if self._shards is not None:
-            return self._shards.commit(seen[3], seen[4], loss, samples, base=base, scale=scale, local_steps=local_steps)
+            return self._shards.commit_all(
+                seen[3], seen[4], loss, samples, base=base, scale=scale, local_steps=local_steps
+            )
         return self._primary.committer.commit(
             seen[3],
             seen[4],

@@ -55,7 +55,7 @@ class Shards:
     def _all(self) -> tuple[Connection, ...]:
         return (self._primary, *self._others)
 
-    def join(self) -> None:
+    def join_all(self) -> None:
         """Join the other servers, after the primary, which says where they are. Raises as Client.join."""
         while True:
             try:
@@ -99,7 +99,7 @@ class Shards:
             except SessionLostError as lost:
                 self._rejoin(str(lost))
 
-    def pull(self, into: memoryview) -> Version:
+    def pull_all(self, into: memoryview) -> Version:
         """Pull the parameters, of one clock, from all servers."""
         while True:
             version = self._pull_from(self._primary, into, None)
@@ -120,7 +120,7 @@ class Shards:
                 self._patience.succeeded()
                 return version
 
-    def commit(
+    def commit_all(
         self,
         delta: memoryview,
         into: memoryview,
@@ -167,7 +167,7 @@ class Shards:
         verdict = first.verdict if isinstance(first, CommitOutcome) else None
         while True:
             self._rejoin(why)
-            version = self.pull(into)
+            version = self.pull_all(into)
             session.heartbeat()
             if session.version is not None:
                 break
@@ -204,7 +204,7 @@ class Shards:
         session = self._primary.session
         session.heartbeat()  # joins again if it was lost
         session.lost()
-        self.join()
+        self.join_all()
 
     def _pull_from(self, one: Connection, into: memoryview, clock: int | None) -> Version:
         payload = one.session.formats.parameters
