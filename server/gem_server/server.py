@@ -17,10 +17,10 @@ from gem_server.durability.agreement import Agreement
 from gem_server.durability.files import Files, StorageError
 from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.applier import Applier
+from gem_server.flow.commit_order import CommitOrder
 from gem_server.flow.commit_service import CommitService
 from gem_server.flow.initialize_service import InitializeService
 from gem_server.flow.observer import NoCommitObserver
-from gem_server.flow.ordering import Ordering
 from gem_server.flow.pull_service import PullService
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
@@ -49,8 +49,8 @@ from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
 from gem_server.shards.operations import Hello
-from gem_server.shards.primary import PrimaryOrdering, ShardLostError
-from gem_server.shards.secondary import OutOfOrderError, SecondaryOrdering
+from gem_server.shards.primary import PrimaryOrder, ShardLostError
+from gem_server.shards.secondary import OutOfOrderError, SecondaryOrder
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
@@ -126,10 +126,10 @@ class Server:
             lambda: self.central.layout,
             moments=moments,
         )
-        self.primary = PrimaryOrdering(self.shard) if not self.shard.is_whole and not self.shard.is_secondary else None
+        self.primary = PrimaryOrder(self.shard) if not self.shard.is_whole and not self.shard.is_secondary else None
         forgets = bool(self.rule.vectors_per_run)
-        self.secondary = SecondaryOrdering(self.shard, monotonic, forgets=forgets) if self.shard.is_secondary else None
-        self._ordering = self.primary or self.secondary or Ordering()
+        self.secondary = SecondaryOrder(self.shard, monotonic, forgets=forgets) if self.shard.is_secondary else None
+        self._ordering = self.primary or self.secondary or CommitOrder()
         self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)

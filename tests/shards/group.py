@@ -101,6 +101,10 @@ class Worker:
     def buffers(self) -> int:
         return int(np.frombuffer(self.into[-8:], np.int64)[0])
 
+    def wire_bytes(self, wire_type: WireType) -> int:
+        """Bytes of a delta."""
+        return PayloadFormat(self._layout, wire_type).byte_count
+
     def begin(self) -> None:
         """Join; upload the first parameters unless there are some."""
         if not self.client.join().has_parameters:

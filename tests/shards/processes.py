@@ -1,12 +1,9 @@
 """Shards as processes, restarted when they end; workers that count what was acknowledged."""
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,12 +16,15 @@ from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType
 from tests.shards.group import free_port
+from tests.waiting import eventually
 
 WORKERS = 3
 # Element j counts the commits of worker j % WORKERS. Pieces travel in chunks.
 MODEL = Layout([TensorSpec("counts", (WORKERS * 40_000,), ElementType.FLOAT32, TensorKind.PARAMETER)])
 BYTES = PayloadFormat(MODEL, WireType.FLOAT32).byte_count
 DEADLINE_SECONDS = 120.0
+# Several commits.
+LONGEST_PAUSE_SECONDS = 0.05
 
 
 class SupervisedShards:
@@ -62,18 +62,12 @@ class SupervisedShards:
     def log(self, index: int) -> str:
         return (self._folder / f"shard-{index}.log").read_text(encoding="utf-8", errors="replace")
 
-    def kill(self, index: int) -> None:
+    def kill(self, index: int, after: float) -> None:
+        """Kill a shard after some seconds."""
+        self._ended.wait(after)
         process = self._processes[index]
         if process is not None:
             process.kill()
-
-    def stop(self, index: int, seconds: float) -> None:
-        """Stop a shard for a while, as a machine that hangs."""
-        process = self._processes[index]
-        if process is not None and process.poll() is None:
-            os.kill(process.pid, signal.SIGSTOP)
-            time.sleep(seconds)
-            os.kill(process.pid, signal.SIGCONT)
 
     def _supervise(self) -> None:
         while not self._ended.wait(0.02):
@@ -133,18 +127,14 @@ def counts(parameters: NDArray[np.float32]) -> list[set[float]]:
     return [set(parameters[number::WORKERS].tolist()) for number in range(WORKERS)]
 
 
-def kill_at_random(shards: SupervisedShards, workers: list[CountingWorker], kills: int, seed: int) -> int:
-    """Kill random shards while commits are under way; return how many were killed."""
+def kill_at_random(shards: SupervisedShards, workers: list[CountingWorker], kills: int, seed: int) -> None:
+    """Kill random shards while commits are under way."""
     choose = random.Random(seed)
-    done = 0
-    while done < kills and any(worker.is_alive() for worker in workers):
-        seen = [worker.applied for worker in workers]
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while all(worker.applied < before + 2 for worker, before in zip(workers, seen, strict=True)):
-            if not any(worker.is_alive() for worker in workers) or time.monotonic() > deadline:
-                break
-            time.sleep(0.001)
-        time.sleep(choose.uniform(0, 0.02))
-        shards.kill(choose.randrange(shards.count))
-        done += 1
-    return done
+    for _ in range(kills):
+        before = [worker.applied for worker in workers]
+
+        def all_go_on(before: list[int] = before) -> bool:
+            return all(worker.applied >= seen + 2 for worker, seen in zip(workers, before, strict=True))
+
+        eventually(all_go_on, lambda: [worker.error for worker in workers], patience=DEADLINE_SECONDS)
+        shards.kill(choose.randrange(shards.count), choose.random() * LONGEST_PAUSE_SECONDS)

@@ -19,8 +19,8 @@ from gem_core.payload import PayloadFormat
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
+from gem_server.flow.commit_order import CommitOrder, Piece
 from gem_server.flow.journal import Journal
-from gem_server.flow.ordering import Ordering, Piece
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingBuffer, StagingPool
 from gem_server.shared_memory.regions import DeltaRegion
@@ -72,7 +72,7 @@ class CommitService:
         draining: Callable[[], bool],
         copy_threads: Executor,
         journal: Journal,
-        ordering: Ordering,
+        ordering: CommitOrder,
     ) -> None:
         self._central = central
         self._copy_threads = copy_threads

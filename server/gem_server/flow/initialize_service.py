@@ -11,8 +11,8 @@ from gem_core.wire_types import FINITE
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
+from gem_server.flow.commit_order import CommitOrder
 from gem_server.flow.commit_service import Footer
-from gem_server.flow.ordering import Ordering
 from gem_server.flow.requests import InitializeRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingPool
 from gem_server.state.central_variable import CentralVariable
@@ -34,7 +34,7 @@ class InitializeService:
         staging: StagingPool,
         applier: Applier,
         stored: Callable[[], Awaitable[None]] | None,
-        ordering: Ordering,
+        ordering: CommitOrder,
     ) -> None:
         self._central = central
         self._sessions = sessions

@@ -8,8 +8,8 @@ from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
+from gem_server.flow.commit_order import CommitOrder
 from gem_server.flow.journal import Journal
-from gem_server.flow.ordering import Ordering
 from gem_server.flow.reader import Reader
 from gem_server.flow.requests import PullRequest, SharedPullRequest, SnapshotRequest, Unchanged
 from gem_server.state.central_variable import CentralVariable
@@ -40,7 +40,7 @@ class PullService:
         sessions: Sessions,
         applier: Applier,
         journal: Journal,
-        ordering: Ordering,
+        ordering: CommitOrder,
         shard: Shard,
     ) -> None:
         self._central = central

@@ -15,7 +15,7 @@ from gem_server.security.shard_credentials import ShardCredentials
 from gem_server.service import shard_messages
 from gem_server.shards.operations import Begin, Hello, Ready, Report
 from gem_server.shards.primary import ShardLostError
-from gem_server.shards.secondary import SecondaryOrdering
+from gem_server.shards.secondary import SecondaryOrder
 
 _FOLLOW = "/gemps.v1.ParameterServerService/Follow"
 # Finds a dead primary; servers accept pings every 30 s.
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 class FollowClient:
     """Receives the primary's operations."""
 
-    def __init__(self, primary: str, hello: Hello, ordering: SecondaryOrdering, credentials: ShardCredentials) -> None:
+    def __init__(self, primary: str, hello: Hello, ordering: SecondaryOrder, credentials: ShardCredentials) -> None:
         self._primary = primary
         self._hello = shard_messages.hello_to(hello)
         self._ordering = ordering

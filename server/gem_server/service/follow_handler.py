@@ -13,13 +13,13 @@ from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, Context
 from gem_server.service.status_codes import abort
 from gem_server.shards.operations import Hello
-from gem_server.shards.primary import PrimaryOrdering, Secondary
+from gem_server.shards.primary import PrimaryOrder, Secondary
 
 
 class FollowHandler:
     """Serves Follow; `ordering` is None unless this is a primary, `rule` as JSON."""
 
-    def __init__(self, contexts: CallContexts, ordering: PrimaryOrdering | None, rule: str) -> None:
+    def __init__(self, contexts: CallContexts, ordering: PrimaryOrder | None, rule: str) -> None:
         self._contexts = contexts
         self._ordering = ordering
         self._rule = rule
@@ -63,12 +63,12 @@ class FollowHandler:
             return replace(hello, address=f"{host}{hello.address}")
         return hello
 
-    async def _read_reports(self, ordering: PrimaryOrdering, secondary: Secondary, context: Context) -> None:
+    async def _read_reports(self, ordering: PrimaryOrder, secondary: Secondary, context: Context) -> None:
         while isinstance(raw := await context.read(), bytes):
             ordering.handle(secondary, shard_messages.report_from(_parsed(raw)))
 
 
-async def _write_operations(ordering: PrimaryOrdering, secondary: Secondary, context: Context) -> None:
+async def _write_operations(ordering: PrimaryOrder, secondary: Secondary, context: Context) -> None:
     await context.write(shard_messages.begin_to(await ordering.wait_begin()))
     async for operation in secondary.operations():
         await context.write(shard_messages.operation_to(operation))

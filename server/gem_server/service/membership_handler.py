@@ -12,7 +12,7 @@ from gem_core import Layout, UpdateRule, WireType
 from gem_core.shards import Shard
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
-from gem_server.flow.ordering import Ordering
+from gem_server.flow.commit_order import CommitOrder
 from gem_server.service import messages
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, CallSession, Context
@@ -52,7 +52,7 @@ class MembershipHandler:
         rule: UpdateRule,
         layouts: Layouts,
         shard: Shard,
-        ordering: Ordering,
+        ordering: CommitOrder,
         addresses: Callable[[], list[str]],
     ) -> None:
         self._contexts = contexts

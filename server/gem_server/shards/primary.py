@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from gem_core import Statistics
 from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError, StartupError
+from gem_server.flow.commit_order import CommitOrder, Piece
 from gem_server.flow.observer import CommitObserver
-from gem_server.flow.ordering import Ordering, Piece
 from gem_server.flow.requests import CommitRequest
 from gem_server.shards.agreement import PrimaryAgreement
 from gem_server.shards.operations import (
@@ -98,7 +98,7 @@ class _Commit:
     complete: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class PrimaryOrdering(Ordering, CommitObserver):
+class PrimaryOrder(CommitOrder, CommitObserver):
     """Orders commits once all shards hold their pieces."""
 
     def __init__(self, shard: Shard) -> None:
@@ -233,7 +233,7 @@ class PrimaryOrdering(Ordering, CommitObserver):
                     self._sessions.end(session, WorkerState.LEFT, refusal)
 
     def upload_starts(self, piece: Piece) -> None:
-        """See Ordering."""
+        """See CommitOrder."""
         if piece.session.queued_sequence:
             return  # out of sequence: `enqueue` will refuse it
         commit = self._commits.get(piece.session)
@@ -242,14 +242,14 @@ class PrimaryOrdering(Ordering, CommitObserver):
         self._send(CommitExpected(piece.session.session_id, piece.commit_id))
 
     async def wait_complete(self, piece: Piece) -> None:
-        """See Ordering."""
+        """See CommitOrder."""
         commit = self._commits.get(piece.session)
         if commit is None or commit.commit_id != piece.commit_id:
             raise RefusedError(Reason.STALLED, "another shard refused the commit: send it again", retry_after=1.0)
         await asyncio.shield(commit.complete)
 
     def refused(self, piece: Piece, refusal: RefusedError) -> None:
-        """See Ordering."""
+        """See CommitOrder."""
         if piece.session.queued_sequence or piece.session.ended is not None:
             return  # it is ordered, or the end says it
         self._commits.pop(piece.session, None)
@@ -257,7 +257,7 @@ class PrimaryOrdering(Ordering, CommitObserver):
 
     @asynccontextmanager
     async def initializing(self, session: Session) -> AsyncIterator[None]:
-        """See Ordering."""
+        """See CommitOrder."""
         async with self._initialize_lock:
             self._initializer = session
             self._parameters_missing = set(self._secondaries)
@@ -269,7 +269,7 @@ class PrimaryOrdering(Ordering, CommitObserver):
                 self._initializer = None
 
     async def wait_initialized(self, session: Session) -> None:
-        """See Ordering."""
+        """See CommitOrder."""
         await self._parameters_held.wait()
 
     async def bound(self, central: CentralVariable) -> None:

@@ -13,9 +13,9 @@ from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import StorageError
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
+from gem_server.flow.commit_order import CommitOrder, Piece
 from gem_server.flow.journal import Journal
 from gem_server.flow.observer import CommitObserver
-from gem_server.flow.ordering import Ordering, Piece
 from gem_server.flow.requests import CommitRequest, InitializeRequest, Request
 from gem_server.flow.staging_pool import StagingPool
 from gem_server.shards.agreement import SecondaryAgreement
@@ -82,7 +82,7 @@ class _Commits:
     waiting: set["asyncio.Future[None]"] = field(default_factory=set)
 
 
-class SecondaryOrdering(Ordering, CommitObserver):
+class SecondaryOrder(CommitOrder, CommitObserver):
     """Holds uploads until the primary orders them. `report` sends to the primary."""
 
     def __init__(self, shard: Shard, clock: Callable[[], float], *, forgets: bool) -> None:
@@ -186,7 +186,7 @@ class SecondaryOrdering(Ordering, CommitObserver):
                 self.agreement.checkpoint_complete(clock)
 
     async def wait_expected(self, piece: Piece) -> None:
-        """See Ordering."""
+        """See CommitOrder."""
         commits = self._commits_of(piece.session.session_id)
         while commits.expected != piece.commit_id:
             if (refused := commits.refused) is not None and refused.commit_id == piece.commit_id:
@@ -195,14 +195,14 @@ class SecondaryOrdering(Ordering, CommitObserver):
             piece.session.check_alive()
 
     def refused(self, piece: Piece, refusal: RefusedError) -> None:
-        """See Ordering: the primary refuses it, too."""
+        """See CommitOrder: the primary refuses it, too."""
         commits = self._commits.get(piece.session.session_id)
         if commits is not None and commits.expected == piece.commit_id:
             commits.expected = 0
             self.report(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
 
     def holds_back(self, request: CommitRequest | InitializeRequest) -> bool:
-        """See Ordering."""
+        """See CommitOrder."""
         session_id = request.session.session_id
         if isinstance(request, InitializeRequest):
             if self._initializer == session_id:
@@ -221,13 +221,13 @@ class SecondaryOrdering(Ordering, CommitObserver):
 
     @asynccontextmanager
     async def initializing(self, session: Session) -> AsyncIterator[None]:
-        """See Ordering."""
+        """See CommitOrder."""
         while self._central.layout is None and self._initializer != session.session_id:
             await _wait(self._progress)
         yield
 
     async def wait_snapshot(self, session: Session, version: Version | None) -> bool:
-        """See Ordering."""
+        """See CommitOrder."""
 
         def is_there() -> bool:
             session.check_alive()
@@ -238,7 +238,7 @@ class SecondaryOrdering(Ordering, CommitObserver):
         return True
 
     async def wait_joined(self, session_id: bytes) -> Session | None:
-        """See Ordering."""
+        """See CommitOrder."""
         await self._wait_for(lambda: self._sessions.find(session_id) is not None, "this session's Join at the primary")
         return self._sessions.get(session_id, self._clock())
 

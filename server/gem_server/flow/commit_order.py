@@ -17,7 +17,7 @@ class Piece(NamedTuple):
     commit_id: int
 
 
-class Ordering:
+class CommitOrder:
     """One server with the whole model: at once."""
 
     async def wait_expected(self, piece: Piece) -> None:

@@ -1,0 +1,135 @@
+"""Starting and joining several servers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from gem_server.errors import StartupError
+from gem_server.settings import ServerSettings
+from gem_worker import ParameterServer
+from gem_worker.client import Observer, ServerRefusedError
+from gemps.v1 import shards_pb2
+from pydantic import ValidationError
+from torch import nn
+
+from gem_core.wire_types import WireType
+from tests.client.real_server import RealServer
+from tests.shards.group import Group, Worker, serving
+
+FOLLOW = "/gemps.v1.ParameterServerService/Follow"
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    with serving(3, rule="downpour") as started:
+        yield started
+
+
+def follow(address: str, **hello: Any) -> grpc.RpcError:
+    """The refusal of a secondary that says this."""
+    with grpc.insecure_channel(address) as channel:
+        call = channel.stream_stream(
+            FOLLOW,
+            request_serializer=shards_pb2.FollowRequest.SerializeToString,
+            response_deserializer=shards_pb2.FollowResponse.FromString,
+        )
+        fields = {"shard": 1, "shards": 3, "address": ":1", "rule": "{}", "clocks": [0]} | hello
+        with pytest.raises(grpc.RpcError) as refusal:
+            list(call(iter([shards_pb2.FollowRequest(hello=shards_pb2.ShardHello(**fields))])))
+        return refusal.value
+
+
+def test_a_group_refuses_other_shards(group: Group) -> None:
+    rule = '{"rule": "downpour", "precondition": "none", "settings": {"weight_decay": 0.0}}'
+    assert "give both the same --rule and settings" in follow(group.address).details()
+    assert "is connected already" in follow(group.address, rule=rule).details()
+    assert "give all the same number" in follow(group.address, rule=rule, shards=4).details()
+    assert "with shard < shards" in follow(group.address, shard=3).details()
+    assert "start it with --shard 0/N" in follow(group.servers[1].address).details()
+    worker = Worker(group.address, 0)
+    worker.begin()
+    worker.pull()
+    assert worker.commit().applied
+    worker.end()
+
+
+def test_a_shard_with_another_rule_does_not_start() -> None:
+    with serving(2, rule="downpour") as started, pytest.raises(StartupError, match="give both the same --rule"):
+        RealServer(shard="1/2", primary=started.address, rule="gem")
+
+
+def test_whole_models_are_refused_by_a_shard(group: Group) -> None:
+    """A pull without a session would get a part of the model."""
+    worker = Worker(group.address, 0)
+    worker.begin()
+    for server in group.servers:
+        with Observer(server.address) as observer, pytest.raises(ServerRefusedError, match="pull with a session"):
+            observer.pull()
+    worker.end()
+
+
+@pytest.mark.parametrize("wire_type", [WireType.INT8_BLOCK, WireType.BFLOAT16])
+def test_encoded_deltas_are_cut_between_blocks(wire_type: WireType) -> None:
+    def theta(shards: int) -> Any:
+        with serving(shards, rule="downpour") as group:
+            worker = Worker(group.address, 0, delta_wire_types=(wire_type,))
+            worker.begin()
+            worker.pull()
+            size = worker.wire_bytes(wire_type)
+            for value in (1, 7):
+                delta = np.random.default_rng(value).integers(0, 60, size, np.uint8)
+                delta[-8:] = 0
+                worker.client.commit(memoryview(delta.tobytes()), worker.into)
+            worker.end()
+            return group.parameters()
+
+    assert np.array_equal(theta(3), theta(1))
+
+
+def test_a_worker_whose_budget_is_spent_is_sent_home_by_all_shards() -> None:
+    with serving(3, rule="downpour", commits=5) as group:
+        workers = [Worker(group.address, number) for number in range(2)]
+        for worker in workers:
+            worker.begin()
+            worker.pull()
+        finished = [workers[number % 2].commit().run_finished for number in range(5)]
+        assert finished == [False] * 4 + [True]
+        assert group.clocks() == [6, 6, 6]
+        for worker in workers:
+            worker.end()
+
+
+def test_a_script_trains_on_shards_as_on_one_server() -> None:
+    def train(shards: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(40, 60), nn.BatchNorm1d(60), nn.ReLU(), nn.Linear(60, 10))
+        inputs, labels = torch.randn(64, 40), torch.randint(10, (64,))
+        with (
+            serving(shards, rule="gem", eta=0.1, steps=20) as group,
+            ParameterServer(group.address, model, name="worker") as server,
+        ):
+            while True:
+                server.step(nn.functional.cross_entropy(model(inputs), labels), samples=64)
+        return model.state_dict()
+
+    one, three = train(1), train(3)
+    assert all(torch.equal(one[name], three[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shard": "1/2"}, "needs --primary HOST:PORT"),
+        ({"shard": "0/2", "primary": "host:1"}, "add --shard 1/N, or leave it out"),
+        ({"shard_address": "host:1"}, "--shard-address needs --primary"),
+        ({"shard": "0/2", "record": "trace"}, "--record is for one server"),
+        ({"shard": "0/2", "shared_memory_socket": "socket"}, "--shared-memory-socket is for one server"),
+        ({"shard": "0/2", "state_type": "bfloat16"}, "--state-type bfloat16 is for one server"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServerSettings(**settings)
