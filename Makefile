@@ -28,7 +28,7 @@ ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -166,6 +166,10 @@ test-hostile: $(INSTALLED)
 # Workers that are killed every 30 s while they train digits, MINUTES for each of three seeds.
 test-kills: $(INSTALLED)
 	GEMPS_TEST_KILLS=$(MINUTES) GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
+
+# Shards that are killed 100 times under load, at each level of durability.
+test-shards: $(INSTALLED)
+	GEMPS_SHARD_KILLS=100 $(BIN)/python -m pytest tests/shards/test_kills.py $(ARGS)
 
 # Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
 test-convergence: $(INSTALLED)

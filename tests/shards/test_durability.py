@@ -1,6 +1,11 @@
 """Shards with data directories: what they keep together, and how another number of shards goes on with it."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +17,20 @@ from tests.shards.group import Float32, Worker, serving
 
 WORKERS, ROUNDS = 3, 4
 RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
+# `make test-long`: each rule at both levels.
+IS_LONG = os.environ.get("GEMPS_LONG_TESTS") == "1"
+CASES = [
+    (*rule, level)
+    for number, rule in enumerate(RULES)
+    for level in (("commit", "interval") if IS_LONG else (("commit", "interval")[number % 2],))
+]
 
 
-def train(shards: int, folder: Path | None, first: int, **settings: object) -> Float32:
-    """Round robin over rounds `first` to `first` + ROUNDS; return theta."""
+def train(shards: int, folder: Path, first: int, *, crash: bool = False, **settings: object) -> Float32:
+    """Round robin over rounds `first` to `first` + ROUNDS; return theta.
+
+    `crash`: leave in `folder` what lay on the disk at the last commit, as if all servers had been killed then.
+    """
     with serving(shards, folder, **settings) as group:
         workers = [Worker(group.address, number) for number in range(WORKERS)]
         for worker in workers:
@@ -29,18 +44,28 @@ def train(shards: int, folder: Path | None, first: int, **settings: object) -> F
                 assert worker.commit().applied
         for worker in workers:
             worker.end()
-        return group.parameters()
+        theta = group.parameters()
+        image = folder.with_name(f"{folder.name}-image")
+        if crash:
+            shutil.copytree(folder, image)
+    if crash:
+        shutil.rmtree(folder)
+        image.rename(folder)
+    return theta
 
 
 def data_dirs(folder: Path, shards: int) -> list[Path]:
     return [folder / str(index) for index in range(shards)]
 
 
-@pytest.mark.parametrize("level", ["commit", "interval"])
-@pytest.mark.parametrize(("rule", "precondition"), RULES)
+@pytest.mark.parametrize(("rule", "precondition", "level"), CASES)
 def test_other_numbers_of_shards_go_on_bit_for_bit(rule: str, precondition: str, level: str, tmp_path: Path) -> None:
-    """One server all the way; beside it 1 -> 3 -> 2 -> 1 servers, each of which resumes what the ones before left."""
-    settings: dict[str, object] = {"rule": rule, "precondition": precondition, "durability": level, "resume": True}
+    """One server all the way; beside it 1 -> 3 -> 2 -> 1 servers, each of which resumes what the ones before left.
+
+    At `interval` they are stopped, at `commit` killed.
+    """
+    settings: dict[str, Any] = {"rule": rule, "precondition": precondition, "durability": level, "resume": True}
+    settings["crash"] = level == "commit"
     for part in range(4):
         expected = train(1, tmp_path / "whole", part * ROUNDS, **settings)
     train(1, tmp_path / "a", 0, **settings)
@@ -75,6 +100,23 @@ def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:
         shard_files.merge(data_dirs(tmp_path / "shards", 3)[::-1], tmp_path / "other")
     with pytest.raises(StartupError, match="holds one shard"):
         shard_files.split(tmp_path / "shards" / "0", 2, tmp_path / "other")
+
+
+def test_commands_merge_and_split(tmp_path: Path) -> None:
+    def gemps(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gem_cli", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    theta = train(2, tmp_path / "two", 0, rule="downpour")
+    merged = gemps("merge", *data_dirs(tmp_path / "two", 2), "--output", tmp_path / "one")
+    assert (Path(merged.stdout.strip()) / "model.safetensors").exists(), merged.stderr
+    made = gemps("split", tmp_path / "one", "--shards", "3", "--output", tmp_path / "three")
+    assert made.stdout.split() == [str(path) for path in data_dirs(tmp_path / "three", 3)], made.stderr
+    parts = [recovery.recover(path) for path in data_dirs(tmp_path / "three", 3)]
+    assert np.array_equal(np.concatenate([one.whole.parameters for one in parts if one is not None]), theta)
+    again = gemps("merge", tmp_path / "two" / "0", "--output", tmp_path / "other")
+    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+    assert "give all shards, in order" in again.stderr
 
 
 def test_shards_of_different_runs_do_not_start(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Shards that are killed under load: no commit is on some of them only, and none that was acknowledged is lost.
 
-GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 200).
+GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 100 at each level).
 """
 
 import os
@@ -14,7 +14,7 @@ from gem_worker.client import ClientSettings, Observer
 from tests.shards.processes import DEADLINE_SECONDS, WORKERS, CountingWorker, SupervisedShards, counts, kill_at_random
 from tests.waiting import eventually
 
-KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "3"))
+KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "2"))
 SHARDS = 3
 
 

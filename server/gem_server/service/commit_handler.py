@@ -1,5 +1,6 @@
 """The Commit call, over gRPC or the lane."""
 
+import asyncio
 from contextlib import closing
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.reply_stream import PayloadWriter, put_header, send
 from gem_server.service.status_codes import as_refusal
 from gem_server.state.sessions import Session, TransportKind
+
+RETRY_SECONDS = 0.1
 
 
 class CommitTransport(PayloadWriter, Protocol):
@@ -101,6 +104,10 @@ class CommitHandler:
             except Exception as error:
                 self._commit_service.refused(session, header, as_refusal(error))
                 raise
+            except asyncio.CancelledError:
+                if session.commit_call is call:
+                    self._commit_service.refused(session, header, _lost_call())
+                raise
         await self._reply(transport, session, header, applied)
 
     async def _receive(
@@ -155,6 +162,12 @@ class CommitHandler:
         telemetry.bytes_sent += sent
         if not applied.verdict.duplicate:
             telemetry.bytes_received += header.byte_count
+
+
+def _lost_call() -> RefusedError:
+    return RefusedError(
+        Reason.STALLED, "another shard lost this worker's call: send the commit again", retry_after=RETRY_SECONDS
+    )
 
 
 def _supersede_older_call(session: Session, call: Call) -> None:

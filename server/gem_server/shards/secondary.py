@@ -48,6 +48,7 @@ from gem_server.version import Version
 
 # Seconds that a worker's call waits for an operation that is on its way.
 PATIENCE_SECONDS = 30.0
+MAX_WAITING = 4096
 RETRY_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -250,6 +251,10 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             raise OutOfOrderError(f"this shard is at clock {clock}, and the primary at {ordered}")
 
     async def _wait_for(self, is_there: Callable[[], bool], what: str) -> None:
+        if len(self._progress) >= MAX_WAITING:
+            raise RefusedError(
+                Reason.TOO_MANY, f"{MAX_WAITING} calls wait for the primary: try again later", retry_after=RETRY_SECONDS
+            )
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not is_there():
