@@ -47,7 +47,7 @@ def train(shards: int, folder: Path, first: int, *, crash: bool = False, **setti
         theta = group.parameters()
         image = folder.with_name(f"{folder.name}-image")
         if crash:
-            shutil.copytree(folder, image)
+            shutil.copytree(folder, image, symlinks=True)
     if crash:
         shutil.rmtree(folder)
         image.rename(folder)
