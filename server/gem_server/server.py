@@ -267,6 +267,8 @@ class Server:
             if self._memory_socket is not None:
                 self._memory_socket.open()
         except BaseException:
+            if self._following is not None:
+                await self._following.close()
             if self._web is not None:
                 await self._web.close()
             await self._lane_port.close(None)
