@@ -20,7 +20,7 @@ STATISTICS_TOLERANCE = 1e-9
 
 
 class ReplayError(Exception):
-    """The trace cannot be replayed, or the replay differs."""
+    """The trace is unusable, or the replay differs."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Judges commit headers and payloads."""
+"""Judges commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Commit:
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it was applied already."""
+        """Whether already applied."""
         return self.base is None
 
     @property

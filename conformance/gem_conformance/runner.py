@@ -33,7 +33,7 @@ class Outcome:
     output: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, object]:
-        """JSON-compatible values."""
+        """JSON values."""
         values: dict[str, object] = {"scenario": self.scenario, "verdict": self.verdict}
         if self.fault is not None:
             values |= {
@@ -55,7 +55,7 @@ def play_scenarios(
     limits: Limits | None = None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Play scenarios against processes of `command`; return outcomes in order.
+    """Play scenarios against processes of `command`, in order.
 
     `on_outcome` is never called concurrently. Raises OSError if the command cannot be started.
     """

@@ -1,4 +1,4 @@
-"""Packing and sending of transfers."""
+"""Transfers."""
 
 from __future__ import annotations
 

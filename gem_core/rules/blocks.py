@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "
 BLOCK = 16_384
 # Per float32 sum; 16 KiB of scratch stay in L1 cache.
 STRIP = 2_048
-# Below this, waiting for a second thread costs more than it saves.
+# Below this, a second thread costs more than it saves.
 PARALLEL_FROM = 524_288
 
 prefer_wide_vectors()
@@ -75,7 +75,6 @@ class Driver:
         self._is_compiled = False
 
     def __call__(self, *arguments: object) -> None:
-        """Run the kernel."""
         if not self._is_compiled:
             self._compile()
         self.dispatcher(*arguments)

@@ -11,7 +11,7 @@ order:
     x_w   <- x_w - e                    x_w   <- x_w - e
     s_w   <- x_w                        s_w   <- x_w + mu * v_w
 
-Period tau: local steps, whose deltas are summed.
+Period tau: local steps, summed.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Statistics(NamedTuple):
 
 
 class Kernel:
-    """Applies a delta in place, in one pass, and returns statistics."""
+    """Applies deltas in place, in one pass."""
 
     def __init__(self, update: Callable[..., tuple[Any, ...]], proxy: str = "") -> None:
         """Generate the loops, which compile at the first call.
@@ -271,7 +271,7 @@ def _precise_squares(values):  # type: ignore[no-untyped-def]
 
 @driver_function
 def squares(quick, values):  # type: ignore[no-untyped-def]
-    """Return `quick` if reliable, else recompute in float64."""
+    """`quick` if reliable, else recomputed in float64."""
     if _LEAST_SUM <= quick <= _LARGEST_SUM:
         return np.float64(quick)
     return _precise_squares(values)

@@ -1,4 +1,4 @@
-"""Numeric state of server and workers."""
+"""Server's and workers' state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

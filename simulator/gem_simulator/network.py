@@ -1,4 +1,4 @@
-"""Messages between server and workers on the virtual clock."""
+"""Messages on the virtual clock."""
 
 import heapq
 import math
@@ -61,7 +61,7 @@ class Network(Protocol):
 
 
 def network_of(timing: "TimelineSettings", put: Callable[[Member], None]) -> Network:
-    """Return the network that `timing` describes; it calls `put` with each request."""
+    """The network for `timing`; calls `put` with each request."""
     return _ConstantDelays(timing, put) if timing.links is None else _Transfers(timing, timing.links, put)
 
 

@@ -1,4 +1,4 @@
-"""Records a simulation as a server's trace."""
+"""Records traces."""
 
 from pathlib import Path
 from typing import Any

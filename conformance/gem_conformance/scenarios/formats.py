@@ -1,4 +1,4 @@
-"""Scenarios: layouts and wire types."""
+"""Layouts and wire types."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def exact_commits(play: Play) -> None:
 
 
 def initialise(play: Play) -> None:
-    """Await all kinds of tensors."""
+    """All kinds of tensors."""
     play.central.eta = 0.5
     play.initialise()
     play.commit()

@@ -1,4 +1,4 @@
-"""Credentials with which a secondary connects to the primary."""
+"""A secondary's credentials for the primary."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -28,7 +28,7 @@ class CommitTransport(PayloadWriter, Protocol):
 
     @property
     def kind(self) -> TransportKind:
-        """Which of them it is."""
+        """The transport's kind."""
 
     async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
         """A commit's first message, chunk offset and data; None: end."""

@@ -30,7 +30,7 @@ class PullHandler:
         self._chunk_bytes = chunk_bytes
 
     async def serve(self, raw: bytes, context: Context) -> None:
-        """Stream the parameters, or reply NotModified."""
+        """Stream parameters, or reply NotModified."""
         async with self._contexts.stream(context) as (call, call_session):
             request = messages.parse(parameters_pb2.PullRequest, raw)
             if request.session_id:

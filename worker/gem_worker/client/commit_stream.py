@@ -56,7 +56,7 @@ class CommitStream:
         return self._call.transport
 
     def is_open(self) -> bool:
-        """Return whether it is open. Thread-safe."""
+        """Whether the stream is open. Thread-safe."""
         return self._call.is_open()
 
     def cancel(self) -> None:

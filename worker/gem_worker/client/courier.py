@@ -48,7 +48,7 @@ class Courier:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit is not yet collected."""
+        """Whether a commit is uncollected."""
         return self._errand is not None
 
     def hand(
@@ -106,7 +106,6 @@ class Courier:
             self._thread.join()
 
     def _wait(self, errand: _Errand, timeout: float | None) -> bool:
-        """Return whether the commit ended in time."""
         until = time.monotonic() + timeout if timeout is not None else None
         while errand.outcome is None:
             left = until - time.monotonic() if until is not None else _SLICE

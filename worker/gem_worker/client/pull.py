@@ -104,7 +104,7 @@ class Puller:
         return version
 
     def _bring(self, receiver: ParametersReceiver, payload: PayloadFormat) -> tuple[Version, bool]:
-        """Return the version, and whether it is the first."""
+        """(version, whether it is the first)."""
         session = self._session
         # Unknown until complete.
         session.lost()
@@ -135,7 +135,6 @@ class Puller:
         return request
 
     def _recover(self, refusal: ServerRefusedError, receiver: ParametersReceiver) -> None:
-        """Recover, or raise."""
         if refusal.reason == "STALE_BASE" and receiver.version is not None:
             receiver.reset()
         elif refusal.reason in LOST_SESSION:

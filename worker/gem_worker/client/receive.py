@@ -56,11 +56,11 @@ class ParametersReceiver:
         return self._assembler.received
 
     def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
-        """Return whether `reset` suffices for reuse."""
+        """Whether `reset` suffices for reuse."""
         return self._payload is payload and self._into is into and self._shared is shared and self._in_place is in_place
 
     def reset(self) -> None:
-        """Discard received data."""
+        """See Receiver."""
         self._assembler.restart()
         self._handle = None
         self.version = None
