@@ -95,7 +95,7 @@ class _ConstantDelays:
 
 
 class _Transfers:
-    """Payloads share links. A commit holds a staging buffer from the permission to upload until it is applied."""
+    """Payloads share links. A commit holds a staging buffer from its permission until applied."""
 
     def __init__(self, timing: "TimelineSettings", links: Links, put: Callable[[Member], None]) -> None:
         self._timing = timing

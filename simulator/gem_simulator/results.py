@@ -1,4 +1,4 @@
-"""Results of a simulation."""
+"""Simulation results."""
 
 import math
 import sys

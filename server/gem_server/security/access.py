@@ -1,4 +1,4 @@
-"""Which role may make which call."""
+"""Roles' permissions."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""TLS with reloadable certificates, and token checks."""
+"""TLS and token checks."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""The Commit call, over gRPC or the lane."""
+"""Commit, over gRPC or the lane."""
 
 from contextlib import closing
 from typing import Protocol

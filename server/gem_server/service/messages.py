@@ -1,4 +1,4 @@
-"""Converts between protobuf messages and domain values."""
+"""Protobuf messages and domain values."""
 
 import math
 import unicodedata

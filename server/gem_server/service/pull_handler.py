@@ -1,4 +1,4 @@
-"""The Pull call."""
+"""Pull."""
 
 from gemps.framing import PULL_RESPONSE_CHUNK
 from gemps.v1 import parameters_pb2

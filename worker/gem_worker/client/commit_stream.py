@@ -1,4 +1,4 @@
-"""The Commit stream and one commit's exchange on it."""
+"""The Commit stream."""
 
 import grpc
 from gemps.framing import FramingError

@@ -1,4 +1,4 @@
-"""Exceptions of the client."""
+"""The client's exceptions."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
