@@ -69,7 +69,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Identity of a payload, to recognise repeats."""
+    """Recognises repeats of a payload."""
 
     wire_type: int
     byte_count: int
@@ -91,7 +91,7 @@ class Session:
     """Candidate's session.
 
     Attributes:
-        is_known: False after a restart or expiry, until Join.
+        is_known: False from restart or expiry to Join.
         stored, content: of the newest applied commit.
         snapshot: last sent; None: none, or lost.
         before: the previous one.
@@ -173,7 +173,7 @@ class Central:
         return 2
 
     def apply(self, delta: NDArray[np.float32], buffers: bytes) -> None:
-        """Apply theta <- theta + delta."""
+        """theta <- theta + delta."""
         if self.theta is None:
             raise AssertionError("there are no parameters")
         self.theta += delta

@@ -76,7 +76,7 @@ class Play:
         self._late: Commit | None = None
         self._transfers = Transfers(self.central, chunk_bytes)
         self._calls = 0
-        # Disturbance that the worker must react to.
+        # The worker must react to it.
         self._trouble: Trouble | None = None
         self._may_commit = True
         self._may_stop = False
@@ -140,7 +140,7 @@ class Play:
         self._say_initialised(call_of(event), parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED)
 
     def pull(self) -> Pull:
-        """Await a pull; `send` answers it."""
+        """Await a pull, for `send`."""
         return self._wait(lambda one: self._judge_pull(one) if is_call(one, "Pull") else None, "Pull", Place.PULL)
 
     def send(self, pull: Pull, *, tear_after: int | None = None, damaged: bool = False) -> None:
@@ -190,7 +190,7 @@ class Play:
             self.reply(commit)
 
     def header_unless_it_stops(self, why: str, place: Place) -> Commit | None:
-        """Await a header; None if the candidate exits with an error."""
+        """As `new_header`; None if the candidate exits with an error."""
         self._may_stop = True
         try:
             return self.new_header()

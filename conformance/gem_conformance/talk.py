@@ -41,7 +41,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class NotSpokenError(Exception):
-    """The candidate does not support this scenario."""
+    """This scenario is not supported."""
 
 
 class Talk:

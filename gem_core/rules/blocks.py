@@ -1,6 +1,6 @@
-"""Compilation of kernels; block and strip sizes.
+"""Kernels' compilation; block and strip sizes.
 
-For kernels outside this folder Numba's cache ignores changes to this file: delete gem_core/__pycache__ afterwards.
+Kernels outside this folder: Numba's cache ignores changes here, so delete gem_core/__pycache__ afterwards.
 """
 
 from __future__ import annotations

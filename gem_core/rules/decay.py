@@ -25,7 +25,7 @@ SERIAL_PIECES = 2048
 
 
 class DecayingRule(UpdateRule):
-    """Base of rules that add an update and send theta."""
+    """Rules that add an update and send theta."""
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)

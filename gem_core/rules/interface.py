@@ -1,4 +1,4 @@
-"""Interface of update rules, which must not lock, log or read clocks. Callers serialise access to arrays."""
+"""Update rules must not lock, log or read clocks. Callers serialise access to arrays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
 
 class RuleState:
-    """What a rule keeps of one worker: arrays of shape (n,) and the rule's `state_type`.
+    """One worker's state: arrays of shape (n,) and the rule's `state_type`.
 
     Attributes:
         snapshot: s_w, exactly the worker's parameters. The state's owner may replace the array.
-        vectors: those of the rule's `kernel`, in its order, without the run's.
+        vectors: those of the `kernel`, in its order, without the run's.
     """
 
     __slots__ = ("snapshot", "vectors")
@@ -46,9 +46,7 @@ class WorkerStep:
 
 
 class UpdateRule:
-    """Applies deltas to the central variable. Subclasses define `kernel` and `_scalars`, or `_commit`.
-
-    One object serves one run.
+    """Applies one run's deltas. Subclasses define `kernel` and `_scalars`, or `_commit`.
 
     Attributes:
         name: for `create_rule` and `--rule`.
@@ -228,7 +226,7 @@ class UpdateRule:
         return elements >= PARALLEL_FROM
 
     def warm_up(self) -> None:
-        """Load all kernels and start the threads. Raises ThreadingError."""
+        """Load kernels and start threads. Raises ThreadingError."""
         require_threads()
         self._is_warm = True
         for parallel in (False, True):

@@ -121,19 +121,19 @@ class Decay(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Statistics of one commit.
+    """A commit's statistics.
 
     The first three cover elements with delta != 0, and are 0 without any. Norms are Euclidean over all elements,
     accurate to 1e-6, and finite while the parameters are.
 
     Attributes:
-        mean_pi: mean of pi, or of the rule's factor.
+        mean_pi: of pi, or the rule's factor.
         blocked_fraction: fraction with pi = pi_min; without a pi 1 for a dropped commit.
         clamped_fraction: fraction with pi = pi_max.
         proxy_norm: of kappa * m, or the rule's moment, after the commit.
         drift_norm: of theta - s before the commit.
         delta_norm: of delta.
-        update_norm: of what was added to theta, without weight decay.
+        update_norm: of the change of theta, without weight decay.
     """
 
     mean_pi: float

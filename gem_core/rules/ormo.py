@@ -7,7 +7,7 @@ Shi, Yang and Li, 2024, arXiv 2407.19234; at commit t (from 0), with b(i) = ceil
     theta <- theta + (1 - mu^(d + 1)) / (1 - mu) * delta
     s_w   <- theta
 
-Without deltas under way this is momentum SGD with the sum of each K deltas.
+Without deltas under way: momentum SGD with the sum of each K deltas.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executes missing runs in parallel."""
+"""Executes runs in parallel."""
 
 import json
 import multiprocessing
@@ -30,7 +30,7 @@ def execute(
 ) -> dict[str, Outcome]:
     """Execute missing runs; return outcomes by key.
 
-    `on_done`: with run, outcome, and whether it is new. Raises ReproductionError; finished runs are kept.
+    `on_done`: gets whether the outcome is new. Raises ReproductionError; finished runs are kept.
     """
     wanted = {run.key(): run for run in runs}
     found: dict[str, Outcome] = {}

@@ -98,12 +98,12 @@ class Outcome:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether anything was not finite."""
+        """Something was not finite."""
         return self.gave_up or self.skipped > 0 or not math.isfinite(self.loss)
 
     @property
     def has_failed(self) -> bool:
-        """Whether it diverged or did not beat chance."""
+        """Diverged, or did not beat chance."""
         return self.has_diverged or not self.loss < self.chance_loss
 
     def describe(self) -> dict[str, Any]:

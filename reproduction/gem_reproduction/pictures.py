@@ -55,7 +55,7 @@ def axes_of(
     x_scale: Literal["log", "linear"] = "linear",
     y_scale: Literal["log", "linear"] = "linear",
 ) -> None:
-    """Set axis labels and scales, after drawing curves."""
+    """Call after drawing curves."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_xscale(x_scale)

@@ -12,7 +12,7 @@ __all__ = ["SCENARIOS"]
 
 
 def commits(play: Play) -> None:
-    """Use a generic learning rate, then one that creates ties."""
+    """Use a generic learning rate, then ties."""
     play.initialised_by_others()
     play.commit(next_eta=0.5)
     play.commit()

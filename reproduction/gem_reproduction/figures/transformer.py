@@ -151,12 +151,12 @@ def half_time(case: str, workers: int) -> str:
 
 
 def choose_eta(found: Mapping[str, Group], case: str, method: str, workers: int = CHOSEN_WITH) -> float:
-    """Choose by held-out loss."""
+    """By held-out loss."""
     return min(CASES[case].etas(method), key=lambda eta: _held_out(found[tuned(case, method, workers, eta)]))
 
 
 def choose_setting(found: Mapping[str, Group]) -> str:
-    """Choose by held-out loss."""
+    """By held-out loss."""
     return min(NEW_SETTINGS, key=lambda method: _score(found, method))
 
 

@@ -16,7 +16,7 @@ class ShardCredentials(NamedTuple):
 
 
 def read_shard_credentials(folder: Path | None) -> ShardCredentials:
-    """Read a folder that `gemps certs` made for an operator. Raises StartupError."""
+    """From `gemps certs`, for an operator. Raises StartupError."""
     if folder is None:
         return ShardCredentials()
     certificate, key, token = (_read(folder / name, required=False) for name in ("client.crt", "client.key", "token"))

@@ -1,4 +1,4 @@
-"""Files reloaded at run time: certificates, tokens."""
+"""Files reloaded at run time."""
 
 import asyncio
 import logging

@@ -68,7 +68,7 @@ class Health:
             ) from None
 
     def _make_room(self) -> None:
-        """End the oldest watch of the address with the most."""
+        """End the oldest of the address with the most."""
         if len(self._watches) <= MAX_WATCHERS:
             return
         counts = Counter(self._watches.values())
