@@ -173,7 +173,7 @@ class Central:
         return 2
 
     def apply(self, delta: NDArray[np.float32], buffers: bytes) -> None:
-        """theta <- theta + delta."""
+        """Apply theta <- theta + delta."""
         if self.theta is None:
             raise AssertionError("there are no parameters")
         self.theta += delta

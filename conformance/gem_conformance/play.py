@@ -140,7 +140,7 @@ class Play:
         self._say_initialised(call_of(event), parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED)
 
     def pull(self) -> Pull:
-        """Await a pull, for `send`."""
+        """Await a pull; `send` answers it."""
         return self._wait(lambda one: self._judge_pull(one) if is_call(one, "Pull") else None, "Pull", Place.PULL)
 
     def send(self, pull: Pull, *, tear_after: int | None = None, damaged: bool = False) -> None:

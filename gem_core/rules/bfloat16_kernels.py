@@ -182,5 +182,5 @@ def rebase(addresses, reference, theta, start, step, first, key):  # type: ignor
 
 @driver(VECTOR, VECTOR, _HALVES, parallel=False)
 def set_offsets(theta, reference, offsets):  # type: ignore[no-untyped-def]
-    """offsets <- theta - reference."""
+    """Set offsets <- theta - reference."""
     _store_offsets(theta, reference, offsets)

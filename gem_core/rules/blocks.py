@@ -75,6 +75,7 @@ class Driver:
         self._is_compiled = False
 
     def __call__(self, *arguments: object) -> None:
+        """Run the kernel."""
         if not self._is_compiled:
             self._compile()
         self.dispatcher(*arguments)

@@ -104,5 +104,5 @@ class GemRms(Gem):
 
 
 def limited(gradients: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As the kernels do."""
+    """Limit gradients as the kernels do."""
     return np.clip(gradients, np.float32(-1e18), np.float32(1e18))

@@ -28,7 +28,7 @@ LARGE_BYTES = 10_000_000_000
 def execute(
     runs: Sequence[Run], folder: Path, jobs: int, on_done: Callable[[Run, Outcome, bool], None]
 ) -> dict[str, Outcome]:
-    """Execute missing runs; return outcomes by key.
+    """Return outcomes by key.
 
     `on_done`: gets whether the outcome is new. Raises ReproductionError; finished runs are kept.
     """

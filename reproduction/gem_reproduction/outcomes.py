@@ -98,12 +98,12 @@ class Outcome:
 
     @property
     def has_diverged(self) -> bool:
-        """Something was not finite."""
+        """Whether anything was not finite."""
         return self.gave_up or self.skipped > 0 or not math.isfinite(self.loss)
 
     @property
     def has_failed(self) -> bool:
-        """Diverged, or did not beat chance."""
+        """Whether it diverged or did not beat chance."""
         return self.has_diverged or not self.loss < self.chance_loss
 
     def describe(self) -> dict[str, Any]:

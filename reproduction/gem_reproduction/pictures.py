@@ -24,7 +24,7 @@ NAMES: Mapping[str, str] = {"gem": "GEM", "downpour": "DOWNPOUR", "adaptive-stal
 
 _DPI = 100
 _COLOURS = 128
-# Shorter log axes have ticks at 2 and 5.
+# Shorter axes have ticks at 2 and 5.
 _FEW_DECADES = 2.2
 
 

@@ -32,7 +32,7 @@ _SPAN = re.compile(r"(\d+)(?:-(\d+))?[@x](\d+(?:\.\d*)?(?:e[+-]?\d+)?)", re.IGNO
 
 
 class SimulationSettings(BaseSettings):
-    """All settings."""
+    """All settings of a simulation."""
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 

@@ -99,7 +99,7 @@ def replay_recording(
     model: str = "",
     on_commit: Callable[[Commit], None] = lambda commit: None,
 ) -> SimulationResult:
-    """Simulate a recorded run, recomputing its gradients in the recorded order.
+    """Recompute a recorded run's gradients in its order.
 
     Deltas and final parameters must be bit-identical. Raises SimulationError at the first difference.
     """

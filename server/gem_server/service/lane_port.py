@@ -21,7 +21,7 @@ from gem_server.service.refusal_log import RefusalLog
 
 # Limit before HELLO; beyond it the oldest is closed.
 MAX_STRANGERS = 256
-# A TLS handshake takes up to 4 ms (RSA); the pause limits them to a fifth of a core.
+# Limits TLS handshakes (4 ms) to a fifth of a core.
 HANDSHAKE_PAUSE_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)

@@ -74,7 +74,7 @@ class Observed:
 
 
 class Status:
-    """Serves GetStatus and WatchStatus."""
+    """Serves both calls."""
 
     def __init__(self, contexts: CallContexts, observed: Observed, clock: Callable[[], float]) -> None:
         self._contexts = contexts

@@ -85,7 +85,7 @@ class Telemetry:
             self.tensor_pi.add_sample(sample, self._run_seconds(), clock)
 
     def settle(self) -> None:
-        """Process the batch. Call before reading distributions, histograms, curves."""
+        """Call before reading distributions, histograms, curves."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []

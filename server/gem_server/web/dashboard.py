@@ -1,4 +1,4 @@
-"""The page (/) and its server-sent events (/events), encoded once for all viewers.
+"""The page (/) and its events (/events), encoded once for all viewers.
 
 status    RunStatus, each second; NaN and infinities are null. At most MAX_WORKERS workers, unwell ones first;
           `workers_left_out` counts the rest. Omits workers' staleness bounds and wait histograms.
@@ -29,7 +29,7 @@ MAX_VIEWERS = 16
 MAX_WORKERS = 256
 INTERVAL_SECONDS = 1.0
 SHORTEST_SECONDS = 0.1
-# Maximum share of a processor; the page reports silence after 6 s.
+# Of a processor; the page reports silence after 6 s.
 SHARE_OF_PROCESSOR = 0.1
 LONGEST_SECONDS = 3.0
 # Queue limit, after which the viewer is disconnected.

@@ -50,7 +50,7 @@ class WebServer:
         routes: Iterable[web.RouteDef],
         end_streams: Callable[[], Awaitable[None]] | None = None,
     ) -> str:
-        """Listen for GET and HEAD at HOST:PORT; return the URL.
+        """Serve GET and HEAD at HOST:PORT; return the URL.
 
         `end_streams` ends streaming replies. Raises StartupError.
         """

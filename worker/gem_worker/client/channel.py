@@ -29,7 +29,7 @@ LANE_AGAIN_SECONDS = 60.0
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # Keeps NAT and load balancers from dropping the connection; the server accepts pings every 30 s.
+    # For NAT and load balancers; the server accepts pings every 30 s.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -41,7 +41,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     # Only this library may repeat a commit.
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    # A channel has at most one stream of parameters, and reads it.
+    # At most one stream of parameters, which is read.
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.lookahead_bytes", 16 * MIB),
     ("grpc.http2.bdp_probe", 0),

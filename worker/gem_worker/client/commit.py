@@ -32,7 +32,7 @@ from gem_worker.client.watchdog import Watchdog
 
 
 class Committer:
-    """Commit for a session, on one stream that opens on demand."""
+    """A session's commits, on one stream that opens on demand."""
 
     def __init__(
         self, calls: Calls, watchdog: Watchdog, session: ClientSession, puller: Puller, on_event: EventSink

@@ -1,4 +1,4 @@
-"""Thread that commits for a client while the training thread computes.
+"""Commits in a thread while the training thread computes.
 
 One commit is in flight at a time; until it is collected, only the courier may use the client. KeyboardInterrupt loses
 no outcome.
@@ -31,7 +31,7 @@ class _Errand:
 
 
 class Courier:
-    """Commit in a background thread, after join() and pull(). Not thread-safe."""
+    """Use after join() and pull(). Not thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class Courier:
         *,
         in_place: bool = False,
     ) -> None:
-        """Start a commit, which owns both buffers until collected.
+        """Start a commit, which owns both buffers.
 
         Overwrites parameters left in place (Client.commit). Raises MisuseError if one is in flight.
         """

@@ -19,7 +19,7 @@ _CONNECT_SECONDS = 5.0
 
 
 class Credentials:
-    """Token and TLS credentials. Raises CredentialsError for unusable files."""
+    """Raises CredentialsError for unusable files."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings

@@ -103,7 +103,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Result of Join. `host_rank` selects the device. `shards`: addresses of further servers, as in session.proto."""
+    """Result of Join. `host_rank` selects the device. `shards`: further servers, as in session.proto."""
 
     rank: int
     host_rank: int
@@ -191,7 +191,7 @@ class Verdict(NamedTuple):
 
 
 class CommitOutcome(NamedTuple):
-    """Result of a commit; `parameters` always holds those of `version`.
+    """Result of a commit; `parameters` are those of `version`.
 
     `applied`: False if the delta was dropped. `verdict`: None if dropped, or lost in a server restart. `parameters`:
     the caller's buffer, or shared memory until the next call.

@@ -1,4 +1,4 @@
-"""A delta as Commit messages. All attempts must send identical bytes (commit.proto)."""
+"""All attempts of a commit must send identical bytes (commit.proto)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, Self
@@ -32,7 +32,7 @@ class Delta(NamedTuple):
 
 
 class OutgoingCommit(Protocol):
-    """A delta to send, possibly repeatedly."""
+    """To send, possibly repeatedly."""
 
     sequence: int
 

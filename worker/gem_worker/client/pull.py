@@ -85,7 +85,7 @@ class Puller:
         self._wanted: Version | None = None
 
     def pull(self, into: memoryview, payload: PayloadFormat, wanted: Version | None = None) -> Version:
-        """Pull the current parameters, or those of `wanted`, into `into`; return their version."""
+        """Pull the current parameters, or `wanted`, into `into`; return their version."""
         self._wanted = wanted
         version, _ = self._bring(ParametersReceiver(payload, into), payload)
         self._wanted = None
@@ -141,7 +141,7 @@ class Puller:
             receiver.reset()
             self._session.rejoin(str(refusal))
         elif isinstance(refusal, NotInitializedError):
-            # All workers may be waiting for this one to initialize.
+            # All workers may be waiting for this one.
             raise refusal
         else:
             self._session.patience.wait_as_asked(refusal)

@@ -13,7 +13,7 @@ from gem_worker.client.errors import NotInitializedError, ServerRefusedError, Su
 ERROR_DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
 
-# INTERNAL is a stream reset on the way; the server's own carries an ErrorInfo.
+# INTERNAL: a stream reset; the server's own carries an ErrorInfo.
 _TRANSPORT_CODES = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -22,7 +22,7 @@ _TRANSPORT_CODES = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-# Retried like calls that did not reach the server.
+# Retried, as if never received.
 _PASSING_REASONS = frozenset({"STARTING", "DRAINING"})
 _OWN_CLASS: dict[str, type[ServerRefusedError]] = {
     "SUPERSEDED": SupersededError,

@@ -1,4 +1,4 @@
-"""Shared memory with a server on this machine (shared_memory.proto)."""
+"""Shared memory with a local server (shared_memory.proto)."""
 
 import mmap
 import os
