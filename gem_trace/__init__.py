@@ -1,4 +1,4 @@
-"""Traces: writing, reading, replay and order."""
+"""Traces of runs."""
 
 from gem_trace.format import DamageError, Record, read_records
 from gem_trace.order import Order, OrderError, read_order

@@ -1,4 +1,4 @@
-"""Trace format: consecutive little-endian records.
+"""Trace format: little-endian records.
 
     record   header (magic, JSON size, payload size, CRC32C of both, CRC32C of this header), 24 bytes
              the event as JSON (UTF-8), space-padded to a multiple of 64 bytes
@@ -61,7 +61,7 @@ def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[me
 
 
 def read_records(data: memoryview, *, check: bool = True) -> Iterator[Record]:
-    """Yield complete records; ignores an incomplete tail, as after a crash.
+    """Yield complete records, without an incomplete tail.
 
     `check=False` skips checksums of events and payloads. Raises DamageError.
     """

@@ -1,4 +1,4 @@
-"""Replay a run from its trace; compare statistics and parameters."""
+"""Replays a trace; compares statistics and parameters."""
 
 import json
 import math
@@ -20,18 +20,18 @@ STATISTICS_TOLERANCE = 1e-9
 
 
 class ReplayError(Exception):
-    """The trace cannot be replayed, or the replay differs."""
+    """The trace is unusable, or the replay differs."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """Result of a replay.
+    """A replay's result.
 
     Attributes:
         clock: counted commits plus 1.
         parameters: theta, float32, shape (layout.parameter_count,).
-        resets: workers that continued with new state.
-        lost: applied commits that a restarted server no longer had.
+        resets: workers with new state.
+        lost: applied commits, lost in a restart.
         missing: counted commits not in the trace.
         compared_starts: restarts whose parameters matched.
         torn_at: offset of an incomplete last record.

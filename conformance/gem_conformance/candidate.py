@@ -20,7 +20,7 @@ _SHOWN_BYTES = 8192
 
 
 class Candidate:
-    """Process in a new process group, with output to a file.
+    """In a new process group, with output to a file.
 
     `events` receives EXITED. Raises OSError if it cannot be started.
     """

@@ -1,4 +1,4 @@
-"""State of the server."""
+"""Server state."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Clock:
         return f"(incarnation {self.incarnation}, clock {self.clock})"
 
     def to_wire(self) -> transfer_pb2.Version:
-        """Convert to a message."""
+        """Encode."""
         return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
 
     @staticmethod
     def from_wire(message: transfer_pb2.Version) -> Clock:
-        """Convert from a message."""
+        """Decode."""
         return Clock(message.incarnation, message.clock)
 
 
@@ -51,7 +51,7 @@ class Snapshot:
     lacks: str = "its parameters were not sent yet"
 
     def was_sent(self, *, whole: bool, damaged: bool) -> None:
-        """Record the outcome of a transfer."""
+        """Record a transfer."""
         self.is_delivered = whole and not damaged
         self.lacks = "the footer of its parameters did not match" if whole else "its parameters broke off in the midst"
 
@@ -69,7 +69,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Identity of a payload, to recognise repeats."""
+    """Recognises repeats of a payload."""
 
     wire_type: int
     byte_count: int
@@ -91,7 +91,7 @@ class Session:
     """Candidate's session.
 
     Attributes:
-        is_known: False after a restart or expiry, until Join.
+        is_known: False from restart or expiry to Join.
         stored, content: of the newest applied commit.
         snapshot: last sent; None: none, or lost.
         before: the previous one.
@@ -131,7 +131,7 @@ class Session:
 
 @dataclass(slots=True)
 class Central:
-    """Central variable, None before initialisation, and run."""
+    """Central variable, None before initialisation."""
 
     task: Task
     theta: NDArray[np.float32] | None = None

@@ -1,4 +1,4 @@
-"""Judges commit headers and payloads."""
+"""Judges commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Commit:
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it was applied already."""
+        """Whether already applied."""
         return self.base is None
 
     @property
@@ -104,7 +104,7 @@ def receive_whole(commit: Commit) -> None:
 
 
 def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, central: Central) -> None:
-    """Judge a new commit's complete payload. Raises FaultError."""
+    """Judge a new commit. Raises FaultError."""
     data, what = bytes(commit.upload.received), f"commit {commit.header.sequence}"
     judge_checksum(commit)
     earlier = commit.identical_to

@@ -120,10 +120,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expected payload; `rest`: bytes after the PARAMETERs.
-
-    `parameters`: float32, one-dimensional, before encoding.
-    """
+    """Expected payload; `parameters`: as in Mistake; `rest`: bytes after the PARAMETERs."""
 
     parameters: NDArray[np.float32]
     rest: bytes

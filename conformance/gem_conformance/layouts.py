@@ -1,4 +1,4 @@
-"""Conversion of layouts."""
+"""Converts layouts."""
 
 from gemps.v1 import layout_pb2
 
@@ -17,7 +17,7 @@ _KIND_NUMBERS = {one: number for number, one in _KINDS.items()}
 
 
 def layout_from(message: layout_pb2.Layout) -> Layout:
-    """Convert a message. Raises LayoutError."""
+    """Decode. Raises LayoutError."""
     tensors = []
     for index, spec in enumerate(message.tensors):
         if spec.element_type not in _TYPES or spec.kind not in _KINDS:
@@ -36,7 +36,7 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
 
 
 def layout_to(layout: Layout) -> layout_pb2.Layout:
-    """Convert to a message."""
+    """Encode."""
     message = layout_pb2.Layout()
     for spec in layout.tensors:
         message.tensors.add(

@@ -1,4 +1,4 @@
-"""Timeouts in seconds, against hangs only."""
+"""Timeouts against hangs."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Generous, for busy machines.
+    """Seconds; generous, for busy machines.
 
     Attributes:
         start: until the first Join.

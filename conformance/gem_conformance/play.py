@@ -70,13 +70,13 @@ class Play:
         self._chunk_bytes = chunk_bytes
         self._by_hand = by_hand
         self._session: Session | None = None
-        # Refusal reason while the session is unknown.
+        # Refusal while the session is unknown.
         self._lost_reason = ""
-        # Applied at the candidate's next commit or pull.
+        # Applied at the next commit or pull.
         self._late: Commit | None = None
         self._transfers = Transfers(self.central, chunk_bytes)
         self._calls = 0
-        # Disturbance that the worker must react to.
+        # The worker must react to it.
         self._trouble: Trouble | None = None
         self._may_commit = True
         self._may_stop = False
@@ -162,11 +162,11 @@ class Play:
         self._say_what_was_sent("pull", is_sent=is_sent, damaged=damaged)
 
     def commit(self, *, next_eta: float | None = None) -> None:
-        """Answer a new commit, and repeats before it; announce `next_eta`."""
+        """Answer a commit, and repeats before it; announce `next_eta`."""
         self.answer(self.new_header(), next_eta=next_eta)
 
     def answer(self, commit: Commit, *, next_eta: float | None = None) -> None:
-        """Take, apply and answer a new commit."""
+        """Take, apply and answer."""
         self.receive_payload(commit)
         self.apply(commit)
         if next_eta is not None:
@@ -190,7 +190,7 @@ class Play:
             self.reply(commit)
 
     def header_unless_it_stops(self, why: str, place: Place) -> Commit | None:
-        """Await a header; None if the candidate exits with an error."""
+        """As `new_header`; None if the candidate exits with an error."""
         self._may_stop = True
         try:
             return self.new_header()
@@ -202,7 +202,7 @@ class Play:
             self._may_stop = False
 
     def quiet(self, commit: Commit, seconds: float) -> None:
-        """Check that nothing comes on this stream."""
+        """Nothing may come on this stream."""
         self._require_alone(commit)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -234,7 +234,7 @@ class Play:
         self.receive_rest(commit)
 
     def receive_part(self, commit: Commit) -> None:
-        """Take one message of the payload."""
+        """Take one message."""
         upload = commit.upload
         message = self._part(commit.call, upload, commit_pb2.CommitRequest, Place.COMMIT)
         if message.HasField("header"):
@@ -251,7 +251,7 @@ class Play:
         )
 
     def receive_rest(self, commit: Commit) -> None:
-        """Take the rest; judge the payload."""
+        """Take and judge the rest."""
         while not commit.upload.is_complete:
             self.receive_part(commit)
         judge_payload(commit, self.session, self._delta_format(), self.central)
@@ -348,7 +348,7 @@ class Play:
         self._talk.wire.start()
 
     def last_commit(self) -> None:
-        """Finish the run with one more commit."""
+        """Finish with one more commit."""
         commit = self.new_header()
         self.receive_payload(commit)
         self.apply(commit)

@@ -33,7 +33,7 @@ class Outcome:
     output: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, object]:
-        """JSON-compatible values."""
+        """JSON values."""
         values: dict[str, object] = {"scenario": self.scenario, "verdict": self.verdict}
         if self.fault is not None:
             values |= {
@@ -55,7 +55,7 @@ def play_scenarios(
     limits: Limits | None = None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Play scenarios against processes of `command`; return outcomes in order.
+    """Play against processes of `command`.
 
     `on_outcome` is never called concurrently. Raises OSError if the command cannot be started.
     """
@@ -128,7 +128,7 @@ def play_by_hand(
     on_ready: Callable[[Scenario, dict[str, str]], None],
     on_outcome: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Play scenarios in sequence against manually started candidates.
+    """Play in sequence against manually started candidates.
 
     `listen`: HOST:PORT. `on_ready` receives the next candidate's environment. Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""Candidate's event stream, with timing checks."""
+"""Events, with timing checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class NotSpokenError(Exception):
-    """The candidate does not support this scenario."""
+    """This scenario is not supported."""
 
 
 class Talk:
@@ -81,7 +81,7 @@ class Talk:
             return event
 
     def joined(self) -> None:
-        """Measure the reaction from now."""
+        """Measure the reaction."""
         self._joined_at = time.monotonic()
 
     def refuse(self, call: Call, refusal: Refusal) -> None:
@@ -162,7 +162,7 @@ def answer(call: Call, message: Message) -> None:
 
 
 def parse(event: Event, kind: type[_Message]) -> _Message:
-    """Parse the message. Raises FaultError."""
+    """Parse. Raises FaultError."""
     try:
         return kind.FromString(event.message)
     except DecodeError:

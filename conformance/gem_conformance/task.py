@@ -38,7 +38,7 @@ def wire_name(wire_type: WireType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Scenario's model, and wire types for Join, in order."""
+    """Model, and wire types for Join, in order."""
 
     layout: Layout
     delta_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)

@@ -1,4 +1,4 @@
-"""Packing and sending of transfers."""
+"""Transfers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Transfers", "as_pull"]
 
 
 class Transfers:
-    """Transfers of one scenario; `sent`: bytes of the last one, from offset 0."""
+    """A scenario's transfers; `sent`: bytes of the last one, from offset 0."""
 
     def __init__(self, central: Central, chunk_bytes: int) -> None:
         self.count = 0

@@ -37,7 +37,7 @@ class Trouble:
         return Trouble("killed the server, and started another incarnation of it", _JOIN_AND_PULL, Place.RETRIES)
 
     def record(self, call: str) -> None:
-        """Record a call; consecutive repeats count once."""
+        """Consecutive repeats count once."""
         if self.since[-1:] != [call]:
             self.since.append(call)
 
@@ -53,7 +53,7 @@ class Trouble:
 
 
 def refused(what: str, refusal: Refusal) -> Trouble:
-    """The trouble of a refused call."""
+    """A refused call's trouble."""
     done = f"refused {what} with {refusal.reason}"
     if refusal.retry_after is not None:
         done += f" and a RetryInfo of {refusal.retry_after:g} s"

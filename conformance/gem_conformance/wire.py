@@ -58,7 +58,7 @@ TORN = Refusal(grpc.StatusCode.UNAVAILABLE, message="the conformance kit broke t
 
 
 class Call:
-    """Call of the candidate. `send` and `end` do not block."""
+    """`send` and `end` do not block."""
 
     def __init__(self, method: str, events: queue.Queue[Event]) -> None:
         self.method = method
@@ -92,7 +92,7 @@ class Call:
         self._allowed.release()
 
     def handle(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield outgoing messages; runs in gRPC's thread."""
+        """Yield outgoing messages, in gRPC's thread."""
         context.add_callback(self._ended)
         threading.Thread(target=self._read, args=(messages,), daemon=True).start()
         while (outgoing := self._outgoing.get()) is not None:

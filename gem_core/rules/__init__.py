@@ -1,4 +1,4 @@
-"""Update rules by name."""
+"""Update rules by name. The modules' formulas are elementwise, in float32."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """ACE: add the mean of all workers' latest deltas, so that frequent workers have no larger share.
 
-Chang et al., 2025, arXiv 2511.19066; elementwise, in float32:
+Chang et al., 2025, arXiv 2511.19066:
 
     U     <- (U - u_w) + delta
     u_w   <- delta

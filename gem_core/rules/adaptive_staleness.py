@@ -3,7 +3,7 @@
     theta <- theta + delta / (tau + 1)
     s_w   <- theta
 
-tau: commits applied since the worker's snapshot.
+tau: commits since the snapshot.
 """
 
 from __future__ import annotations

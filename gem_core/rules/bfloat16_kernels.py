@@ -38,8 +38,6 @@ _update_strip = Gem.kernel.strip
 
 
 def _drivers(*signature: types.Type) -> Callable[[Callable[..., None]], tuple[Driver, Driver]]:
-    """Make both drivers."""
-
     def compiled(function: Callable[..., None]) -> tuple[Driver, Driver]:
         drivers = []
         for parallel in (False, True):

@@ -1,6 +1,6 @@
-"""Compilation of kernels; block and strip sizes.
+"""Kernels' compilation; block and strip sizes.
 
-For kernels outside this folder Numba's cache ignores changes to this file: delete gem_core/__pycache__ afterwards.
+Kernels outside this folder: Numba's cache ignores changes here, so delete gem_core/__pycache__ afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "
 BLOCK = 16_384
 # Per float32 sum; 16 KiB of scratch stay in L1 cache.
 STRIP = 2_048
-# Below this, waiting for a second thread costs more than it saves.
+# Below this, a second thread costs more than it saves.
 PARALLEL_FROM = 524_288
 
 prefer_wide_vectors()

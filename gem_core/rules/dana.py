@@ -1,6 +1,6 @@
 """DANA: per-worker momentum, and gradients at the predicted theta.
 
-Hakimi, Barkai, Gabel and Schuster, 2019, arXiv 1907.11612, DANA-Zero; elementwise, in float32:
+Hakimi, Barkai, Gabel and Schuster, 2019, arXiv 1907.11612, DANA-Zero:
 
     V     <- V - v_w
     v_w   <- mu * v_w + delta

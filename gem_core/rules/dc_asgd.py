@@ -1,6 +1,6 @@
 """DC-ASGD-a: correct a stale gradient by the movement of theta since its computation.
 
-Zheng et al., 2017, arXiv 1609.08326, as in the authors' code, but in deltas; elementwise, in float32, in this order:
+Zheng et al., 2017, arXiv 1609.08326, as in the authors' code, but in deltas; in this order:
 
     q_w    <- m * q_w + (1 - m) * delta^2
     factor =  1 - lambda * delta / sqrt(q_w + epsilon) * (theta - s_w)

@@ -25,7 +25,7 @@ SERIAL_PIECES = 2048
 
 
 class DecayingRule(UpdateRule):
-    """Base of rules that add an update and send theta."""
+    """Rules that add an update and send theta."""
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
@@ -39,7 +39,7 @@ class DecayingRule(UpdateRule):
             self._pieces = _pieces(layout)
 
     def is_parallel(self, elements: int) -> bool:
-        """Also with many pieces, each of which costs time."""
+        """Also with many pieces, which cost time."""
         return super().is_parallel(elements) or (self._pieces is not None and len(self._pieces) > SERIAL_PIECES)
 
     def _decay(self, elements: int, eta: float) -> Decay | None:

@@ -1,6 +1,6 @@
 """Delayed Nesterov: deltas are applied at once, momentum every N commits.
 
-Liu et al., 2024, arXiv 2401.09135; elementwise, in float32:
+Liu et al., 2024, arXiv 2401.09135:
 
     every Nth commit                                 any other
     B     <- B + delta                               B     <- B + delta

@@ -1,7 +1,6 @@
 """Elastic averaging: EASGD, and EAMSGD with momentum.
 
-Zhang, Choromanska and LeCun, 2015, arXiv 1412.6651, algorithms 1 and 2, asynchronous; elementwise, in float32, in this
-order:
+Zhang, Choromanska and LeCun, 2015, arXiv 1412.6651, algorithms 1 and 2, asynchronous; in this order:
 
     EASGD                               EAMSGD (momentum mu > 0)
     x_w   <- s_w + delta                v_w   <- mu * v_w + delta
@@ -11,7 +10,7 @@ order:
     x_w   <- x_w - e                    x_w   <- x_w - e
     s_w   <- x_w                        s_w   <- x_w + mu * v_w
 
-Period tau: local steps, whose deltas are summed.
+Period tau: local steps, summed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """FADAS: AMSGrad with the mean of K deltas.
 
-Wang et al., 2024, arXiv 2407.18365; elementwise, in float32, every Kth commit, with D = B / K of rule `fedbuff`:
+Wang et al., 2024, arXiv 2407.18365; every Kth commit, with D = B / K of rule `fedbuff`:
 
     m     <- beta1 * m + (1 - beta1) * D
     v     <- beta2 * v + (1 - beta2) * D^2

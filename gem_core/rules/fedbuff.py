@@ -1,6 +1,6 @@
 """FedBuff: every Kth commit adds the mean of K deltas.
 
-Nguyen et al., 2022, arXiv 2106.06639; elementwise, in float32:
+Nguyen et al., 2022, arXiv 2106.06639:
 
     B     <- B + delta / sqrt(1 + tau)
     theta <- theta + eta_o / K * B,  B <- 0    every Kth commit

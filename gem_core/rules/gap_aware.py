@@ -1,7 +1,7 @@
 """Gap-Aware: scale each element of a delta down by the movement of theta since its computation.
 
 Barkai, Hakimi and Schuster, 2020, arXiv 1909.10802, without its momentum and weight decay, as in the authors' code
-(FTPipe, `sgd_gap_aware.py`), but in deltas; elementwise, in float32, in this order, at commit t:
+(FTPipe, `sgd_gap_aware.py`), but in deltas; in this order, at commit t:
 
     q     <- G * q + (1 - G) * delta^2
     step  =  sqrt(q / (1 - G^t)) + epsilon

@@ -1,6 +1,6 @@
 """Gradient Energy Matching: Hermans and Louppe, 2018, arXiv 1805.08469, equations 19 and 27, algorithm 1.
 
-Elementwise, in float32, in this order:
+In this order:
 
     m_w   <- mu * m_w + delta
     pi    =  clamp((kappa * |m_w| - |theta - s_w|) / (|delta| + epsilon), pi_min, pi_max)

@@ -58,13 +58,13 @@ class GemBfloat16(Gem):
         self._blocks = np.zeros((0, 3), np.int64)
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
-        """Start; alone with r = theta."""
+        """Start; r = theta if alone."""
         state = Bfloat16State(parameters.size)
         self._admit(parameters, state)
         return state
 
     def new_snapshot(self, state: RuleState) -> NDArray[np.uint16]:
-        """Return further offsets."""
+        """Further offsets."""
         assert isinstance(state, Bfloat16State)
         state.offsets.append(_zeros(state.snapshot.size))
         self._find_addresses()

@@ -1,7 +1,6 @@
-"""GEM on gradients that are divided by their root mean square, as in RMSprop and, without momentum, Adam.
+"""GEM on gradients divided by their root mean square, as in RMSprop and, without momentum, Adam.
 
-Kingma and Ba, 2015, "Adam", arXiv 1412.6980, for the bias correction; elementwise, in float32, in this order, with eta
-as in the delta:
+Kingma and Ba, 2015, "Adam", arXiv 1412.6980, for the bias correction; in this order, with eta as in the delta:
 
     g     =  delta * (1 / eta)          limited to +-1e18, so that its square is finite
     v     <- beta2 * v + (1 - beta2) * g^2

@@ -1,4 +1,4 @@
-"""Interface of update rules, which must not lock, log or read clocks. Callers serialise access to arrays."""
+"""Update rules must not lock, log or read clocks. Callers serialise access to arrays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
 
 class RuleState:
-    """What a rule keeps of one worker: arrays of shape (n,) and the rule's `state_type`.
+    """One worker's state: arrays of shape (n,) and the rule's `state_type`.
 
     Attributes:
-        snapshot: s_w, exactly the parameters that the worker holds. The owner of the state may replace the array.
-        vectors: those of the rule's `kernel`, in its order, without the run's.
+        snapshot: s_w, exactly the worker's parameters. The state's owner may replace the array.
+        vectors: those of the `kernel`, in its order, without the run's.
     """
 
     __slots__ = ("snapshot", "vectors")
@@ -46,22 +46,20 @@ class WorkerStep:
 
 
 class UpdateRule:
-    """Applies deltas to the central variable. Subclasses define `kernel` and `_scalars`, or `_commit`.
-
-    One object serves one run.
+    """Applies one run's deltas. Subclasses define `kernel` and `_scalars`, or `_commit`.
 
     Attributes:
         name: for `create_rule` and `--rule`.
-        kernel: the elementwise update, over theta, the snapshot, the worker's vectors and the run's.
+        kernel: elementwise update of theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: vectors of size n, snapshot included.
         state_type: their type.
         vectors_per_run: those of the run.
-        scalars_of_run: numbers that belong to these vectors, initially `first_scalars`.
-        keeps_run: whether both survive a restart of the server, at which workers' states do not.
+        scalars_of_run: numbers that belong to these, initially `first_scalars`.
+        keeps_run: whether both survive a server restart, unlike workers' states.
         precondition: the preconditioner, or "none".
         needs_eta: whether `commit` requires eta.
         has_factors: whether `factors` is supported.
-        sends_parameters: whether snapshots are copies of theta; else a version does not say what a worker holds.
+        sends_parameters: whether snapshots are copies of theta; else a version does not identify a worker's parameters.
 
     Raises:
         RuleError: unknown setting, value out of range, or a subclass without `kernel` and `_commit`.
@@ -112,12 +110,12 @@ class UpdateRule:
 
     @property
     def kept_vectors(self) -> int:
-        """Vectors of the run that survive a restart."""
+        """Vectors that survive a restart."""
         return self.vectors_per_run if self.keeps_run else 0
 
     @property
     def kept_scalars(self) -> dict[str, float]:
-        """A copy of the scalars of the run that survive a restart."""
+        """A copy of the scalars that survive a restart."""
         return dict(self.scalars_of_run) if self.keeps_run else {}
 
     @property
@@ -131,17 +129,17 @@ class UpdateRule:
         return WorkerStep()
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
-        """Create the state of a worker at a copy of `parameters`. Raises SizeMismatchError."""
+        """Create a worker's state at a copy of `parameters`. Raises SizeMismatchError."""
         self.vectors_of_run(parameters)
         others = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_worker - 1))
         return RuleState(aligned_copy(parameters), others)
 
     def new_snapshot(self, state: RuleState) -> NDArray[Any]:
-        """Return an array for another snapshot."""
+        """An array for another snapshot."""
         return aligned_empty(state.snapshot.size)
 
     def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Return vectors of the run, initially 0. Raises SizeMismatchError if n changed."""
+        """The run's vectors, initially 0. Raises SizeMismatchError if n changed."""
         if len(self._vectors) != self.vectors_per_run:
             self._vectors = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_run))
         if self._vectors and self._vectors[0].shape != parameters.shape:
@@ -220,15 +218,15 @@ class UpdateRule:
         staleness: int = 0,
         eta: float = math.nan,
     ) -> NDArray[np.float32] | None:
-        """Return the factors that `commit` would apply to elements `at`, for monitoring; None if not supported."""
+        """The factors that `commit` would apply to elements `at`; None: not supported."""
         return None
 
     def is_parallel(self, elements: int) -> bool:
-        """Return whether a commit uses several threads; launch such commits from one thread only."""
+        """Whether a commit uses several threads; launch such commits from one thread only."""
         return elements >= PARALLEL_FROM
 
     def warm_up(self) -> None:
-        """Load all kernels and start the threads. Raises ThreadingError."""
+        """Load kernels and start threads. Raises ThreadingError."""
         require_threads()
         self._is_warm = True
         for parallel in (False, True):
@@ -253,11 +251,11 @@ class UpdateRule:
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel, decay)
 
     def _decay(self, elements: int, eta: float) -> Decay | None:
-        """Return a commit's weight decay, for the kernel."""
+        """A commit's weight decay."""
         return None
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
-        """Return the update's arguments after delta; called once per commit."""
+        """The update's arguments after delta; called once per commit."""
         return ()
 
     def __repr__(self) -> str:

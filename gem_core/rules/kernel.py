@@ -121,19 +121,19 @@ class Decay(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Statistics of one commit.
+    """A commit's statistics.
 
     The first three cover elements with delta != 0, and are 0 without any. Norms are Euclidean over all elements,
     accurate to 1e-6, and finite while the parameters are.
 
     Attributes:
-        mean_pi: mean of pi, or of the rule's factor.
+        mean_pi: of pi, or the rule's factor.
         blocked_fraction: fraction with pi = pi_min; without a pi 1 for a dropped commit.
         clamped_fraction: fraction with pi = pi_max.
         proxy_norm: of kappa * m, or the rule's moment, after the commit.
         drift_norm: of theta - s before the commit.
         delta_norm: of delta.
-        update_norm: of what was added to theta, without weight decay.
+        update_norm: of the change of theta, without weight decay.
     """
 
     mean_pi: float
@@ -146,7 +146,7 @@ class Statistics(NamedTuple):
 
 
 class Kernel:
-    """Applies a delta in place, in one pass, and returns statistics."""
+    """Applies deltas in place, in one pass."""
 
     def __init__(self, update: Callable[..., tuple[Any, ...]], proxy: str = "") -> None:
         """Generate the loops, which compile at the first call.
@@ -271,7 +271,7 @@ def _precise_squares(values):  # type: ignore[no-untyped-def]
 
 @driver_function
 def squares(quick, values):  # type: ignore[no-untyped-def]
-    """Return `quick` if reliable, else recompute in float64."""
+    """`quick` if reliable, else recomputed in float64."""
     if _LEAST_SUM <= quick <= _LARGEST_SUM:
         return np.float64(quick)
     return _precise_squares(values)

@@ -1,13 +1,13 @@
 """OrMo: momentum over deltas in the order of their base versions instead of arrival.
 
-Shi, Yang and Li, 2024, arXiv 2407.19234; elementwise, in float32, at commit t (from 0), with b(i) = ceil(i / K):
+Shi, Yang and Li, 2024, arXiv 2407.19234; at commit t (from 0), with b(i) = ceil(i / K):
 
     u     <- mu * u,  theta <- theta + u    if b(t) > b(t - 1)
     u     <- u + mu^d * delta               d = b(t) - b(t - staleness)
     theta <- theta + (1 - mu^(d + 1)) / (1 - mu) * delta
     s_w   <- theta
 
-Without deltas under way this is momentum SGD with the sum of each K deltas.
+Without deltas under way: momentum SGD with the sum of each K deltas.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Ringmaster ASGD: drop deltas that are too old.
+"""Ringmaster ASGD: drop old deltas.
 
 Maranjyan, Tyurin and Richtarik, 2025, arXiv 2501.16168:
 
     theta <- theta + delta    if delay < R
     s_w   <- theta
 
-delay: updates since the worker's snapshot; unlike staleness it excludes dropped deltas. `mean_pi` is 0 for dropped
-commits (blocked), else 1.
+delay: staleness without dropped deltas. `mean_pi` is 0 for dropped commits (blocked), else 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ringmaster LMO: sign steps along a momentum of deltas that are not too old.
+"""Ringmaster LMO: sign steps along a momentum of fresh deltas.
 
 Sadiev et al., 2026, arXiv 2605.18174, in the maximum norm (others need whole tensors), with mu = 1 - alpha:
 

@@ -116,7 +116,7 @@ class TunedMomentum(_Moments):
         self._yellowfin = YellowFinMomentum(self.settings["beta"])
 
     def momentum(self, delta: NDArray[np.float32]) -> float:
-        """Update mu with this delta."""
+        """Update mu."""
         return self._yellowfin.measure(delta)
 
     def update(

@@ -1,4 +1,4 @@
-"""Executes missing runs in parallel."""
+"""Executes runs in parallel."""
 
 import json
 import multiprocessing
@@ -28,9 +28,9 @@ LARGE_BYTES = 10_000_000_000
 def execute(
     runs: Sequence[Run], folder: Path, jobs: int, on_done: Callable[[Run, Outcome, bool], None]
 ) -> dict[str, Outcome]:
-    """Execute missing runs; return outcomes by key.
+    """Return outcomes by key.
 
-    `on_done`: with run, outcome, and whether it is new. Raises ReproductionError; finished runs are kept.
+    `on_done`: gets whether the outcome is new. Raises ReproductionError; finished runs are kept.
     """
     wanted = {run.key(): run for run in runs}
     found: dict[str, Outcome] = {}

@@ -83,7 +83,7 @@ def train_steps(
 
 
 def evaluate_model(model: nn.Module, task: Task, gradients: int, at: float) -> Evaluation:
-    """Score training and held-out samples."""
+    """On training and held-out samples."""
     cpu = torch.device("cpu")
     training_loss, _ = score(model, task.train, cpu)
     test_loss, accuracy = score(model, task.test, cpu)

@@ -1,4 +1,4 @@
-"""Stored results of a run, as JSON."""
+"""Stored results, as JSON."""
 
 import json
 import math
@@ -47,7 +47,7 @@ class Medians:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one run.
+    """A run's result.
 
     Attributes:
         evaluations: the last one is final.

@@ -16,7 +16,7 @@ _STRENGTH = 0.5
 
 
 def load_patterns() -> Task:
-    """Create 10 classes of AlexNet's smallest images."""
+    """10 classes of AlexNet's smallest images."""
     generator = np.random.default_rng(_SEED)
     patterns = generator.standard_normal((_CLASSES, 3, _GRID, _GRID), np.float32)
     train, test = (_samples(generator, patterns, count) for count in (_TRAIN, _TEST))

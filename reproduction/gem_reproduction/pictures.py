@@ -24,7 +24,7 @@ NAMES: Mapping[str, str] = {"gem": "GEM", "downpour": "DOWNPOUR", "adaptive-stal
 
 _DPI = 100
 _COLOURS = 128
-# Shorter log axes have ticks at 2 and 5.
+# Shorter axes have ticks at 2 and 5.
 _FEW_DECADES = 2.2
 
 
@@ -55,7 +55,7 @@ def axes_of(
     x_scale: Literal["log", "linear"] = "linear",
     y_scale: Literal["log", "linear"] = "linear",
 ) -> None:
-    """Set axis labels and scales, after drawing curves."""
+    """Call after drawing curves."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_xscale(x_scale)

@@ -136,7 +136,7 @@ class Scope:
         )
 
     def momentum_sgd(self, **settings: Any) -> tuple[Run, ...]:
-        """Declare momentum SGD over seeds."""
+        """Momentum SGD over seeds."""
         return tuple(
             Run(self._settings(workers=1, rule="downpour", seed=seed, **settings), "momentum-sgd")
             for seed in range(self.seeds)

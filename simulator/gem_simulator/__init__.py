@@ -1,4 +1,4 @@
-"""Many workers and their server in one process, on a virtual clock; see DESIGN.md.
+"""Workers and server in one process, on a virtual clock; see DESIGN.md.
 
 Imports without torch; names load lazily.
 """

@@ -1,4 +1,4 @@
-"""Numeric state of server and workers."""
+"""Server's and workers' state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class Cluster:
         return None
 
     def _compute(self, worker: _Worker) -> tuple[Delta, int]:
-        """Lazy: the worker's parameters have not changed since its reply."""
+        """Lazy: the worker's parameters are still its reply's."""
         return self._workload.step(worker.hand, worker.exchange.held, worker.buffers, self._eta)
 
     def _fetch(self, worker: _Worker) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a simulation; messages name the fix."""
+"""Simulation errors; messages name the fix."""
 
 
 class SimulationError(Exception):

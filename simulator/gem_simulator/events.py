@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """Kind of event; FETCHED: paper's exchange only."""
+    """FETCHED: paper's exchange only."""
 
     JOINED = "joined"
     PULLED = "pulled"

@@ -1,4 +1,4 @@
-"""Arithmetic of the exchanges of docs/simulation.md; timing is in timeline.py.
+"""Exchanges of docs/simulation.md; timing is in timeline.py.
 
 Under `paper`, algorithm 1 of Hermans and Louppe (2018), a worker runs its rule on a copy of theta and sends the
 difference: pi ignores commits in between. `original` is the authors' implementation.

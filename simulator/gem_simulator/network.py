@@ -1,4 +1,4 @@
-"""Messages between server and workers on the virtual clock."""
+"""Messages on the virtual clock."""
 
 import heapq
 import math
@@ -61,7 +61,7 @@ class Network(Protocol):
 
 
 def network_of(timing: "TimelineSettings", put: Callable[[Member], None]) -> Network:
-    """Return the network that `timing` describes; it calls `put` with each request."""
+    """The network for `timing`; calls `put` with each request."""
     return _ConstantDelays(timing, put) if timing.links is None else _Transfers(timing, timing.links, put)
 
 
@@ -95,7 +95,7 @@ class _ConstantDelays:
 
 
 class _Transfers:
-    """Payloads share links. A commit holds a staging buffer from the permission to upload until it is applied."""
+    """Payloads share links. A commit holds a staging buffer from its permission until applied."""
 
     def __init__(self, timing: "TimelineSettings", links: Links, put: Callable[[Member], None]) -> None:
         self._timing = timing

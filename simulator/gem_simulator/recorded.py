@@ -49,7 +49,7 @@ class Recorded:
     forgotten: frozenset[int]
 
     def events(self) -> Iterator[Event]:
-        """Yield events in serving order, in seconds since the start."""
+        """Events in serving order, in seconds since the start."""
         ranks: dict[int, int] = {}
         for record in _records(self.path):
             event, name = record.event, record.event["event"]
@@ -64,7 +64,7 @@ class Recorded:
                 yield Event(event["at"], Kind(name), ranks[event["session"]], waited)
 
     def payloads(self) -> Iterator[memoryview]:
-        """Yield each commit's float32 delta followed by BUFFERs."""
+        """Each commit's float32 delta, then BUFFERs."""
         return (record.payload for record in _records(self.path) if record.event["event"] == "committed")
 
 

@@ -1,4 +1,4 @@
-"""Results of a simulation."""
+"""Simulation results."""
 
 import math
 import sys
@@ -48,7 +48,7 @@ class History:
         return values
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return all columns."""
+        """All columns."""
         import pandas
 
         return pandas.DataFrame({name: self.column(name).copy() for name in COLUMNS})

@@ -99,7 +99,7 @@ def replay_recording(
     model: str = "",
     on_commit: Callable[[Commit], None] = lambda commit: None,
 ) -> SimulationResult:
-    """Simulate a recorded run, recomputing its gradients in the recorded order.
+    """Recompute a recorded run's gradients in its order.
 
     Deltas and final parameters must be bit-identical. Raises SimulationError at the first difference.
     """
@@ -142,15 +142,12 @@ def replay_recording(
 
 
 class _Comparison:
-    """Compares deltas with recorded ones."""
-
     def __init__(self, recorded: Recorded) -> None:
         self._path = recorded.path
         self._payloads = recorded.payloads()
         self._clock = 1
 
     def compare(self, rank: int, delta: Delta) -> None:
-        """Check the next delta."""
         self._clock += 1
         recorded = next(self._payloads)
         size = delta.values.nbytes
@@ -167,8 +164,6 @@ class _Comparison:
 
 
 class _Run:
-    """Applies and records events."""
-
     def __init__(
         self,
         task: Task,
@@ -205,7 +200,6 @@ class _Run:
                     self._evaluations.append(self._evaluate(commit.at))
 
     def result(self, settings: dict[str, Any]) -> SimulationResult:
-        """The result."""
         at = float(self._history.column("at")[-1]) if len(self._history) else 0.0
         if not self._evaluations or self._evaluations[-1].commits != len(self._history):
             self._evaluations.append(self._evaluate(at))

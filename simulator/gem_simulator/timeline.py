@@ -56,7 +56,7 @@ class TimelineSettings:
 
 
 def timeline(timing: TimelineSettings) -> Iterator[Event]:
-    """Yield a run's events in order."""
+    """Yield events in order."""
     server = _RoundRobin() if timing.round_robin else _Fifo()
     network = network_of(timing, server.put)
     people = _People(timing, network)
@@ -135,7 +135,7 @@ class _People:
 
 
 class _Fifo:
-    """Requests by arrival, then `put` order."""
+    """By arrival, then `put` order."""
 
     def __init__(self) -> None:
         self._requests: list[tuple[float, int, Member]] = []
@@ -156,7 +156,7 @@ class _Fifo:
 
 
 class _RoundRobin:
-    """Requests in rank order, waiting for each."""
+    """Rank order, waiting for each."""
 
     def __init__(self) -> None:
         self._ring: dict[int, Member] = {}

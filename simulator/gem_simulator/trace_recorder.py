@@ -1,4 +1,4 @@
-"""Records a simulation as a server's trace."""
+"""Records traces."""
 
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,11 @@ class TraceRecorder:
         )
 
     def keep_delta(self, rank: int, delta: Delta) -> None:
-        """Keep the next commit's delta until `take`, before the next step overwrites it."""
+        """Keep the next commit's delta, before the next step overwrites it."""
         self._delta = delta
 
     def record_event(self, event: Event, commit: Commit | None) -> None:
-        """Record an event. Sessions are rank + 1: workers join once."""
+        """Sessions are rank + 1: workers join once."""
         fields: dict[str, Any] = {"event": event.kind.value, "session": event.rank + 1, "at": event.at}
         if event.kind is Kind.JOINED:
             fields |= {"worker": f"simulated-{event.rank}", "rank": event.rank, "host_rank": event.rank}

@@ -33,7 +33,7 @@ _CPU = torch.device("cpu")
 class Delta:
     """A step's commit.
 
-    values: float32[parameter_count], as decoded by the server; overwritten by any worker's next step.
+    values: float32[parameter_count], as decoded by the server; any worker's next step overwrites them.
     buffers: after the step.
     loss: of the last batch; None: not finite.
     """
@@ -45,7 +45,7 @@ class Delta:
 
 
 class Hand:
-    """One worker's position in data and random numbers, and the state of its direction."""
+    """A worker's position in data and random numbers, and its direction's state."""
 
     def __init__(
         self, batches: Iterator[tuple[int, NDArray[np.int64]]], random: torch.Tensor, transform: TransformState

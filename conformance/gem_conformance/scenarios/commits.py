@@ -1,4 +1,4 @@
-"""Scenarios: commits without failures."""
+"""Commits without failures."""
 
 import time
 
@@ -10,7 +10,7 @@ __all__ = ["SCENARIOS"]
 
 
 def commit_small(play: Play) -> None:
-    """Take small payloads."""
+    """Small payloads."""
     play.initialised_by_others()
     for _ in range(4):
         play.commit()
@@ -18,7 +18,7 @@ def commit_small(play: Play) -> None:
 
 
 def commit_large(play: Play) -> None:
-    """Take large payloads."""
+    """Large payloads."""
     play.initialised_by_others()
     for _ in range(3):
         commit = play.new_header()
@@ -38,7 +38,7 @@ def proceed_withheld(play: Play) -> None:
 
 
 def slow_reader(play: Play) -> None:
-    """Read and reply slowly."""
+    """Slow reads and replies."""
     play.initialised_by_others()
     commit = play.new_header()
     play.quiet(commit, 0.2)

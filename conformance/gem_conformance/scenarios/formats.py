@@ -1,4 +1,4 @@
-"""Scenarios: layouts and wire types."""
+"""Layouts and wire types."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ __all__ = ["SCENARIOS"]
 
 
 def commits(play: Play) -> None:
-    """Use a generic learning rate, then one that creates ties."""
+    """Use a generic learning rate, then ties."""
     play.initialised_by_others()
     play.commit(next_eta=0.5)
     play.commit()
@@ -36,7 +36,7 @@ def exact_commits(play: Play) -> None:
 
 
 def initialise(play: Play) -> None:
-    """Await all kinds of tensors."""
+    """All kinds of tensors."""
     play.central.eta = 0.5
     play.initialise()
     play.commit()

@@ -1,4 +1,4 @@
-"""Scenarios: broken streams, sessions and servers."""
+"""Broken streams, sessions and servers."""
 
 from gem_conformance.play import Play
 from gem_conformance.scenarios.scenario import LARGE, Scenario

@@ -1,4 +1,4 @@
-"""Scenarios: refusals."""
+"""Refusals."""
 
 from gem_conformance.faults import Place
 from gem_conformance.play import Play

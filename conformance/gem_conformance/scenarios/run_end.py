@@ -1,4 +1,4 @@
-"""Scenarios: the end of a run."""
+"""End of a run."""
 
 from gemps.v1 import run_pb2
 

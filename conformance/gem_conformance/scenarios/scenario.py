@@ -19,7 +19,7 @@ CHUNK_BYTES = 70_001
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Named sequence of steps; `is_basic`: part of `--basic`, `may_not_speak`: exit status 3 is allowed."""
+    """Named steps; `is_basic`: part of `--basic`, `may_not_speak`: exit status 3 is allowed."""
 
     name: str
     about: str

@@ -1,4 +1,4 @@
-"""Scenarios: first parameters and pulls."""
+"""First parameters and pulls."""
 
 from gem_conformance.faults import Place
 from gem_conformance.play import Play

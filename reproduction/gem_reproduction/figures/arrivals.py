@@ -26,7 +26,7 @@ def exponential(workers: int) -> dict[str, Any]:
 
 
 def slow_quarter(workers: int) -> dict[str, Any]:
-    """A quarter of the workers is 4 times slower."""
+    """One quarter is 4 times slower."""
     slow = workers // 4
     return {"order": "fifo", "compute_time": _LOGNORMAL} | ({"slow": f"0-{slow - 1}x4"} if slow else {})
 
@@ -52,5 +52,5 @@ def words(scope: Scope, how: str) -> str:
 
 
 def failed(group: Group) -> int:
-    """Count diverged or ineffective runs."""
+    """Diverged or ineffective runs."""
     return sum(one.has_diverged or one.accuracy < LEAST_ACCURACY for one in group.outcomes)

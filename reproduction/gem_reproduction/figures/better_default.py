@@ -77,7 +77,7 @@ class BetterDefault(Figure):
         return words(shorter(scope), "two orders of arrival").replace(f"{shorter(scope).model} on", f"{models} on", 1)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare the runs; single workers use round-robin."""
+        """Single workers use round-robin."""
         short = shorter(scope)
         return {
             _trial_name(model, arrival, tried, n): short.simulations(
@@ -94,7 +94,7 @@ class BetterDefault(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge overall, then by order."""
+        """See Figure."""
         verdicts = []
         places = list(dict.fromkeys(tuple(name.split(" | ")[:2]) for name in found))
         workers = sorted({int(name.split(" | ")[3]) for name in found})
@@ -152,7 +152,7 @@ class BetterDefault(Figure):
         return verdicts
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot held-out loss by order."""
+        """See Figure."""
         model = next(iter(found)).split(" | ")[0]
         workers = sorted({int(name.split(" | ")[3]) for name in found})
         plots = canvas.subplots(1, len(_ARRIVALS), sharey=True)

@@ -28,7 +28,7 @@ def over_workers(
 
 
 def never_diverges(found: Mapping[str, Group], names: Sequence[str], what: str) -> Verdict:
-    """Judge that no run failed."""
+    """No run failed."""
     numbers = {name: {"runs that failed": float(found[name].failures)} for name in names}
     return Verdict(
         f"{what} never diverges: all values are finite, and every run ends better than chance",

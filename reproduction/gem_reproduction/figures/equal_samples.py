@@ -42,7 +42,7 @@ class EqualSamples(Figure):
         return f"{short.subtitle().replace(f'{short.steps} steps', f'{_MOST * short.steps} commits')}"
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare each number of workers."""
+        """See Figure."""
         short = shorter(scope)
         return {named("gem", n): short.simulations(workers=n, steps=short.steps * _MOST // n) for n in _WORKERS}
 
@@ -62,7 +62,7 @@ class EqualSamples(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot minibatch loss."""
+        """See Figure."""
         left, right = canvas.subplots(1, 2, sharey=True)
         for n, colour in zip(_WORKERS, pictures.SHADES[1:], strict=True):
             curves = [one.curves for one in found[named("gem", n)].outcomes]

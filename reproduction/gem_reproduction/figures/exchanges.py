@@ -40,7 +40,7 @@ class Exchanges(Figure):
         return scope.beside().subtitle().replace("round-robin", "FIFO, lognormal compute times")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare the runs."""
+        """See Figure."""
         times: dict[str, Any] = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
         return {
             _exchange_name(exchange, n): scope.beside().simulations(workers=n, exchange=exchange, **times)
@@ -49,7 +49,7 @@ class Exchanges(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare service with paper."""
+        """See Figure."""
         pairs = [(name, name.replace("service", "paper")) for name in found if name.startswith("service")]
         return [
             Verdict(

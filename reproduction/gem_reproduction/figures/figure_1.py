@@ -50,7 +50,7 @@ class Figure1a(_LossOfOneRule):
     )
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge stability and loss."""
+        """See Figure."""
         names = [named("gem", n) for n in WORKERS]
         few, *more = (found[name].loss for name in names)
         return [
@@ -82,14 +82,14 @@ class Figure1b(_LossOfOneRule):
     )
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Add an order."""
+        """See Figure."""
         by_chance = {
             name: scope.beside().simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()
         }
         return super().runs(scope) | by_chance
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare with GEM."""
+        """See Figure."""
         names = [named("downpour", 30), named("gem", 30)]
         ours, gem = (found[name].loss for name in names)
         return [
@@ -118,7 +118,7 @@ class Figure1c(_LossOfOneRule):
     )
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge stability and slowness."""
+        """See Figure."""
         names = [named(self.rule, n) for n in WORKERS]
         gem = [named("gem", n) for n in WORKERS]
         pairs = zip(names, gem, strict=True)
@@ -150,7 +150,7 @@ class Figure1d(Figure):
         return {name: runs for rule in self._rules for name, runs in over_workers(scope, rule).items()}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare final losses."""
+        """See Figure."""
         lowest = all(
             found[named("gem", n)].loss < found[named(rule, n)].loss for n in WORKERS for rule in self._rules[1:]
         )
@@ -158,7 +158,7 @@ class Figure1d(Figure):
         return [Verdict("GEM has the lowest L with 5, 10, 20 and 30 workers", lowest, losses(found, names))]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot L by number of workers."""
+        """See Figure."""
         axes = canvas.add_subplot()
         for rule in self._rules:
             values = [[one.loss for one in found[named(rule, n)].outcomes] for n in WORKERS]

@@ -25,12 +25,12 @@ class Figure2(Figure):
     about = "The accuracy is that of the task that was run, on its held-out samples."
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare one number of workers."""
+        """See Figure."""
         every = max(1, scope.steps // 20) * _WORKERS
         return {named("gem", _WORKERS): scope.simulations(workers=_WORKERS, evaluate_every=every)}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge stability and learning."""
+        """See Figure."""
         group = found[named("gem", _WORKERS)]
         last, middle = group.mean("minibatch_loss"), group.mean("middle")
         return [
@@ -54,7 +54,7 @@ class Figure2(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot loss and accuracy."""
+        """See Figure."""
         left, right = canvas.subplots(1, 2)
         outcomes = found[named("gem", _WORKERS)].outcomes
         colour = pictures.RULES["gem"]

@@ -32,7 +32,7 @@ class Figure3(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare the runs of 1a."""
+        """Those of 1a."""
         return over_workers(scope, "gem")
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
@@ -54,7 +54,7 @@ class Figure3(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Draw three plots."""
+        """See Figure."""
         median, mean, blocked = canvas.subplots(1, 3)
         for n, colour in zip(WORKERS, pictures.SHADES, strict=False):
             outcomes = found[named("gem", n)].outcomes

@@ -40,7 +40,7 @@ class Figure4(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare each number of workers."""
+        """See Figure."""
         return {
             named("gem", n): scope.simulations(
                 workers=n,
@@ -53,7 +53,7 @@ class Figure4(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare 8 workers with one."""
+        """See Figure."""
         times = {n: time_to(found[named("gem", n)], _LOSS) for n in _WORKERS}
         numbers = {
             named("gem", n): {
@@ -71,7 +71,7 @@ class Figure4(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot loss and time."""
+        """See Figure."""
         left, right = canvas.subplots(1, 2)
         for n, colour in zip(_WORKERS, pictures.SHADES, strict=True):
             outcomes = found[named("gem", n)].outcomes

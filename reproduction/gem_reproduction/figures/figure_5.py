@@ -48,7 +48,7 @@ class Figure5(Figure):
         return scope.beside().subtitle()
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare both methods."""
+        """See Figure."""
         epoch = _epoch(scope.task, scope.dataset_dir)
         steps = min(_EPOCHS * epoch, _QUICK_STEPS * scope.steps) if scope.quick else _EPOCHS * epoch
         return {
@@ -74,7 +74,7 @@ class Figure5(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot both losses."""
+        """See Figure."""
         training, validation = canvas.subplots(1, 2)
         looks = {named("gem", _WORKERS): ("GEM, 10 workers", pictures.RULES["gem"]), _SGD: (_SGD, pictures.SGD)}
         for name, (label, colour) in looks.items():

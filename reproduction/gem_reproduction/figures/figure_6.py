@@ -31,12 +31,12 @@ class Figure6(Figure):
     size = (9.0, 4.0)
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare runs at one eta."""
+        """See Figure."""
         rules = over_workers(scope, "gem", _WORKERS, eta=_ETA) | over_workers(scope, "downpour", _WORKERS, eta=_ETA)
         return rules | {_SGD: scope.momentum_sgd(eta=_ETA)}
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare GEM and DOWNPOUR."""
+        """See Figure."""
         names = [named("gem", n) for n in _WORKERS]
         many = [named("downpour", 20), named("gem", 20)]
         return [
@@ -53,7 +53,7 @@ class Figure6(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot each rule."""
+        """See Figure."""
         for axes, rule in zip(canvas.subplots(1, 2, sharey=True), ("gem", "downpour"), strict=True):
             curves = {
                 named(rule, n): (f"{pictures.NAMES[rule]}, {n} workers", colour)

@@ -45,7 +45,7 @@ class Figure7(Figure):
         return f"alexnet on {images}, round-robin, 1 seed"
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare one seed, since steps are slow."""
+        """One seed: steps are slow."""
         steps = min(_QUICK_STEPS if scope.quick else _STEPS, scope.steps)
         images = {"task": "imagefolder", "dataset_dir": scope.images} if scope.images else {"dataset_dir": Path("data")}
         return {
@@ -63,7 +63,7 @@ class Figure7(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare final losses."""
+        """See Figure."""
         names = [named("gem", n) for n in _WORKERS]
         few, many = (found[name].minibatch_loss for name in names)
         return [
@@ -76,6 +76,6 @@ class Figure7(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot the loss."""
+        """See Figure."""
         colours = zip(_WORKERS, pictures.SHADES[1::2], strict=False)
         draw_losses(canvas.add_subplot(), found, {named("gem", n): (f"{n} workers", colour) for n, colour in colours})

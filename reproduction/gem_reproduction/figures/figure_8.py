@@ -47,7 +47,7 @@ class Figure8(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge loss and pi by kappa."""
+        """See Figure."""
         groups = {kappa: found[_kappa_name(kappa)] for kappa in _KAPPAS}
         pi = {kappa: group.mean("mean_pi") for kappa, group in groups.items()}
         loss = {kappa: group.loss for kappa, group in groups.items()}
@@ -74,7 +74,7 @@ class Figure8(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot loss and pi."""
+        """See Figure."""
         left, right = canvas.subplots(1, 2)
         colours = dict(zip(_KAPPAS, pictures.SHADES, strict=False))
         draw_losses(left, found, {_kappa_name(kappa): (f"kappa {kappa}", colour) for kappa, colour in colours.items()})

@@ -47,7 +47,7 @@ class Heterogeneity(Figure):
         return words(shorter(scope), "FIFO, lognormal compute times").replace("steps a worker", "virtual seconds")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare three rules in four cases."""
+        """See Figure."""
         short = shorter(scope)
         half = f"{_WORKERS // 2}-{_WORKERS - 1}"
         middle = f"{half}@{short.steps / 2:g}"
@@ -68,7 +68,7 @@ class Heterogeneity(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare GEM with itself and others."""
+        """See Figure."""
         table = {
             rule: {f"L, {case}": found[_case_name(rule, case)].loss for case in _CASES}
             | {f"accuracy, {case}": found[_case_name(rule, case)].accuracy for case in _CASES}
@@ -100,7 +100,7 @@ class Heterogeneity(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot each rule and case."""
+        """See Figure."""
         axes = canvas.add_subplot()
         for shift, (rule, colour) in enumerate(_RULES.items()):
             losses = [[one.loss for one in found[_case_name(rule, case)].outcomes] for case in _CASES]

@@ -47,12 +47,12 @@ class Group:
 
     @property
     def minibatch_loss(self) -> float:
-        """Geometric mean of the last tenth's minibatch losses."""
+        """Last tenth's, as `loss`."""
         return geometric_mean([one.minibatch_loss for one in self.outcomes])
 
     @property
     def test_loss(self) -> float:
-        """Geometric mean of held-out losses."""
+        """Held-out, as `loss`."""
         return geometric_mean([one.test_loss for one in self.outcomes])
 
     @property
@@ -62,16 +62,16 @@ class Group:
 
     @property
     def diverged(self) -> int:
-        """Number of diverged runs."""
+        """Diverged runs."""
         return sum(one.has_diverged for one in self.outcomes)
 
     @property
     def failures(self) -> int:
-        """Number of failed runs."""
+        """Failed runs."""
         return sum(one.has_failed for one in self.outcomes)
 
     def mean(self, name: str) -> float:
-        """An attribute's mean over seeds."""
+        """An attribute's mean."""
         return float(np.mean([getattr(one, name) for one in self.outcomes]))
 
     @property
@@ -103,7 +103,7 @@ class Figure(ABC):
         """Declare runs over seeds, by name."""
 
     def runs_after(self, scope: Scope, found: Mapping[str, Group]) -> dict[str, tuple[Run, ...]]:
-        """Declare all runs that these results allow."""
+        """Later stages too, as results allow."""
         return self.runs(scope)
 
     @abstractmethod

@@ -96,7 +96,7 @@ class Rules(Figure):
         return words(shorter(scope, parts=_QUICK_PARTS), f"eta {etas}, three orders of arrival")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare the runs; single workers use round-robin."""
+        """Single workers use round-robin."""
         short = shorter(scope, parts=_QUICK_PARTS)
         return {
             _method_name(eta, arrival, method, n): short.simulations(
@@ -114,7 +114,7 @@ class Rules(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge GEM's stability and rank."""
+        """See Figure."""
         etas, workers = _of(found)
         verdicts = []
         for eta in etas:
@@ -152,7 +152,7 @@ class Rules(Figure):
         return verdicts
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot each order; lines end at failures."""
+        """Lines end at failures."""
         (eta, *_), workers = _of(found)
         plots = canvas.subplots(1, len(ARRIVALS), sharey=True)
         for axes, arrival in zip(plots, ARRIVALS, strict=True):

@@ -52,7 +52,7 @@ class Sweeps(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge both claims."""
+        """See Figure."""
         kappa = {
             (value, n): found[_setting_name("kappa", value, n)].loss for value in _SWEEPS["kappa"] for n in _WORKERS
         }
@@ -76,7 +76,7 @@ class Sweeps(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot each setting."""
+        """See Figure."""
         plots = canvas.subplots(1, len(_SWEEPS), sharey=True)
         for axes, (setting, values) in zip(plots, _SWEEPS.items(), strict=True):
             places = list(range(len(values)))

@@ -84,11 +84,11 @@ class Transformer(Figure):
         return f"transformer on text, {_SLOW}, {gradients(scope)} gradients, {seeds} seed{'' if seeds == 1 else 's'}"
 
     def runs(self, scope: Scope) -> _Runs:
-        """Declare the first stage."""
+        """See Figure."""
         return next(_stages(scope, {}))
 
     def runs_after(self, scope: Scope, found: Mapping[str, Group]) -> _Runs:
-        """Declare stages whose predecessors are complete."""
+        """Stages whose predecessors are complete."""
         declared: _Runs = {}
         for stage in _stages(scope, found):
             declared |= stage
@@ -97,7 +97,7 @@ class Transformer(Figure):
         return declared
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge claims and default."""
+        """See Figure."""
         best = choose_setting(found)
         cases = [case for case in CASES if tuned(case, GEM, CHOSEN_WITH, CASES[case].etas(GEM)[0]) in found]
         texts = [case for case in cases if CASES[case].is_text]
@@ -113,7 +113,7 @@ class Transformer(Figure):
         return verdicts
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot held-out loss."""
+        """See Figure."""
         left, right = canvas.subplots(1, 2, sharey=True)
         best = choose_setting(found)
         for method in dict.fromkeys((best, GEM, "asynchronous Adam", "DOWNPOUR", MUON, SYNCHRONOUS_ADAM)):
@@ -151,12 +151,12 @@ def half_time(case: str, workers: int) -> str:
 
 
 def choose_eta(found: Mapping[str, Group], case: str, method: str, workers: int = CHOSEN_WITH) -> float:
-    """Choose by held-out loss."""
+    """By held-out loss."""
     return min(CASES[case].etas(method), key=lambda eta: _held_out(found[tuned(case, method, workers, eta)]))
 
 
 def choose_setting(found: Mapping[str, Group]) -> str:
-    """Choose by held-out loss."""
+    """By held-out loss."""
     return min(NEW_SETTINGS, key=lambda method: _score(found, method))
 
 

@@ -88,7 +88,7 @@ class Case:
         )
 
     def failed(self, group: Group) -> int:
-        """Count diverged or ineffective runs."""
+        """Diverged or ineffective runs."""
         if not self.is_text:
             return failed(group)
         return sum(one.has_diverged or not one.test_loss < LEAST_LEARNT for one in group.outcomes)

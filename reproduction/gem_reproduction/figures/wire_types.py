@@ -42,7 +42,7 @@ class WireTypes(Figure):
         return words(shorter(scope), "round-robin")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare each pair."""
+        """See Figure."""
         return {
             _wire_name(delta, parameters): shorter(scope).simulations(
                 workers=_WORKERS, delta_wire=delta, parameter_wire=parameters
@@ -52,7 +52,7 @@ class WireTypes(Figure):
         }
 
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge deltas alone, then both."""
+        """See Figure."""
         exact = found[_wire_name("float32", "float32")].loss
         table = {
             f"deltas {delta}": {
@@ -92,7 +92,7 @@ class WireTypes(Figure):
         ]
 
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Draw a table of L."""
+        """See Figure."""
         axes = canvas.add_subplot()
         values = np.array([[found[_wire_name(delta, one)].loss for one in _TYPES] for delta in _TYPES])
         image = axes.imshow(values, cmap="Blues")

@@ -1,1 +1,1 @@
-"""Tokens, certificates and their reloading; independent of gRPC."""
+"""Tokens and certificates; independent of gRPC."""

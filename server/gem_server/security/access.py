@@ -1,4 +1,4 @@
-"""Which role may make which call."""
+"""Roles' permissions."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -32,7 +32,7 @@ class Access:
     """Authorises callers by the current tokens."""
 
     def __init__(self, tokens: Callable[[bool], Tokens]) -> None:
-        """`tokens(True)` must reread the file now; `tokens(False)` may lag."""
+        """`tokens(True)` must reread the file; `tokens(False)` may lag."""
         self._tokens = tokens
 
     def check(self, call: str, authorization: str | None) -> None:

@@ -18,7 +18,7 @@ class Certificates:
 
 
 def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> Certificates:
-    """Read and validate the files. Raises UnusableFileError."""
+    """Validate the files. Raises UnusableFileError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     found = Certificates(
         read_text(certificate, "--tls-cert").encode(),
@@ -28,7 +28,7 @@ def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> C
     )
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
-    except (OSError, _EncryptedKeyError) as error:  # ssl.SSLError, or a file that went away
+    except (OSError, _EncryptedKeyError) as error:  # also ssl.SSLError
         raise UnusableFileError(
             f"--tls-cert {certificate} and --tls-key {key} are no pair of a certificate and its private key, both in "
             f"PEM and the key without a password ({_reason(error)}): give those that belong together"

@@ -1,4 +1,4 @@
-"""Credentials with which a secondary connects to the primary."""
+"""A secondary's credentials for the primary."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class ShardCredentials(NamedTuple):
 
 
 def read_shard_credentials(folder: Path | None) -> ShardCredentials:
-    """Read a folder that `gemps certs` made for an operator. Raises StartupError."""
+    """From `gemps certs`, for an operator. Raises StartupError."""
     if folder is None:
         return ShardCredentials()
     certificate, key, token = (

@@ -1,4 +1,4 @@
-"""Files reloaded at run time: certificates, tokens."""
+"""Files reloaded at run time."""
 
 import asyncio
 import logging
@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 Read = TypeVar("Read")
 
-# Interval of checks, each a stat per file.
+# Between checks, each a stat per file.
 LOOK_SECONDS = 1.0
-# How long `newest` waits for a slow disk before it returns the old value.
+# `newest` then returns the old value.
 READ_PATIENCE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class WatchedFiles(Generic[Read]):
             return self._value
 
     async def newest(self) -> Read:
-        """As `current`, in a thread that all callers of the event loop share; the old value if that takes long."""
+        """As `current`, in a thread that all callers share; the old value if slow."""
         loop = asyncio.get_running_loop()
         if self._reading is None and self._clock() - self._checked_at >= LOOK_SECONDS:
             self._reading = loop.create_task(asyncio.to_thread(self.current))
@@ -76,7 +76,7 @@ class WatchedFiles(Generic[Read]):
             logger.error("%s. What was read before stays in force", error)
             return
         if self._identities() != found:
-            return  # replaced meanwhile: they may not match, retry
+            return  # replaced meanwhile: retry
         self._seen, self._value = found, value
         logger.info("read again, because they changed: %s", names)
 

@@ -1,4 +1,4 @@
-"""TLS with reloadable certificates, and token checks."""
+"""TLS and token checks."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for myp
 
 
 def server_credentials(certificates: WatchedFiles[Certificates]) -> grpc.ServerCredentials:
-    """TLS credentials; new connections get the newest certificates."""
+    """New connections get the newest certificates."""
     first = given = certificates.current()
 
     def changed() -> Any:
@@ -40,7 +40,7 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Checks tokens before requests are read; exempts the health service."""
+    """Checks tokens before requests are read, except for the health service."""
 
     def __init__(self, access: Access, refusals: RefusalLog) -> None:
         self._access = access
@@ -51,7 +51,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """The call's handler, or a refusing one."""
+        """Refuse, or return the call's handler."""
         details = handler_call_details
         if details.method.startswith(f"/{HEALTH}/"):
             return await continuation(details)

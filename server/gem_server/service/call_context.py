@@ -1,4 +1,4 @@
-"""Contexts of calls: readiness, session and error mapping."""
+"""Readiness, session and error mapping of calls."""
 
 import asyncio
 import logging
@@ -91,7 +91,7 @@ class CallSession:
         return session
 
     async def idle(self, waiting: Awaitable[Outcome]) -> Outcome:
-        """Await the next message; the wait is not worker activity."""
+        """Await the next message, as idle time."""
         session = self.session
         if session is None:
             return await self._first_messages.wait(waiting)
@@ -118,7 +118,7 @@ class CallSession:
 
 
 class CallContexts:
-    """Creates handlers' call contexts."""
+    """Creates call contexts."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class CallContexts:
 
     @asynccontextmanager
     async def call(self, context: Context | LaneConnection) -> AsyncIterator[tuple[Call, CallSession]]:
-        """Run a call; an error becomes its status, sent after resources are released."""
+        """Run a call; after its resources are released, an error becomes its status."""
         call_session = CallSession(self._sessions, self._clock, self.first_messages)
         call = Call()
         self._running.add(call)

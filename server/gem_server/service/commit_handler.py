@@ -1,4 +1,4 @@
-"""The Commit call, over gRPC or the lane."""
+"""Commit, over gRPC or the lane."""
 
 import asyncio
 from contextlib import closing
@@ -31,7 +31,7 @@ class CommitTransport(PayloadWriter, Protocol):
 
     @property
     def kind(self) -> TransportKind:
-        """Which of them it is."""
+        """The transport's kind."""
 
     async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
         """A commit's first message, chunk offset and data; None: end."""

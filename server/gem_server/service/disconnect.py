@@ -1,4 +1,4 @@
-"""Closes connections of peers that do not read: grpc.aio cannot cancel calls with unsent messages."""
+"""Closes TCP connections: grpc.aio cannot cancel calls with unsent messages."""
 
 import os
 import socket

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from gem_server.errors import Reason, RefusedError
 
-# First-message timeouts: usual, and the oldest's while more than CROWD wait.
+# Timeouts: usual, and the oldest's while more than CROWD wait.
 PATIENCE_SECONDS, CROWDED_SECONDS = 30.0, 1.0
 CROWD = 128
 RETRY_SECONDS = 1.0

@@ -48,7 +48,7 @@ class GrpcTransport:
 def process_message(
     sink: Assembler, message: commit_pb2.CommitRequest, offset: int, data: Buffer | None
 ) -> Footer | None:
-    """Process a message after `proceed`; return its footer, if any."""
+    """Process a message after `proceed`; return any footer."""
     if message.HasField("header"):
         raise RefusedError(
             Reason.OUT_OF_ORDER,

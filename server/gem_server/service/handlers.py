@@ -39,7 +39,7 @@ def handlers(
     operations: Operations,
     follow: FollowHandler,
 ) -> Service:
-    """The service. Requests are streams: gRPC awaits unary ones without timeout."""
+    """Requests are streams: gRPC awaits unary ones without timeout."""
     one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": one(_given_first(first, membership.join)),

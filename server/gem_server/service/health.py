@@ -11,7 +11,7 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
 
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-# Watch needs no token, so a new caller takes the place of an old one.
+# Watch needs no token, so newer callers replace older ones.
 MAX_WATCHERS = 64
 UNREAD_SECONDS = 20.0
 RETRY_SECONDS = 5.0
@@ -30,7 +30,7 @@ class Health:
 
     @property
     def watchers(self) -> int:
-        """Number of open Watch calls."""
+        """Open Watch calls."""
         return len(self._watches)
 
     def set_status(self, *, serving: bool) -> None:
@@ -68,7 +68,7 @@ class Health:
             ) from None
 
     def _make_room(self) -> None:
-        """End the oldest watch of the address that has the most."""
+        """End the oldest of the address with the most."""
         if len(self._watches) <= MAX_WATCHERS:
             return
         counts = Counter(self._watches.values())

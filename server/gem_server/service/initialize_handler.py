@@ -1,4 +1,4 @@
-"""The Initialize call."""
+"""Initialize."""
 
 from typing import Any
 

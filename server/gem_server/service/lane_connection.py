@@ -1,4 +1,4 @@
-"""A lane connection: transport and context of a session's commits."""
+"""Transport and context of a session's commits."""
 
 import asyncio
 import logging
@@ -36,16 +36,16 @@ from gem_server.state.sessions import TransportKind
 
 # Timeout of HELLO, TLS handshake included.
 HELLO_SECONDS = 5.0
-# How long a peer that reads nothing of its reply may hold the connection.
+# Timeout of a peer that reads nothing.
 WRITE_SECONDS = 60.0
 # Minimum interval; half is tolerated, as pings bunch up.
 PING_SECONDS = 10.0
 # TCP keepalive, as gRPC's.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
-# Work in one event-loop iteration: 4 MiB take some milliseconds, a frame some ten microseconds.
+# Work per event-loop turn: 4 MiB take some milliseconds.
 TURN_BYTES = 4 << 20
 TURN_FRAMES = 64
-# After END, drain: an immediate close would reset the connection and could lose END.
+# After END, drain: a reset could lose END.
 LINGER_BYTES, LINGER_SECONDS = 8 << 20, 1.0
 
 _DROPPED = memoryview(bytearray(64 << 10))
@@ -58,11 +58,11 @@ Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
 
 
 class LaneConnection:
-    """One connection of the lane; `connection` must be non-blocking. Event loop's thread only.
+    """One lane connection; `connection` must be non-blocking. Event loop's thread only.
 
-    A peer costs one small buffer before WELCOME; frames and bytes per event-loop turn are bounded. `check_hello` raises
-    IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection. `on_illegal` gets the
-    reason of a protocol violation.
+    A peer costs one small buffer before WELCOME; work per event-loop turn is bounded. `check_hello` raises
+    IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection. `on_illegal` gets
+    protocol violations.
     """
 
     kind: Final = TransportKind.LANE
@@ -212,7 +212,6 @@ class LaneConnection:
             self.close()
 
     def _handshake(self) -> bool:
-        """True when complete."""
         assert self._tls is not None
         try:
             self._tls.do_handshake()

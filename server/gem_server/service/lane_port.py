@@ -19,9 +19,9 @@ from gem_server.service.auth_interceptor import address_of
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.refusal_log import RefusalLog
 
-# Limit of connections before HELLO; beyond it the oldest is closed.
+# Limit before HELLO; beyond it the oldest is closed.
 MAX_STRANGERS = 256
-# A TLS handshake takes up to 4 ms (RSA); the pause limits them to a fifth of a core.
+# Limits TLS handshakes (4 ms) to a fifth of a core.
 HANDSHAKE_PAUSE_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ class LanePort:
 
     @property
     def strangers(self) -> int:
-        """Number of connections before a valid HELLO."""
+        """Connections before a valid HELLO."""
         return len(self._strangers)
 
     def open(self, host: str, port: int, *, only_if_free: bool = False) -> int:
-        """Listen at the host's addresses, as gRPC does at those that it can bind; return the port.
+        """Listen at the host's addresses that can be bound, as gRPC does; return the port.
 
         `only_if_free`: fail if any address has the port in use. Raises StartupError.
         """

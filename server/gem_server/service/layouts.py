@@ -41,7 +41,7 @@ class Layouts:
         return known
 
     async def decode(self, raw: memoryview) -> Layout:
-        """Decode a layout. Raises LayoutError, FramingError, MALFORMED, TOO_MANY."""
+        """Raises LayoutError, FramingError, MALFORMED, TOO_MANY."""
         messages.check_size(layout_pb2.Layout, len(raw), MAX_CHUNK_BYTES)
         source = sha256(raw).digest()
         for layout, known in self._sources.items():

@@ -1,4 +1,4 @@
-"""Converts between protobuf messages and domain values."""
+"""Protobuf messages and domain values."""
 
 import math
 import unicodedata
@@ -63,7 +63,7 @@ _SCHEDULES = {
 
 
 def parse(kind: type[AnyMessage], raw: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:
-    """Parse a message of limited size. Raises MALFORMED."""
+    """Parse. Raises MALFORMED, also above `limit`."""
     check_size(kind, len(raw), limit)
     try:
         return kind.FromString(raw)
@@ -88,7 +88,7 @@ def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> Non
 
 
 def text(value: str, field: str, required: bool = False) -> str:
-    """Validate a text field. Raises MALFORMED."""
+    """Validate. Raises MALFORMED."""
     if len(value.encode()) > TEXT_BYTES or (required and not value):
         raise RefusedError(Reason.MALFORMED, f"{field} must have {1 if required else 0} to {TEXT_BYTES} bytes of UTF-8")
     if any(unicodedata.category(character) == "Cc" for character in value):
@@ -97,7 +97,7 @@ def text(value: str, field: str, required: bool = False) -> str:
 
 
 def layout_from(message: layout_pb2.Layout) -> Layout:
-    """Decode a layout. Raises LayoutError."""
+    """Decode. Raises LayoutError."""
     tensors = []
     for index, spec in enumerate(message.tensors):
         if spec.kind == _CONSTANT:
@@ -125,7 +125,7 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
 
 @lru_cache(maxsize=1)
 def layout_to(layout: Layout) -> bytes:
-    """Serialise a layout, cached (65,536 tensors: 0.2 s)."""
+    """Serialise, cached (65,536 tensors: 0.2 s)."""
     message = layout_pb2.Layout(
         tensors=[
             layout_pb2.TensorSpec(
@@ -144,24 +144,24 @@ def layout_to(layout: Layout) -> bytes:
 
 
 def version_from(message: transfer_pb2.Version) -> Version:
-    """Decode a version."""
+    """Decode."""
     return Version(message.incarnation, message.clock)
 
 
 def version_to(version: Version) -> transfer_pb2.Version:
-    """Encode a version."""
+    """Encode."""
     return transfer_pb2.Version(incarnation=version.incarnation, clock=version.clock)
 
 
 def wire_type_from(number: int) -> WireType:
-    """Decode a wire type for messages. Raises WIRE_TYPE."""
+    """Decode. Raises WIRE_TYPE."""
     if number == WireType.SHARED_MEMORY:
         raise RefusedError(Reason.WIRE_TYPE, "SHARED_MEMORY is for commits alone: use what Join settled")
     return _wire_type_of_commit(number)
 
 
 def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
-    """Decode a commit header. Raises WIRE_TYPE, MALFORMED."""
+    """Decode. Raises WIRE_TYPE, MALFORMED."""
     if message.samples > SAMPLES:
         raise RefusedError(Reason.MALFORMED, f"samples is {message.samples}: send at most {SAMPLES}")
     return commit_service.Header(
@@ -197,17 +197,17 @@ def _handle_from(message: transfer_pb2.SharedMemoryHandle) -> Handle:
 
 
 def handle_to(handle: Handle) -> transfer_pb2.SharedMemoryHandle:
-    """Encode a shared memory handle."""
+    """Encode."""
     return transfer_pb2.SharedMemoryHandle(region=handle.region, offset=handle.offset, byte_count=handle.byte_count)
 
 
 def footer_from(message: transfer_pb2.Footer) -> commit_service.Footer:
-    """Decode a payload footer."""
+    """Decode."""
     return commit_service.Footer(message.byte_count, message.chunk_count, message.crc32c)
 
 
 def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
-    """Write a verdict in place: twice as fast as copying submessages."""
+    """Write in place: twice as fast as copying submessages."""
     message.sequence = verdict.sequence
     message.version.incarnation = verdict.version.incarnation
     message.version.clock = verdict.version.clock
@@ -232,7 +232,7 @@ def put_statistics(statistics: Statistics, message: commit_pb2.CommitStatistics)
 
 
 def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSettings:
-    """Encode run settings."""
+    """Encode."""
     return run_pb2.RunSettings(
         rule=rule.name,
         rule_settings=dict(rule.settings),
@@ -251,7 +251,7 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
 
 
 def evaluation_to(evaluation: Evaluation) -> status_pb2.Evaluation:
-    """Encode an evaluation."""
+    """Encode."""
     return status_pb2.Evaluation(
         version=version_to(evaluation.version),
         loss=evaluation.loss,

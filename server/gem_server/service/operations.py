@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Operations:
-    """Serves ReportEvaluation and Control."""
+    """Serves both calls."""
 
     def __init__(
         self,

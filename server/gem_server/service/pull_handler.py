@@ -1,4 +1,4 @@
-"""The Pull call."""
+"""Pull."""
 
 from gemps.framing import PULL_RESPONSE_CHUNK
 from gemps.v1 import parameters_pb2
@@ -30,7 +30,7 @@ class PullHandler:
         self._chunk_bytes = chunk_bytes
 
     async def serve(self, raw: bytes, context: Context) -> None:
-        """Stream the parameters, or reply NotModified."""
+        """Stream parameters, or reply NotModified."""
         async with self._contexts.stream(context) as (call, call_session):
             request = messages.parse(parameters_pb2.PullRequest, raw)
             if request.session_id:

@@ -20,7 +20,7 @@ class _LoggedCaller:
 
 
 class RefusalLog:
-    """Logs each caller at most once a minute, with a count of suppressed lines."""
+    """Logs each caller at most once a minute, counting suppressed lines."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

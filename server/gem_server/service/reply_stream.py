@@ -11,7 +11,7 @@ from gem_server.flow.reader import Reader
 
 
 class PayloadWriter(Protocol):
-    """Sends payload messages to a peer."""
+    """Sends payload messages."""
 
     async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
         """Send a message in two pieces; returns once the transport accepted it."""

@@ -74,7 +74,7 @@ class Observed:
 
 
 class Status:
-    """Serves GetStatus and WatchStatus."""
+    """Serves both calls."""
 
     def __init__(self, contexts: CallContexts, observed: Observed, clock: Callable[[], float]) -> None:
         self._contexts = contexts
@@ -89,7 +89,7 @@ class Status:
         return await self._contexts.unary(context, lambda _: self._get(raw))
 
     async def watch(self, raw: bytes, context: Context) -> None:
-        """Stream the status until the run is over, or with `stay` endlessly."""
+        """Stream until the run is over, or with `stay` endlessly."""
         async with self._contexts.stream(context):
             request = messages.parse(status_pb2.WatchStatusRequest, raw)
             interval = request.interval_seconds or DEFAULT_INTERVAL_SECONDS
@@ -126,7 +126,7 @@ class Status:
         return status_pb2.GetStatusResponse(status=self.report())
 
     async def report_when_durable(self, *, with_histograms: bool = False) -> status_pb2.RunStatus:
-        """The status once it is durable."""
+        """`report`, once durable."""
         report = self.report(with_histograms=with_histograms)
         await self._contexts.wait_durable()
         return report

@@ -1,1 +1,1 @@
-"""Measurements for display, in bounded memory."""
+"""Telemetry in bounded memory."""

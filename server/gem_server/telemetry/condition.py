@@ -36,7 +36,7 @@ def condition(
     rate: float,
     median_rate: float | None,
 ) -> Condition:
-    """Return a worker's condition.
+    """A worker's condition.
 
     `trains`: joined, with budget left. `silent_for` in seconds, rates in commits per second.
     """
@@ -55,6 +55,6 @@ def condition(
 
 
 def median_rate(rates: Iterable[float]) -> float | None:
-    """Return the training workers' median; None if too few."""
+    """The training workers' median; None if too few."""
     known = list(rates)
     return median(known) if len(known) >= ENOUGH_TO_COMPARE else None

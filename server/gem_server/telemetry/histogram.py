@@ -41,7 +41,7 @@ class Histogram:
         self.most = max(self.most, float(array.max(initial=0.0)))
 
     def quantile(self, fraction: float) -> float:
-        """Return a quantile, interpolated within buckets; 0 if empty."""
+        """A quantile, interpolated within buckets; 0 if empty."""
         wanted = fraction * sum(self.counts)
         lower = 0.0
         for count, bound in zip(self.counts, (*self.bounds, self.most), strict=True):

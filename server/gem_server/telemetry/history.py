@@ -90,7 +90,7 @@ class History:
         self.current = Interval()
 
     def is_over(self, run_seconds: float) -> bool:
-        """Return whether to close the interval."""
+        """Whether to close the interval."""
         return run_seconds - self.current.begins >= self.seconds
 
     def close(self, run_seconds: float, measure: Callable[[Interval], None]) -> None:

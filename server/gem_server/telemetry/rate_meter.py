@@ -22,7 +22,7 @@ class RateMeter:
         self.buckets[self.second % RATE_WINDOW_SECONDS] += 1
 
     def rate(self, now: float) -> float:
-        """Return events per second, in the window or after the first event."""
+        """Events per second, in the window or after the first event."""
         if self.first is None or now <= self.first:
             return 0.0
         self._advance(now)

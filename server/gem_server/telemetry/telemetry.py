@@ -9,7 +9,7 @@ from gem_server.telemetry.rate_meter import RateMeter
 from gem_server.telemetry.tensor_pi import Sample, TensorPi
 from gem_server.telemetry.worker_telemetry import Distributions, WorkerTelemetry
 
-# Commits counted as one batch; fewer objects than trigger the garbage collector (700).
+# Commits in a batch; 700 objects trigger the garbage collector.
 MOST_NOTED = 256
 # Between checks for a sample.
 _LOOK_SECONDS = 0.01
@@ -43,7 +43,7 @@ class Telemetry:
         self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None, int]] = []
 
     def sample(self, layout: Layout) -> Sample | None:
-        """Return an observer for the next commit, if due."""
+        """An observer for the next commit, if due."""
         if not self.is_wanted or (now := self._clock()) < self._look_again:
             return None
         self._look_again = now + _LOOK_SECONDS
@@ -85,7 +85,7 @@ class Telemetry:
             self.tensor_pi.add_sample(sample, self._run_seconds(), clock)
 
     def settle(self) -> None:
-        """Process the batch. Call before reading distributions, histograms, curves."""
+        """Call before reading distributions, histograms, curves."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []

@@ -46,7 +46,7 @@ class TensorPi:
         self.names: tuple[str, ...] = ()
 
     def due(self, run_seconds: float, layout: Layout) -> "Sample | None":
-        """Return a sample for the next commit, if due."""
+        """A sample for the next commit, if due."""
         if run_seconds < self._next or not self._rule.has_factors:
             return None
         if self._sampled_elements is None:
@@ -103,7 +103,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _SampledElements:
-    """Sampled elements, a row per tensor; `counts` excludes padding."""
+    """A row per tensor; `counts` excludes padding."""
 
     names: tuple[str, ...]
     elements: NDArray[np.int64]

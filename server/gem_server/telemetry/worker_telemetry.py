@@ -31,7 +31,7 @@ class Distributions:
 
 @dataclass(slots=True)
 class WorkerTelemetry:
-    """One worker's telemetry in this process.
+    """A worker's telemetry in this process.
 
     `measured`: commits in the sums. Waits in seconds. `step_seconds`: of `Pace`.
     `distributions`: None before the first commit, or disabled.

@@ -1,4 +1,4 @@
-"""The page (/) and its server-sent events (/events), encoded once for all viewers.
+"""The page (/) and its events (/events), encoded once for all viewers.
 
 status    RunStatus, each second; NaN and infinities are null. At most MAX_WORKERS workers, unwell ones first;
           `workers_left_out` counts the rest. Omits workers' staleness bounds and wait histograms.
@@ -29,7 +29,7 @@ MAX_VIEWERS = 16
 MAX_WORKERS = 256
 INTERVAL_SECONDS = 1.0
 SHORTEST_SECONDS = 0.1
-# Maximum share of a processor; the page reports silence after 6 s.
+# Of a processor; the page reports silence after 6 s.
 SHARE_OF_PROCESSOR = 0.1
 LONGEST_SECONDS = 3.0
 # Queue limit, after which the viewer is disconnected.
@@ -142,7 +142,7 @@ class Dashboard:
                 viewer.let_go(_event("end", {}) if self._closing else b"")
 
     async def _round(self) -> float:
-        """Send each viewer its news; return processor seconds."""
+        """Send news; return processor seconds."""
         newcomers = [viewer for viewer in self._viewers if viewer.is_new]
         others = [viewer for viewer in self._viewers if not viewer.is_new]
         news = self._history(self._seen)
@@ -228,7 +228,7 @@ def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
 
 
 def _plain_status(status: status_pb2.RunStatus) -> dict[str, Any]:
-    """Return the event's form; modifies the message."""
+    """Modifies the message."""
     left_out = len(status.workers) - MAX_WORKERS
     if left_out > 0:
         first = sorted(status.workers, key=lambda worker: worker.condition in _WELL)[:MAX_WORKERS]
@@ -247,7 +247,7 @@ def _event(name: str, value: Mapping[str, Any]) -> bytes:
 
 
 def _column(seen: history_pb2.TensorColumn) -> dict[str, Any]:
-    """As plain_values, with four decimals to limit the size."""
+    """As plain_values, with four decimals."""
     return {
         "run_seconds": seen.run_seconds,
         "clock": seen.clock,

@@ -1,4 +1,4 @@
-"""Host header check against DNS rebinding (foreign names that resolve to this machine)."""
+"""Host header check against DNS rebinding."""
 
 import ipaddress
 import socket

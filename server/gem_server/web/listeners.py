@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 async def open_web(
     settings: ServerSettings, status: Status, history: HistoryHandler, *, has_factors: bool
 ) -> WebServer:
-    """Open --dashboard and --metrics, if set. Raises StartupError, leaving nothing open."""
+    """Open --dashboard and --metrics, if set. Raises StartupError, with nothing open."""
     server = WebServer(Hosts(name.strip() for name in settings.dashboard_hosts.split(",") if name.strip()))
     metrics = Metrics(status.report_when_durable)
     try:

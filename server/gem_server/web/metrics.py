@@ -55,8 +55,6 @@ class Metrics:
 
 
 class _OfStatus(Collector):
-    """Metrics of one status."""
-
     def __init__(self, status: status_pb2.RunStatus) -> None:
         self._status = status
 
@@ -65,7 +63,6 @@ class _OfStatus(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families."""
         yield from _of_the_run(self._status)
         yield from _of_the_server(self._status)
         yield from _of_workers(self._status)

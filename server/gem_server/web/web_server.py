@@ -26,7 +26,7 @@ SILENT_SECONDS = 15.0
 REQUESTS_PER_SECOND, BURST_SECONDS = 200, 0.5
 CLOSE_SECONDS = 1.0
 
-# Malformed requests get status 400, but no log line.
+# For malformed requests: status 400, no log line.
 _requests = logging.getLogger(f"{__name__}.requests")
 _requests.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
@@ -50,9 +50,9 @@ class WebServer:
         routes: Iterable[web.RouteDef],
         end_streams: Callable[[], Awaitable[None]] | None = None,
     ) -> str:
-        """Listen for GET and HEAD at HOST:PORT; return the URL.
+        """Serve GET and HEAD at HOST:PORT; return the URL.
 
-        `end_streams` ends streaming replies at shutdown. Raises StartupError.
+        `end_streams` ends streaming replies. Raises StartupError.
         """
         app = web.Application(middlewares=[self._admit])
         app.add_routes(list(routes))
@@ -121,5 +121,4 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 class _NoRoom(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close."""
         transport.close()

@@ -1,6 +1,6 @@
-"""Blocking gRPC client of a gemps server, without torch or Numba.
+"""Blocking gRPC client, without torch or Numba.
 
-Names load lazily, so that a CLI can show the settings without loading gRPC.
+Names load lazily: a CLI shows the settings without loading gRPC.
 """
 
 from typing import TYPE_CHECKING

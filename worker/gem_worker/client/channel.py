@@ -1,4 +1,4 @@
-"""Connection to a server: address, channel, RPCs."""
+"""Address, channel and RPCs of a server."""
 
 import ipaddress
 import logging
@@ -29,19 +29,19 @@ LANE_AGAIN_SECONDS = 60.0
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # Keeps NAT and load balancers from dropping the connection; the server accepts pings every 30 s.
+    # For NAT and load balancers; the server accepts pings every 30 s.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # For connections lost between calls; gRPC's defaults notice a restarted server late.
+    # gRPC's defaults notice a restarted server late.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
     # Only this library may repeat a commit.
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    # A channel has at most one stream of parameters, and reads it.
+    # At most one stream of parameters, which is read.
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.lookahead_bytes", 16 * MIB),
     ("grpc.http2.bdp_probe", 0),
@@ -51,7 +51,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def check_address(address: str) -> str:
-    """Return the address, or raise AddressError naming the fix."""
+    """Return the address. Raises AddressError."""
     if address.startswith("unix:") and len(address) > len("unix:"):
         if operating_system.IS_WINDOWS:
             raise AddressError(
@@ -83,7 +83,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
-    """Return a channel to a checked address."""
+    """A channel to a checked address."""
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
@@ -99,7 +99,7 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
 
 
 def may_use_lane(address: str, credentials: Credentials) -> bool:
-    """Return whether a second connection reaches the same server."""
+    """Whether a second connection reaches the same server."""
     if not credentials.settings.lane or address.startswith("unix:"):
         return False
     return _is_loopback(address) or not any(os.environ.get(name) for name in PROXY_VARIABLES)
@@ -178,7 +178,7 @@ class Calls:
                 self._open()
 
     def close(self) -> None:
-        """Close the connection for good."""
+        """Close for good."""
         with self._lock:
             self._closed = True
             self._cancel_lane()

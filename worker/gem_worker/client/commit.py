@@ -32,7 +32,7 @@ from gem_worker.client.watchdog import Watchdog
 
 
 class Committer:
-    """Commit for a session, on one stream that opens on demand."""
+    """A session's commits, on one stream that opens on demand."""
 
     def __init__(
         self, calls: Calls, watchdog: Watchdog, session: ClientSession, puller: Puller, on_event: EventSink
@@ -47,7 +47,7 @@ class Committer:
         self._receiver: ParametersReceiver | None = None
 
     def has_open_stream(self) -> bool:
-        """Return whether a stream keeps the session alive. Thread-safe."""
+        """Whether a stream keeps the session alive. Thread-safe."""
         stream = self._stream
         return stream is not None and stream.is_open()
 
@@ -76,7 +76,7 @@ class Committer:
         local_steps: int = 0,
         commit_id: int = 0,
     ) -> CommitOutcome:
-        """See Client.commit; the buffers are checked byte views. `commit_id`: with several shards."""
+        """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
         described = self._describe(delta, loss, samples, base, scale, local_steps)._replace(commit_id=commit_id)
         outgoing = self._outgoing(described)
         try:
@@ -177,7 +177,7 @@ class Committer:
         return self._stream
 
     def _applied(self, reply: CommitReply, torn_in: PayloadFormat | None = None) -> CommitOutcome:
-        """Complete a broken reply; return the outcome."""
+        """Complete a broken reply."""
         session = self._session
         verdict = reply.verdict
         if verdict is None:
@@ -198,7 +198,6 @@ class Committer:
         return self._session.run_state is RunState.FINISHED
 
     def _verdict_is_lost(self, refusal: ServerRefusedError) -> bool:
-        """Return whether the stored verdict is gone."""
         return (
             refusal.retry_after is None
             and refusal.reason not in LOST_SESSION
@@ -207,7 +206,7 @@ class Committer:
         )
 
     def _recover(self, refusal: ServerRefusedError) -> None:
-        """Recover, or raise. A lost snapshot leaves session.version None."""
+        """A lost snapshot leaves session.version None."""
         session = self._session
         if refusal.reason == "RUN_FINISHED":
             session.run_state = RunState.FINISHED

@@ -1,4 +1,4 @@
-"""A Commit stream's call: interface and gRPC implementation."""
+"""A Commit call: interface and gRPC implementation."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -46,7 +46,7 @@ class CommitCall(Protocol):
         """Pass the next message to `reply` and return its fields; None at OK. Raises grpc.RpcError."""
 
     def is_open(self) -> bool:
-        """Return whether the call is open, without blocking."""
+        """Whether the call is open, without blocking."""
 
     def cancel(self) -> None:
         """End the call, waking blocked threads."""

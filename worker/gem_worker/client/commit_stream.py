@@ -1,4 +1,4 @@
-"""The Commit stream and one commit's exchange on it."""
+"""The Commit stream."""
 
 import grpc
 from gemps.framing import FramingError
@@ -56,7 +56,7 @@ class CommitStream:
         return self._call.transport
 
     def is_open(self) -> bool:
-        """Return whether it is open. Thread-safe."""
+        """Whether the stream is open. Thread-safe."""
         return self._call.is_open()
 
     def cancel(self) -> None:

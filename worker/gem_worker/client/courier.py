@@ -1,4 +1,4 @@
-"""Thread that commits for a client while the training thread computes.
+"""Commits in a thread while the training thread computes.
 
 One commit is in flight at a time; until it is collected, only the courier may use the client. KeyboardInterrupt loses
 no outcome.
@@ -31,7 +31,7 @@ class _Errand:
 
 
 class Courier:
-    """Commit in a background thread, after join() and pull(). Not thread-safe."""
+    """Use after join() and pull(). Not thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Courier:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit is not yet collected."""
+        """Whether a commit is uncollected."""
         return self._errand is not None
 
     def hand(
@@ -61,7 +61,7 @@ class Courier:
         *,
         in_place: bool = False,
     ) -> None:
-        """Start a commit, which owns both buffers until collected.
+        """Start a commit, which owns both buffers.
 
         Overwrites parameters left in place (Client.commit). Raises MisuseError if one is in flight.
         """
@@ -106,7 +106,6 @@ class Courier:
             self._thread.join()
 
     def _wait(self, errand: _Errand, timeout: float | None) -> bool:
-        """Return whether the commit ended in time."""
         until = time.monotonic() + timeout if timeout is not None else None
         while errand.outcome is None:
             left = until - time.monotonic() if until is not None else _SLICE

@@ -19,7 +19,7 @@ _CONNECT_SECONDS = 5.0
 
 
 class Credentials:
-    """Token and TLS credentials. Raises CredentialsError for unusable files."""
+    """Raises CredentialsError for unusable files."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -37,7 +37,7 @@ class Credentials:
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
-    """Return TLS for a lane connection; None: no TLS. Raises OSError."""
+    """TLS for a lane connection; None: no TLS. Raises OSError."""
     if not settings.tls_ca:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -109,14 +109,14 @@ class Token:
         return self._value
 
     def metadata(self) -> Metadata:
-        """Return the current metadata."""
+        """Current metadata."""
         with self._lock:
             self._reread_if_changed()
             self._sent = self._value
             return (("authorization", f"Bearer {self._value}"),)
 
     def has_changed(self) -> bool:
-        """Return whether the token changed since the last call."""
+        """Whether it changed since the last call."""
         with self._lock:
             self._reread_if_changed()
             return self._value != self._sent

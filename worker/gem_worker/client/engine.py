@@ -1,4 +1,4 @@
-"""What started this worker: a cluster's engine, and the name it has there after a restart."""
+"""The cluster engine that started this worker, and its name there."""
 
 import multiprocessing
 import os
@@ -16,12 +16,12 @@ _SIGNS = {
 
 
 def engine(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the engine's name, or ""."""
+    """The engine's name, or ""."""
     return next((name for name, variable in _SIGNS.items() if variable in environment), "")
 
 
 def default_worker_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the engine's name for this process, which survives restarts; else host name and process id."""
+    """The engine's name for this process, stable over restarts; else host name and process id."""
     if multiprocessing.parent_process() is None:  # children would share it
         name = _restarted_name(environment)
         if name:

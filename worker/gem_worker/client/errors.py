@@ -1,4 +1,4 @@
-"""Exceptions of the client."""
+"""The client's exceptions."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,11 +19,11 @@ class MisuseError(ClientError, RuntimeError):
 
 
 class AddressError(ClientError, ValueError):
-    """Caller error: invalid server address."""
+    """Invalid server address."""
 
 
 class CredentialsError(ClientError, ValueError):
-    """Caller error: unusable certificates or token."""
+    """Unusable certificates or token."""
 
 
 class UntrustedServerError(ClientError):

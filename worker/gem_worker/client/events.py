@@ -9,7 +9,7 @@ _log = logging.getLogger("gem_worker.client")
 
 
 class EventKind(Enum):
-    """Kind of event; programs may parse the values from logs."""
+    """Programs may parse the values from logs."""
 
     # Server absent, or not accepting this worker.
     WAITING_FOR_SERVER = "waiting-for-server"

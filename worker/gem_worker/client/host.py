@@ -8,7 +8,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def this_host(boot_id: Path = BOOT_ID) -> str:
-    """Return the boot id, else the host name."""
+    """The boot id, else the host name."""
     try:
         found = boot_id.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

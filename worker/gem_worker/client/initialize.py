@@ -23,7 +23,7 @@ def initialize(
     format_: PayloadFormat,
     adapter: bytes,
 ) -> bool:
-    """Upload `payload` (float32); return True if accepted.
+    """Upload `payload` (float32); return whether accepted.
 
     False may mean that an earlier attempt succeeded; pull next either way.
     """

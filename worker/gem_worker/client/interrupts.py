@@ -26,7 +26,7 @@ _set_handler: Callable[[int, Any], Any] = _plain.signal
 
 
 class _DeferredSignal:
-    """Signal state shared with the cancelling thread."""
+    """Shared with the cancelling thread."""
 
     def __init__(self) -> None:
         self.pending: int | None = None
@@ -91,7 +91,7 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
 
 
 def _restore(handlers: list[tuple[int, Any]]) -> None:
-    """Restore all handlers, even if one raises."""
+    """Restore all, even if one raises."""
     if handlers:
         number, handler = handlers.pop()
         try:

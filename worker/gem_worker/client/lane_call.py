@@ -1,4 +1,4 @@
-"""Lane connection, used in the caller's thread (lane.proto).
+"""A lane connection, used in the caller's thread (lane.proto).
 
 Signal handlers may raise inside, leaving the connection undefined: the caller then closes the call.
 """
@@ -55,15 +55,15 @@ class LaneCallError(grpc.RpcError):
         self._trailers = (_Entry(DETAILS_KEY, status),) if status else ()
 
     def code(self) -> grpc.StatusCode:
-        """Return the status code."""
+        """Status code."""
         return self._code
 
     def details(self) -> str:
-        """Return the message."""
+        """Message."""
         return self._details
 
     def trailing_metadata(self) -> tuple[_Entry, ...]:  # type: ignore[override]
-        """Return the status details."""
+        """Status details."""
         return self._trailers
 
 
@@ -263,7 +263,7 @@ class LaneCall:
         self._broken(error)
 
     def _next_frame(self) -> Frame:
-        """Return the next frame. Raises LaneCallError."""
+        """Raises LaneCallError."""
         if self._end is not None:
             raise self._end
         frame = self._parse() if self._lane.buffered else None

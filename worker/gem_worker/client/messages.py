@@ -1,4 +1,4 @@
-"""Values that the client returns, and their protobuf forms."""
+"""Returned values, and their protobuf forms."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class RunState(Enum):
 
     @staticmethod
     def from_wire(state: int) -> "RunState":
-        """Convert from protobuf. Raises ServerMisbehavedError for unknown numbers."""
+        """Decode. Raises ServerMisbehavedError for unknown numbers."""
         try:
             return _RUN_STATES[state]
         except KeyError:
@@ -46,11 +46,11 @@ class Version:
 
     @classmethod
     def from_wire(cls, version: transfer_pb2.Version) -> Self:
-        """Convert from protobuf."""
+        """Decode."""
         return cls(version.incarnation, version.clock)
 
     def to_wire(self) -> transfer_pb2.Version:
-        """Convert to protobuf."""
+        """Encode."""
         return transfer_pb2.Version(incarnation=self.incarnation, clock=self.clock)
 
 
@@ -81,7 +81,7 @@ class RunSettings:
 
     @classmethod
     def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
-        """Convert from protobuf; enums become words."""
+        """Decode; enums become words."""
         return cls(
             rule=settings.rule,
             rule_settings=MappingProxyType(dict(settings.rule_settings)),
@@ -103,7 +103,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Result of Join. `host_rank` selects the device. `shards`: addresses of further servers, as in session.proto."""
+    """Result of Join. `host_rank` selects the device. `shards`: further servers, as in session.proto."""
 
     rank: int
     host_rank: int
@@ -120,7 +120,7 @@ class Membership:
 
     @classmethod
     def from_wire(cls, response: session_pb2.JoinResponse) -> Self:
-        """Convert from protobuf."""
+        """Decode."""
         return cls(
             rank=response.rank,
             host_rank=response.host_rank,
@@ -163,7 +163,7 @@ class Verdict(NamedTuple):
 
     @classmethod
     def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
-        """Convert from protobuf."""
+        """Decode."""
         return cls(
             verdict.sequence,
             Version.from_wire(verdict.version),
@@ -191,7 +191,7 @@ class Verdict(NamedTuple):
 
 
 class CommitOutcome(NamedTuple):
-    """Result of a commit; `parameters` always holds those of `version`.
+    """Result of a commit; `parameters` are those of `version`.
 
     `applied`: False if the delta was dropped. `verdict`: None if dropped, or lost in a server restart. `parameters`:
     the caller's buffer, or shared memory until the next call.
@@ -205,7 +205,7 @@ class CommitOutcome(NamedTuple):
 
 
 def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
-    """Convert to protobuf."""
+    """Encode."""
     message = layout_pb2.Layout()
     for tensor in layout.tensors:
         message.tensors.add(
@@ -221,7 +221,7 @@ def layout_to_wire(layout: Layout) -> layout_pb2.Layout:
 
 
 def layout_of(message: layout_pb2.Layout) -> Layout:
-    """Convert from protobuf. Raises gem_core's LayoutError."""
+    """Decode. Raises gem_core's LayoutError."""
     return Layout(
         TensorSpec(
             name=tensor.name,
@@ -237,12 +237,12 @@ def layout_of(message: layout_pb2.Layout) -> Layout:
 
 
 def to_wire_types(wire_types: Iterable[WireType]) -> list[str]:
-    """Return enum names, which protobuf accepts."""
+    """Enum names, which protobuf accepts."""
     return [f"WIRE_TYPE_{wire_type.name}" for wire_type in wire_types]
 
 
 def wire_type_of(number: int) -> WireType:
-    """Return the wire type. Raises ServerMisbehavedError if unknown."""
+    """Decode. Raises ServerMisbehavedError if unknown."""
     try:
         return WireType(number)
     except ValueError:
@@ -250,7 +250,7 @@ def wire_type_of(number: int) -> WireType:
 
 
 def _shown(enum: EnumDescriptor, number: int, prefix: str) -> str:
-    """Return the word, or the number if unknown."""
+    """The word, or the unknown number."""
     value = enum.values_by_number.get(number)
     return str(number) if value is None else _word(value.name, prefix)
 

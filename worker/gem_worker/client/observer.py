@@ -85,7 +85,7 @@ class Observer:
         atexit.register(self.close)  # as Client does
 
     def get_status(self) -> dict[str, Any]:
-        """Return RunStatus (status.proto) as a dict."""
+        """RunStatus (status.proto) as a dict."""
         response = self._persist(
             lambda: self._calls.get_status(status_pb2.GetStatusRequest(), timeout=self._settings.progress_timeout)
         )
@@ -124,7 +124,7 @@ class Observer:
                     call.cancel()
 
     def get_history(self, after: float = 0.0) -> dict[str, Any]:
-        """Return GetHistoryResponse (history.proto) from `after` seconds of training on, as a dict."""
+        """GetHistoryResponse (history.proto) from `after` seconds of training on, as a dict."""
         request = history_pb2.GetHistoryRequest(after_seconds=after)
         timeout = self._settings.progress_timeout
         return to_dict(self._persist(lambda: self._calls.get_history(request, timeout=timeout)))
@@ -135,7 +135,7 @@ class Observer:
         wire_type: WireType = WireType.FLOAT32,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
-        """Return the current parameters; None if `known_version` is current. Raises NotInitializedError."""
+        """The current parameters; None if `known_version` is current. Raises NotInitializedError."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
             with_layout=True,
@@ -163,7 +163,7 @@ class Observer:
         evaluator: str = "",
         bits_per_character: float | None = None,
     ) -> bool:
-        """Report an accuracy (0 to 1); return True if it is the best. `bits_per_character`: of a text."""
+        """Report an accuracy (0 to 1); return whether it is the best. `bits_per_character`: of a text."""
         request = operations_pb2.ReportEvaluationRequest(
             version=version.to_wire(),
             loss=loss,
@@ -233,8 +233,6 @@ class Observer:
 
 
 class _LayoutReceiver:
-    """Receive parameters with a layout in the header."""
-
     def __init__(self) -> None:
         self._inner: ParametersReceiver | None = None
         self._format: PayloadFormat | None = None

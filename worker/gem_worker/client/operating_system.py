@@ -41,7 +41,7 @@ def receive_descriptors(connection: socket.socket, size: int, most: int) -> tupl
 
 
 def keeps_its_size(descriptor: int) -> bool:
-    """Return whether it is sealed: truncation would cause SIGBUS."""
+    """Whether it is sealed: truncation would cause SIGBUS."""
     import fcntl
 
     try:
@@ -57,7 +57,7 @@ def limit_unacknowledged(connection: socket.socket, seconds: float) -> None:
 
 
 def send_buffers(connection: socket.socket, head: bytes, data: "memoryview | bytes | bytearray") -> None:
-    """Send both, if possible in one system call."""
+    """Send both, if possible at once."""
     if sys.platform == "win32":
         connection.sendall(head)
         connection.sendall(data)
@@ -99,7 +99,7 @@ def end_with_parent(number: int) -> None:
 
 
 def terminal_signals() -> tuple[signal.Signals, signal.Signals]:
-    """Return those of resizing and Ctrl-Z."""
+    """Those of resizing and Ctrl-Z."""
     return signal.SIGWINCH, signal.SIGTSTP
 
 

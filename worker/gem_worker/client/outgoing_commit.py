@@ -1,4 +1,4 @@
-"""A delta as Commit messages. All attempts must send identical bytes (commit.proto)."""
+"""All attempts of a commit must send identical bytes (commit.proto)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, Self
@@ -32,12 +32,12 @@ class Delta(NamedTuple):
 
 
 class OutgoingCommit(Protocol):
-    """A delta to send, possibly repeatedly."""
+    """To send, possibly repeatedly."""
 
     sequence: int
 
     def question(self) -> bytes:
-        """Return the header alone, to request the stored verdict."""
+        """The header alone, to request the stored verdict."""
 
     def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
         """Start an attempt: the header, or a small commit."""
@@ -135,13 +135,12 @@ class ChunkedCommit:
 
 
 def _header(session_id: bytes, payload: PayloadFormat, wire_type: WireType) -> commit_pb2.CommitHeader:
-    """Return fields common to a session."""
+    """Fields common to a session."""
     (name,) = to_wire_types([wire_type])
     return commit_pb2.CommitHeader(session_id=session_id, byte_count=payload.byte_count, wire_type=name)
 
 
 def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
-    """Set a commit's fields."""
     header.sequence = delta.sequence
     base, version = header.base_version, delta.base
     base.incarnation, base.clock = version.incarnation, version.clock

@@ -85,7 +85,7 @@ class Puller:
         self._wanted: Version | None = None
 
     def pull(self, into: memoryview, payload: PayloadFormat, wanted: Version | None = None) -> Version:
-        """Pull the current parameters, or those of `wanted`, into `into`; return their version."""
+        """Pull the current parameters, or `wanted`, into `into`; return their version."""
         self._wanted = wanted
         version, _ = self._bring(ParametersReceiver(payload, into), payload)
         self._wanted = None
@@ -104,7 +104,7 @@ class Puller:
         return version
 
     def _bring(self, receiver: ParametersReceiver, payload: PayloadFormat) -> tuple[Version, bool]:
-        """Return the version, and whether it is the first."""
+        """(version, whether it is the first)."""
         session = self._session
         # Unknown until complete.
         session.lost()
@@ -135,14 +135,13 @@ class Puller:
         return request
 
     def _recover(self, refusal: ServerRefusedError, receiver: ParametersReceiver) -> None:
-        """Recover, or raise."""
         if refusal.reason == "STALE_BASE" and receiver.version is not None:
             receiver.reset()
         elif refusal.reason in LOST_SESSION:
             receiver.reset()
             self._session.rejoin(str(refusal))
         elif isinstance(refusal, NotInitializedError):
-            # All workers may be waiting for this one to initialize.
+            # All workers may be waiting for this one.
             raise refusal
         else:
             self._session.patience.wait_as_asked(refusal)

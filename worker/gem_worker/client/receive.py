@@ -1,4 +1,4 @@
-"""Receive parameters into the caller's buffer, across attempts."""
+"""Receive parameters, across attempts."""
 
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class Receiver(Protocol):
 
 
 class ParametersReceiver:
-    """Receive one payload into `into`, or with `in_place` leave it in shared memory.
+    """Receive into `into`, or with `in_place` leave the payload in shared memory.
 
     Attributes:
         version: None before the header.
@@ -56,11 +56,11 @@ class ParametersReceiver:
         return self._assembler.received
 
     def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
-        """Return whether `reset` suffices for reuse."""
+        """Whether `reset` suffices for reuse."""
         return self._payload is payload and self._into is into and self._shared is shared and self._in_place is in_place
 
     def reset(self) -> None:
-        """Discard received data."""
+        """See Receiver."""
         self._assembler.restart()
         self._handle = None
         self.version = None
@@ -84,7 +84,7 @@ class ParametersReceiver:
         self._handle = header.shared_memory if header.HasField("shared_memory") else None
         if self._handle is not None and self._shared is None:
             raise ServerMisbehavedError("the server names shared memory for a reply that was to come as chunks")
-        # The footer counts this attempt's chunks, but its CRC covers all bytes.
+        # The footer counts this attempt's chunks; its CRC covers all bytes.
         self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
     def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:

@@ -13,7 +13,7 @@ from gem_worker.client.errors import NotInitializedError, ServerRefusedError, Su
 ERROR_DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
 
-# INTERNAL is a stream reset on the way; the server's own carries an ErrorInfo.
+# INTERNAL: a stream reset; the server's own carries an ErrorInfo.
 _TRANSPORT_CODES = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -22,7 +22,7 @@ _TRANSPORT_CODES = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-# Retried like calls that did not reach the server.
+# Retried, as if never received.
 _PASSING_REASONS = frozenset({"STARTING", "DRAINING"})
 _OWN_CLASS: dict[str, type[ServerRefusedError]] = {
     "SUPERSEDED": SupersededError,
@@ -35,8 +35,6 @@ _FIX: dict[str, str] = {
 
 
 class _Cause(NamedTuple):
-    """Why a connection failed, and the fix."""
-
     pattern: re.Pattern[str]
     why: str  # {peer}: address tried; {name}: name looked up; {said}: the pattern's group
     fix: str
@@ -108,7 +106,7 @@ _CAUSES = (
 
 
 def failure(error: grpc.RpcError) -> TornCallError | ServerRefusedError:
-    """Return TornCallError if the call may be repeated at once, else the refusal."""
+    """TornCallError if the call may be repeated at once, else the refusal."""
     code = error.code()
     message = error.details() or code.name
     info, retry_after = _details(error)
@@ -141,7 +139,7 @@ def _torn(message: str) -> TornCallError:
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:
-    """Return our ErrorInfo, and RetryInfo's delay in seconds."""
+    """Our ErrorInfo, and RetryInfo's delay in seconds."""
     info: ErrorInfo | None = None
     retry_after: float | None = None
     for entry in error.trailing_metadata() or ():

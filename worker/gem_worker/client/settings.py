@@ -1,4 +1,4 @@
-"""Settings of the client."""
+"""Client settings."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Shared memory with a server on this machine (shared_memory.proto)."""
+"""Shared memory with a local server (shared_memory.proto)."""
 
 import mmap
 import os
@@ -65,7 +65,7 @@ class SharedMemory:
         self._socket.setblocking(False)
 
     def is_open(self) -> bool:
-        """Return whether the server holds its end open."""
+        """Whether the server holds its end open."""
         try:
             return bool(self._socket.recv(1, socket.MSG_PEEK))  # empty at EOF
         except BlockingIOError:
@@ -92,7 +92,7 @@ class SharedMemory:
         )
 
     def parameters(self, handle: transfer_pb2.SharedMemoryHandle) -> memoryview:
-        """Return a reply's payload, read-only. Raises TornParametersError."""
+        """A reply's payload, read-only. Raises TornParametersError."""
         region = self._snapshots.get(handle.region)
         if region is None or (handle.offset, handle.byte_count) != (region.payload_offset, self._payload.byte_count):
             raise TornParametersError(f"the reply names region {handle.region}, which this session does not have")
@@ -136,7 +136,6 @@ class _Snapshot:
         self._stamp: NDArray[np.uint64] = np.frombuffer(memory, "<u8", 2)
 
     def version(self) -> Version:
-        """Return the stamped version."""
         return Version(int(self._stamp[0]), int(self._stamp[1]))
 
 

@@ -1,4 +1,4 @@
-"""Daemon thread that cancels stalled calls and sends heartbeats.
+"""Cancels stalled calls and sends heartbeats.
 
 While bytes are in flight, a pause of `progress_timeout` ends the call. While the server must act next, a heartbeat
 probes it first: the call ends if that fails, or if a commit reported as applied has no verdict by the next probe.
@@ -44,7 +44,7 @@ class Watched:
 
 
 class Watchdog:
-    """Watch one call at a time. The callbacks run in the watchdog's thread.
+    """Watches one call at a time. Callbacks run in its daemon thread.
 
     Args:
         probe: returns the last applied sequence, or why the server is unusable.
@@ -53,7 +53,7 @@ class Watchdog:
 
     Attributes:
         watched: the call in flight, if any.
-        called_at: when a call was last in flight.
+        called_at: when one was last in flight.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
+        """Start the thread. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gemps-watchdog", daemon=True)
             self._thread.start()
@@ -129,7 +129,7 @@ class Watchdog:
                 if watched.progressed_at == seen:
                     watched.progress()
                 return
-        # It may have ended during the probe. After a late cancellation, the next commit is repeated.
+        # It may have ended meanwhile. After a late cancellation, the next commit is repeated.
         if self.watched is watched and watched.progressed_at == seen:
             watched.ended_because = pause
             watched.cancel()
