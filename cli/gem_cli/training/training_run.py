@@ -144,9 +144,10 @@ class TrainingRun:
     def _await_ready(self, interrupts: Interrupts) -> str | None:
         """None: interrupted."""
         while not self._folder.ready_file.exists():
-            for server in self._servers:
-                if not server.running:
-                    raise CommandError(f"the server did not start: {server.describe_end()}")
+            if not all(server.running for server in self._servers):
+                running = wait(self._servers, QUIET_WAIT)  # one that fails ends others
+                ends = [server.describe_end() for server in self._servers if server not in running]
+                raise CommandError("the server did not start: " + "\n".join(ends))
             if interrupts.count:
                 self._stop_servers()
                 return None
