@@ -56,8 +56,8 @@ class Group:
 GROUPS = (
     Group(
         "Server",
-        "Of `gemps serve`; and of `gemps train`, but for `--data-dir`, `--ready-file`, `--exit-when-finished` "
-        "and `--log-format`, which it sets itself.",
+        "Of `gemps serve`; and of `gemps train`, but for `--data-dir`, `--ready-file`, `--exit-when-finished`, "
+        "`--log-format` and those of shards, which it sets itself.",
         ServerSettings,
     ),
     Group(

@@ -392,6 +392,46 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         wait_until_gone(family)
 
 
+def test_two_shards_train_the_same_model_and_go_on_with_as_many(run: Run, tmp_path: Path) -> None:
+    sharded = Run(tmp_path, gemps("train", "--shards=2", *DETERMINED, "--run-dir", str(tmp_path)))
+    assert sharded.done.returncode == 0, sharded.done.stderr
+    assert sharded.summary()["exit_codes"] == {"server": 0, "shard-1": 0, "worker-0": 0, "worker-1": 0}
+    assert sharded.summary()["accuracy"] == run.summary()["accuracy"]
+    assert (tmp_path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
+
+    more = ["train", *DETERMINED, "--steps=45", "--resume", "--run-dir", str(tmp_path)]
+    refused = gemps(*more, "--shards=3")
+    assert refused.returncode == USAGE
+    assert all(text in refused.stderr for text in ("--shards 2", "gemps merge", "gemps split"))
+    done = gemps(*more, "--shards=2")
+    assert done.returncode == 0, done.stderr
+    assert sharded.summary()["version"] == 2 * 45 + 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_ctrl_c_or_a_killed_shard_ends_all_shards_and_leaves_the_merged_model(is_killed: bool, tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "run"
+    train = command("train", "--shards=2", "--workers=1", "--commits=100000000", f"--run-dir={folder}", "--json")
+    with started(train, log) as process:
+        wait_for(lambda: is_training(log), process, log)
+        family = children(process.pid)
+        (shard,) = [one for one in family if "--shard=1/2" in one.cmdline()]
+        shard.kill() if is_killed else process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == (FAILED if is_killed else INTERRUPTED)
+        wait_until_gone(family)
+    text, summary = log.read_text(encoding="utf-8"), json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert ("shard-1 was ended by SIGKILL" in text, "server_failed" in text) == (is_killed, is_killed)
+    assert summary["exit_codes"]["server"] == int(is_killed)
+    with safe_open(folder / "model.safetensors", "np") as file:
+        assert sum(file.get_tensor(name).size for name in file.keys()) == summary["parameters"]  # noqa: SIM118
+
+
+def test_shards_and_an_evaluator_exclude_each_other(tmp_path: Path) -> None:
+    done = gemps("train", "--shards=2", "--stop-at-accuracy=0.9", "--run-dir", str(tmp_path))
+    assert done.returncode == USAGE
+    assert "--shards 2" in done.stderr
+
+
 @pytest.mark.skipif(not psutil.LINUX, reason="only Linux tells children of their parent's death")
 def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"

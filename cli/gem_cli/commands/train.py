@@ -24,6 +24,7 @@ from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
 from gem_cli.sinks.sinks import Sinks, chosen_sinks
 from gem_cli.status_view import describe_evaluation
+from gem_cli.training import shards
 from gem_cli.training.children import ONE_THREAD, gemps
 from gem_cli.training.reporters import Reporter, choose_reporter
 from gem_cli.training.run_folder import RunFolder
@@ -34,8 +35,9 @@ DEFAULT_EPOCHS, TEXT_EPOCHS = 30.0, 4.0
 
 # Read by people, and quoted on failure.
 _IN_THE_FOLDER = {"log_format": "human"}
+_SHARD = {"shard", "primary", "primary_credentials", "shard_address"}
 _SERVER = OptionGroup(
-    ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
+    ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format", *_SHARD})
 )
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
@@ -71,16 +73,16 @@ def train(
     check_credentials(client)
     check_has_credentials(given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER), client)
     command = resolved(script, "a task is chosen by --task") if script else None
-    evaluator = _evaluator(given, worker, command)
+    evaluator = _evaluator(given, worker, command, settings.shards)
     if command is None:
         check_model(worker.model, worker.task)
     text = _text_facts(worker) if command is None and worker.task == "text" else None
     require("train", "train", "numba", *(["torch"] if command is None else []))
     # Run folder paths may be too long for sockets.
     with TemporaryDirectory(prefix="gemps-") as sockets:
-        folder, server, server_arguments = _prepare(given, settings, worker, command, Path(sockets) / "memory")
+        folder, server, server_commands = _prepare(given, settings, worker, command, client, Path(sockets) / "memory")
         plan = Plan(
-            server=gemps("serve", *server_arguments),
+            server=server_commands[0],
             worker=command
             or gemps("work", *to_arguments({"log_format": worker.log_format}), *given.arguments(WorkerSettings)),
             workers=settings.workers,
@@ -89,6 +91,7 @@ def train(
             report_interval=settings.report_interval,
             worker_exit_timeout=settings.worker_exit_timeout,
             evaluator=None if evaluator is None else [*evaluator, f"--keep-best={folder.best}"],
+            shards=server_commands[1:],
         )
         started = datetime.now(UTC)
         used = {
@@ -108,13 +111,19 @@ def train(
     sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)
-    if outcome.server_failed or outcome.failed_workers or not folder.model.exists():
+    if outcome.server_failed or outcome.failed_workers or outcome.merge_error or not folder.model.exists():
         raise SystemExit(FAILED)
 
 
 def _prepare(
-    given: Given, settings: TrainSettings, worker: WorkerSettings, command: Sequence[str] | None, socket: Path
-) -> tuple[RunFolder, ServerSettings, list[str]]:
+    given: Given,
+    settings: TrainSettings,
+    worker: WorkerSettings,
+    command: Sequence[str] | None,
+    client: ClientSettings,
+    socket: Path,
+) -> tuple[RunFolder, ServerSettings, list[list[str]]]:
+    """Folder, first server's settings, all servers' commands."""
     asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)
     own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
     if "bind" not in asked.model_fields_set:
@@ -124,18 +133,23 @@ def _prepare(
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
     shares = asked.state_type == "float32" and "shared_memory_socket" not in asked.model_fields_set
-    if shares and _may_be_a_socket(socket):
+    if settings.shards > 1:
+        own |= shards.primary_settings(asked, own.get("bind", asked.bind), client, settings.shards)
+    elif shares and _may_be_a_socket(socket):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:
-        folder = RunFolder.given(settings.run_dir, resume=asked.resume)
+        folder = RunFolder.given(settings.run_dir, resume=asked.resume, shards=settings.shards)
     elif asked.resume:
         raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to go on with", USAGE)
     else:
         script = next((part for part in command or () if part.endswith(".py")), command[0] if command else worker.task)
         folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")
-    own |= {"data_dir": folder.path, "ready_file": folder.ready_file}
-    return folder, given.load(ServerSettings, **own), [*given.arguments(ServerSettings), *to_arguments(own)]
+    data_dirs = folder.data_dirs(settings.shards)
+    own |= {"data_dir": data_dirs[0], "ready_file": folder.ready_file}
+    server = given.load(ServerSettings, **own)
+    of_all = [own, *shards.secondary_settings(server, own, client, data_dirs)]
+    return folder, server, [gemps("serve", *given.arguments(ServerSettings), *to_arguments(one)) for one in of_all]
 
 
 def _text_facts(worker: WorkerSettings) -> dict[str, Any]:
@@ -152,10 +166,16 @@ def _evaluation_arguments(worker: WorkerSettings) -> list[str]:
     return to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
 
 
-def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None) -> list[str] | None:
+def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None, servers: int) -> list[str] | None:
     wanted = given.load(EvaluatorSettings).model_dump(exclude={"keep_best"}, exclude_none=True)
     if not wanted:
         return None
+    if servers > 1:
+        raise CommandError(
+            "--evaluation-interval and --stop-at-accuracy need one server with the whole model: leave them out, or "
+            f"--shards {servers}",
+            USAGE,
+        )
     if script is not None:
         raise CommandError(
             "--evaluation-interval and --stop-at-accuracy are for the built-in tasks, since only your own script knows "
@@ -181,8 +201,12 @@ def _finish(
     from gem_cli.training import results
 
     folder.ready_file.unlink(missing_ok=True)
+    count = used["train"]["shards"]
+    outcome.merge_error = shards.merge(folder.data_dirs(count), folder.path) if count > 1 else ""
     has_model = folder.keep_final_model()
-    if not has_model:
+    if outcome.merge_error:
+        reporter.event("training_failed", outcome.merge_error)
+    elif not has_model:
         text = f"no model was trained; the logs are in {folder.logs}"
         if outcome.address is not None and not outcome.failed_workers:
             text = (

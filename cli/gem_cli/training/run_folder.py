@@ -9,6 +9,8 @@ from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
 
+_SHARDS = "shards"
+
 
 class RunFolder:
     """Paths of a run; `fresh` and `given` create the folder."""
@@ -42,16 +44,28 @@ class RunFolder:
             return folder
 
     @classmethod
-    def given(cls, path: Path, *, resume: bool) -> "RunFolder":
+    def given(cls, path: Path, *, resume: bool, shards: int) -> "RunFolder":
         """Named folder. Raises CommandError when unusable."""
-        if resume and not (path / "latest").exists():
+        found = _shard_count(path)
+        if resume and not found:
             raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
+        if resume and found != shards:
+            raise CommandError(
+                f"--resume: {path} was made with --shards {found}, not {shards}: give --shards {found}, or make "
+                "another run folder from its data: gemps merge ... --output FOLDER for one server; from that, gemps "
+                "split FOLDER --output OTHER/shards for several",
+                USAGE,
+            )
         if not resume and path.exists() and not _is_unused(path):
             raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to go on", USAGE)
         folder = cls(path)
         folder.logs.mkdir(parents=True, exist_ok=True)
         folder.ready_file.unlink(missing_ok=True)
         return folder
+
+    def data_dirs(self, shards: int) -> list[Path]:
+        """Servers' data directories."""
+        return [self.path / _SHARDS / str(index) for index in range(shards)] if shards > 1 else [self.path]
 
     def log(self, name: str) -> Path:
         """Child's log path."""
@@ -127,4 +141,16 @@ def _without_nan(value: Any) -> Any:
 
 def _is_unused(path: Path) -> bool:
     """Failed starts leave files."""
-    return all(entry.name in ("lock", "logs", "tensorboard") for entry in path.iterdir())
+    return all(
+        entry.name in ("lock", "logs", "tensorboard") or (entry.name == _SHARDS and not _used_shards(path))
+        for entry in path.iterdir()
+    )
+
+
+def _used_shards(path: Path) -> list[Path]:
+    return [shard for shard in (path / _SHARDS).glob("*") if not _is_unused(shard)]
+
+
+def _shard_count(path: Path) -> int:
+    """0: nothing to resume."""
+    return len(_used_shards(path)) or int((path / "latest").exists())

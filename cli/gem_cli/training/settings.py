@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.shards import MAX_SHARDS
+
 
 class TrainSettings(BaseSettings):
     """Settings of `gemps train`."""
@@ -12,6 +14,13 @@ class TrainSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 
     workers: int = Field(4, ge=1, le=1024, description="Worker processes to start. Each one takes 300 MB or more.")
+    shards: int = Field(
+        1,
+        ge=1,
+        le=MAX_SHARDS,
+        description="Server processes to start; each one holds a range of the parameters. With several, every commit "
+        "is logged on disk (--durability), and workers use the network instead of shared memory.",
+    )
     runs_dir: Path = Field(Path("runs"), description="Folder in which each run gets a folder of its own.")
     run_dir: Path | None = Field(
         None,

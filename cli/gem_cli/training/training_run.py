@@ -6,7 +6,7 @@ A failed worker or evaluator ends nothing; a second Ctrl-C kills all.
 import json
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -42,6 +42,7 @@ class Plan:
     report_interval: float
     worker_exit_timeout: float
     evaluator: Sequence[str] | None = None
+    shards: Sequence[Sequence[str]] = ()  # further servers
 
 
 @dataclass(slots=True)
@@ -55,16 +56,18 @@ class Outcome:
     last_status: Status | None = None
     late: list[str] = field(default_factory=list)  # never joined
     overdue: list[str] = field(default_factory=list)  # killed
+    servers: list[str] = field(default_factory=list)
+    merge_error: str = ""
 
     @property
     def server_failed(self) -> bool:
-        """Whether the server failed."""
-        return self.exit_codes.get("server") != 0
+        """Whether a server failed."""
+        return any(self.exit_codes.get(name) != 0 for name in self.servers)
 
     @property
     def failed_workers(self) -> list[str]:
         """Failed or killed workers."""
-        others = ("server", EVALUATOR, *self.late)
+        others = (*self.servers, EVALUATOR, *self.late)
         return [
             name for name, code in self.exit_codes.items() if name in self.overdue or (name not in others and code != 0)
         ]
@@ -100,7 +103,7 @@ class TrainingRun:
         self._sinks = sinks
         self._folder = folder
         self._reporter = reporter
-        self._server: Child | None = None
+        self._servers: list[Child] = []
         self._workers: list[Child] = []
         self._evaluator: Child | None = None
         self._noticed: set[str] = set()
@@ -111,14 +114,14 @@ class TrainingRun:
         """Train to the end. Raises CommandError when the server fails to start."""
         with Interrupts() as interrupts:
             try:
-                self._server = server = self._start("server", self._plan.server, {}, signal.SIGTERM)
-                address = self._await_ready(server, interrupts)
+                self._start_servers()
+                address = self._await_ready(interrupts)
                 if address is not None:
                     self._start_workers(address)
                     self._start_evaluator(address)
-                    self._supervise(server, address, interrupts)
+                    self._supervise(address, interrupts)
             finally:
-                children = [*([self._server] if self._server else []), *self._workers, *self._evaluators()]
+                children = [*self._servers, *self._workers, *self._evaluators()]
                 terminate(children, (KILL, 10.0))
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
@@ -132,13 +135,21 @@ class TrainingRun:
         except OSError as error:
             raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from None
 
-    def _await_ready(self, server: Child, interrupts: Interrupts) -> str | None:
+    def _start_servers(self) -> None:
+        for index, command in enumerate((self._plan.server, *self._plan.shards)):
+            name = f"shard-{index}" if index else "server"
+            self._servers.append(self._start(name, command, {}, signal.SIGTERM))
+            self._outcome.servers.append(name)
+
+    def _await_ready(self, interrupts: Interrupts) -> str | None:
         """None: interrupted."""
         while not self._folder.ready_file.exists():
-            if not server.running:
-                raise CommandError(f"the server did not start: {server.describe_end()}")
+            if not all(server.running for server in self._servers):
+                running = wait(self._servers, QUIET_WAIT)  # one that fails ends others
+                ends = [server.describe_end() for server in self._servers if server not in running]
+                raise CommandError("the server did not start: " + "\n".join(ends))
             if interrupts.count:
-                terminate([server], (signal.SIGTERM, SERVER_GRACE))
+                self._stop_servers()
                 return None
             time.sleep(0.02)
         ready = json.loads(self._folder.ready_file.read_text(encoding="utf-8"))
@@ -178,7 +189,8 @@ class TrainingRun:
     def _evaluates(self) -> bool:
         return self._evaluator is not None and self._evaluator.running
 
-    def _supervise(self, server: Child, address: str, interrupts: Interrupts) -> None:
+    def _supervise(self, address: str, interrupts: Interrupts) -> None:
+        server, *shards = self._servers
         follower = Follower(address, self._plan.report_interval)
         ended_at: float | None = None
         try:
@@ -188,14 +200,14 @@ class TrainingRun:
                 self._record(follower.get(POLL), follower.newest_history())
                 self._notice_failures()
                 if interrupts.count:
-                    self._stop(server, follower, interrupts)
+                    self._stop(follower, interrupts)
                 elif not any(worker.running for worker in self._workers):
                     ended_at = ended_at or time.monotonic()
                     is_over = time.monotonic() - ended_at > LEAVE_GRACE
                     if is_over and not (self._evaluates() and self._is_finished()):
                         # A worker died, or had no budget.
                         self._record(follower.now(), follower.newest_history())
-                        terminate([server], (signal.SIGTERM, SERVER_GRACE))
+                        self._stop_servers()
                 elif self._cannot_begin(follower):
                     self._noticed.update(worker.name for worker in self._workers)
                     terminate(self._workers, (signal.SIGINT, WORKER_GRACE), (KILL, 5.0))
@@ -204,8 +216,11 @@ class TrainingRun:
         while (status := follower.get(0)) is not None:
             self._record(status)
         self._record(None, follower.newest_history())
-        if server.exit_code != 0 and not interrupts.count:
-            self._reporter.event("server_failed", server.describe_end(), exit_code=server.exit_code)
+        terminate(wait(shards, SERVER_GRACE, unless=lambda: interrupts.count > 1), (signal.SIGTERM, SERVER_GRACE))
+        failed = [child for child in self._servers if child.exit_code != 0]
+        if failed and not interrupts.count:
+            for child in failed:
+                self._reporter.event("server_failed", child.describe_end(), exit_code=child.exit_code)
         else:
             self._await_workers(interrupts)
         if self._is_finished():
@@ -305,7 +320,13 @@ class TrainingRun:
         )
         return True
 
-    def _stop(self, server: Child, follower: Follower, interrupts: Interrupts) -> None:
+    def _stop_servers(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """They write checkpoints together."""
+        for server in reversed(self._servers):  # the first ends the others
+            server.send_signal(signal.SIGTERM)
+        wait(self._servers, SERVER_GRACE, unless)
+
+    def _stop(self, follower: Follower, interrupts: Interrupts) -> None:
         self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
         children = [*self._workers, *self._evaluators()]
         for child in children:
@@ -314,6 +335,5 @@ class TrainingRun:
         wait(children, WORKER_GRACE, unless=lambda: interrupts.count > 1)
         terminate(children, (KILL, 5.0))
         self._record(follower.now(), follower.newest_history())
-        server.send_signal(signal.SIGTERM)
-        wait([server], SERVER_GRACE, unless=lambda: interrupts.count > 1)
-        terminate([server], (KILL, 10.0))
+        self._stop_servers(unless=lambda: interrupts.count > 1)
+        terminate(self._servers, (KILL, 10.0))

@@ -185,9 +185,9 @@ class Status:
         if losses:
             report.loss = _mean(losses)
         if layout is not None:
-            report.parameter_count = layout.parameter_count
-            report.tensor_count = len(layout.tensors)
-            report.layout_digest = layout.digest
+            report.parameter_count = layout.whole.parameter_count
+            report.tensor_count = len(layout.whole.tensors)
+            report.layout_digest = layout.whole.digest
         if seen.evaluations.newest is not None:
             report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
         if seen.evaluations.best is not None:

@@ -1,0 +1,68 @@
+"""Settings and results of several servers."""
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gem_server.settings import ServerSettings
+from gem_worker.client.settings import ClientSettings
+
+from gem_cli.errors import USAGE, CommandError
+
+
+def primary_settings(asked: ServerSettings, bind: str, client: ClientSettings, shards: int) -> dict[str, Any]:
+    """Settings of the primary, with a port. Raises CommandError."""
+    if _is_protected(asked) and client.credentials is None:
+        raise CommandError(
+            "--shards with TLS or tokens needs GEMPS_CLIENT_CREDENTIALS, the operator's folder of gemps certs", USAGE
+        )
+    host, _, port = bind.rpartition(":")
+    return {"shard": f"0/{shards}", "bind": bind if int(port) else f"{host}:{_free_port(host.strip('[]'))}"}
+
+
+def secondary_settings(
+    primary: ServerSettings, own: Mapping[str, Any], client: ClientSettings, data_dirs: Sequence[Path]
+) -> list[dict[str, Any]]:
+    """Settings of the others; `own`: set for the primary."""
+    host = primary.bind.rpartition(":")[0]
+    shared = {name: value for name, value in own.items() if name not in ("ready_file", "exit_when_finished")}
+    shared |= {"bind": f"{host}:0", "primary": primary.bind, "dashboard": "", "metrics": ""}
+    if primary.lane_port != -1:
+        shared["lane_port"] = 0
+    if _is_protected(primary):
+        shared["primary_credentials"] = client.credentials
+    return [
+        {**shared, "shard": f"{index}/{len(data_dirs)}", "data_dir": data_dir}
+        for index, data_dir in enumerate(data_dirs)
+        if index
+    ]
+
+
+def merge(data_dirs: Sequence[Path], output: Path) -> str:
+    """Replace the checkpoint in `output`; return an error line, or ""."""
+    from gem_server.durability import shard_files
+    from gem_server.errors import StartupError
+
+    if not any((data_dir / "latest").exists() for data_dir in data_dirs):
+        return ""
+    (output / "latest").unlink(missing_ok=True)
+    try:
+        shard_files.merge(data_dirs, output)
+    except (OSError, StartupError) as error:
+        return f"the shards in {data_dirs[0].parent} were not merged: {error}"
+    return ""
+
+
+def _is_protected(settings: ServerSettings) -> bool:
+    return settings.tls_cert is not None or settings.tokens is not None
+
+
+def _free_port(host: str) -> int:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as one:
+            one.bind(address)
+            return int(one.getsockname()[1])
+    except OSError as error:
+        raise CommandError(f"--bind {host}: no free port: {error.strerror}", USAGE) from None
