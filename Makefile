@@ -28,7 +28,7 @@ ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -108,6 +108,10 @@ bench-durability: $(INSTALLED)
 # Simulated commits/s against those of real workers behind a slow link, as root: six minutes (docs/simulation.md).
 bench-simulated: $(INSTALLED)
 	$(BIN)/python benchmarks/simulated_rate.py $(ARGS)
+
+# Commits/s of several shards against one server; the second part limits each server to a share of a core, as root.
+bench-shards: $(INSTALLED)
+	$(BIN)/python benchmarks/shards.py $(ARGS)
 
 # What --telemetry costs in processor time a commit, with 32 workers: two minutes.
 bench-telemetry: $(INSTALLED)

@@ -8,7 +8,6 @@ anonymous memory at the end is within 5 MiB of what it was at a tenth of the bud
 import argparse
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_worker.client import ClientError, Observer
+from served import free_port
 
 MIB = 1024 * 1024
 JAIN_AT_LEAST = 0.99
@@ -39,13 +39,6 @@ def started(name: str, arguments: list[str], folder: Path) -> Iterator[subproces
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def free_port() -> int:
-    """A port that nobody has at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def follow(

@@ -1,12 +1,13 @@
-"""A server process for the benchmarks of gemps alone; what `bench.py` starts is the harness's."""
+"""A server process, or several shards, for the benchmarks of gemps alone; what `bench.py` starts is the harness's."""
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +26,49 @@ def serve(folder: Path, *flags: str, host: str = "127.0.0.1", within: Sequence[s
 
     `within`: a command that runs the server's, such as `ip netns exec NAME`.
     """
+    with _started(folder, f"--bind={host}:0", *flags, within=within) as process:
+        yield _ready(process, folder)
+
+
+@contextmanager
+def serve_shards(folder: Path, count: int, *flags: str) -> Iterator[list[Served]]:
+    """So many shards with these flags, the primary first; as `serve`."""
+    primary = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        started = []
+        for index in reversed(range(count)):  # the primary is stopped first: the others wait for it
+            place = ["--bind=127.0.0.1:0", f"--primary={primary}"] if index else [f"--bind={primary}"]
+            own = folder / f"shard-{index}"
+            own.mkdir()
+            process = stack.enter_context(_started(own, f"--shard={index}/{count}", *place, *flags))
+            started.append((process, own))
+        yield [_ready(process, own) for process, own in reversed(started)]
+
+
+def free_port() -> int:
+    """A port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _started(folder: Path, *flags: str, within: Sequence[str] = ()) -> "Iterator[subprocess.Popen[bytes]]":
     ready, log = folder / "ready.json", folder / "log"
-    command = [*within, sys.executable, "-m", "gem_cli", "serve", f"--bind={host}:0", f"--ready-file={ready}", *flags]
+    command = [*within, sys.executable, "-m", "gem_cli", "serve", f"--ready-file={ready}", *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        while not ready.exists():
-            if process.poll() is not None:
-                sys.exit(log.read_text(encoding="utf-8"))
-            time.sleep(0.05)
-        yield Served(process, json.loads(ready.read_text(encoding="utf-8"))["address"])
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
+
+
+def _ready(process: "subprocess.Popen[bytes]", folder: Path) -> Served:
+    ready = folder / "ready.json"
+    while not ready.exists():
+        if process.poll() is not None:
+            sys.exit((folder / "log").read_text(encoding="utf-8"))
+        time.sleep(0.05)
+    return Served(process, json.loads(ready.read_text(encoding="utf-8"))["address"])

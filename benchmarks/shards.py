@@ -1,0 +1,192 @@
+"""Commits/s of several shards, as multiples of one server's (`make bench-shards`; the second part needs root).
+
+- one-machine: 2 shards of 61 million parameters, AlexNet's size; all processes share the cores.
+- machine-each: every server has 12 % of a core (`limited_cores.py`), so that the workers' processor time is not the
+  limit; 1, 2 and 4 shards.
+
+Workers are client processes that compute nothing. All servers live at once and take turns, so that a ratio is of the
+same minute; medians of the rounds. Exit code 1: a ratio is below its goal.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from gem_worker.client import Client
+from harness.processes import processor_seconds
+from limited_cores import limited_core
+from served import serve_shards
+
+from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+
+
+@dataclass(frozen=True)
+class Case:
+    """`goals`: numbers of shards, and at least how many times one server's commits/s. `share`: of a core a server."""
+
+    parameters: int
+    workers: int
+    seconds: float
+    goals: dict[int, float]
+    share: float | None = None
+
+
+CASES = {
+    "one-machine": Case(61_000_000, 2, 8.0, {2: 0.9}),
+    "machine-each": Case(1_000_000, 8, 4.0, {2: 1.8, 4: 3.4}, share=0.12),
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Commits/s, and busy cores."""
+
+    rate: float
+    servers: float
+    workers: float
+
+
+def work(pipe: Connection, addresses: list[str], parameters: int, rank: int) -> None:
+    """Be a worker of each server; for each (server, seconds) received, commit and answer with (commits, seconds)."""
+    layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+    into = memoryview(bytearray(4 * parameters))
+    delta = memoryview(np.random.default_rng(0).normal(scale=1e-6, size=parameters).astype(np.float32)).cast("B")
+    with ExitStack() as stack:
+        clients = []
+        for address in addresses:
+            client = stack.enter_context(Client(address, worker_name=f"worker-{rank}", layout=layout))
+            if not client.join().has_parameters:
+                client.initialize(into)
+            client.pull(into)
+            client.commit(delta, into)  # opens the stream
+            if client.transport != "lane":
+                raise AssertionError(f"commits take {client.transport}")
+            clients.append(client)
+        pipe.send(None)
+        while (job := pipe.recv()) is not None:
+            index, seconds = job
+            commits, began = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - began) < seconds:
+                clients[index].commit(delta, into)
+                commits += 1
+            pipe.send((commits, elapsed))
+
+
+class Crew:
+    """The worker processes of a case."""
+
+    def __init__(self, addresses: list[str], case: Case) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for rank in range(case.workers):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=work, args=(theirs, addresses, case.parameters, rank), daemon=True)
+            process.start()
+            theirs.close()  # a worker that fails then ends `recv`
+            self._pipes.append(ours)
+            self._processes.append(process)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def rate(self, index: int, seconds: float) -> float:
+        """Commits/s with a server."""
+        for pipe in self._pipes:
+            pipe.send((index, seconds))
+        return sum(commits / elapsed for commits, elapsed in (pipe.recv() for pipe in self._pipes))
+
+    def end(self) -> None:
+        """Let them leave."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for process in self._processes:
+            process.join()
+
+
+@contextmanager
+def started(case: Case, rule: str) -> Iterator[tuple[dict[int, list[int]], Crew]]:
+    """Servers, their process ids by the number of shards, and the workers."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-bench-")))
+        addresses, pids = [], {}
+        for count in (1, *case.goals):
+            own = folder / f"{count}"
+            own.mkdir()
+            servers = stack.enter_context(serve_shards(own, count, f"--rule={rule}"))
+            addresses.append(servers[0].address)
+            pids[count] = [one.process.pid for one in servers]
+        crew = Crew(addresses, case)
+        stack.callback(crew.end)
+        if case.share is not None:
+            for pid in (pid for group in pids.values() for pid in group):
+                stack.enter_context(limited_core(pid, case.share))
+        yield pids, crew
+
+
+def measure(case: Case, rule: str, rounds: int) -> dict[int, list[Turn]]:
+    """Each number of shards in turn, in each round."""
+    found: dict[int, list[Turn]] = {}
+    with started(case, rule) as (pids, crew):
+        for _ in range(rounds):
+            for index, (count, servers) in enumerate(pids.items()):
+                before = processor_seconds(servers), processor_seconds(crew.pids)
+                began = time.perf_counter()
+                rate = crew.rate(index, case.seconds)
+                elapsed = time.perf_counter() - began
+                busy = processor_seconds(servers) - before[0], processor_seconds(crew.pids) - before[1]
+                found.setdefault(count, []).append(Turn(rate, busy[0] / elapsed, busy[1] / elapsed))
+    return found
+
+
+def show(name: str, case: Case, found: dict[int, list[Turn]]) -> int:
+    """Print a row a number of shards; return how many ratios are below their goals."""
+    failed = 0
+    for count, turns in found.items():
+        rate, servers, workers = (
+            statistics.median(getattr(one, field) for one in turns) for field in ("rate", "servers", "workers")
+        )
+        text = (
+            f"{name}: {case.parameters:,} parameters, {case.workers} workers, shards: {count}: {rate:.2f} commits/s; "
+        )
+        text += f"busy cores: servers {servers:.2f}, workers {workers:.2f}"
+        if count in case.goals:
+            ratios = [one.rate / alone.rate for one, alone in zip(turns, found[1], strict=True)]
+            ratio, goal = statistics.median(ratios), case.goals[count]
+            failed += ratio < goal
+            text += f"; ratio {ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), goal at least {goal}"
+        print(text, flush=True)
+    return failed
+
+
+def main() -> None:
+    """Measure, print, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--rule", default="gem")
+    parser.add_argument("--parameters", type=int, help="another size of the model")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    failed = 0
+    for name in arguments.cases:
+        case = CASES[name]
+        if arguments.parameters is not None:
+            case = replace(case, parameters=arguments.parameters)
+        failed += show(name, case, measure(case, arguments.rule, arguments.rounds))
+    sys.exit(f"{failed} ratios are below their goals" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
