@@ -605,7 +605,7 @@ class ServerSettings(BaseSettings):
         }
         for flag, is_given in unsupported.items():
             if is_given and not shard.is_whole:
-                raise ValueError(f"{flag} is for one server with the whole model: leave it out, or --shard")
+                raise ValueError(f"{flag} is for one server with the whole model: leave it out, or use one server")
 
     @property
     def part(self) -> Shard:

@@ -218,7 +218,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                         commit.complete.set_result(None)
             case CommitRefused(session_id, commit_id, refusal):
                 session = self._sessions.find(session_id)
-                if session is not None and not session.queued_sequence:
+                commit = self._commits.get(session) if session is not None else None
+                is_next = commit is not None and commit.commit_id == commit_id
+                if session is not None and is_next and not session.queued_sequence:
                     self.refused(Piece(session, commit_id), refusal)
                     if session.commit_call is not None:
                         session.commit_call.end(refusal.again())
@@ -252,6 +254,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         """See CommitOrder."""
         if piece.session.queued_sequence or piece.session.ended is not None:
             return  # it is ordered, or the end says it
+        commit = self._commits.get(piece.session)
+        if commit is not None and commit.commit_id != piece.commit_id:
+            return  # the session sends another one by now
         self._commits.pop(piece.session, None)
         self._send(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
 

@@ -74,10 +74,12 @@ class OperationRequest(Request[None]):
 class _Commits:
     """What is known of a session's next commit.
 
-    `expected`: its id; `refused`: the last one that cannot come again; `piece`: complete, not ordered.
+    `expected`: its id; `asked`: that of the last call; `refused`: one that cannot come again; `piece`: complete, not
+    ordered.
     """
 
     expected: int = 0
+    asked: int = 0
     refused: CommitRefused | None = None
     piece: CommitRequest | None = None
     waiting: set["asyncio.Future[None]"] = field(default_factory=set)
@@ -143,13 +145,14 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 commits.expected = 0
                 commits.refused = operation if refusal.retry_after is None else None
                 session = self._sessions.find(session_id)
-                if session is not None and session.commit_call is not None:
+                if session is not None and session.commit_call is not None and commits.asked == commit_id:
                     session.commit_call.end(refusal.again())
             case CommitOrdered(session_id, commit_id, clock, eta):
                 commits = self._commits_of(session_id)
                 piece, commits.piece = commits.piece, None
                 if piece is None or piece.commit_id != commit_id:
                     raise OutOfOrderError(f"the primary ordered a commit, clock {clock}, whose piece is not here")
+                commits.expected = 0
                 piece.eta = eta
                 self._clocks.append(clock)
                 self._applier.submit(piece)
@@ -189,6 +192,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     async def wait_expected(self, piece: Piece) -> None:
         """See CommitOrder."""
         commits = self._commits_of(piece.session.session_id)
+        commits.asked = piece.commit_id
         while commits.expected != piece.commit_id:
             if (refused := commits.refused) is not None and refused.commit_id == piece.commit_id:
                 raise refused.refusal.again()
@@ -198,7 +202,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     def refused(self, piece: Piece, refusal: RefusedError) -> None:
         """See CommitOrder: the primary refuses it, too."""
         commits = self._commits.get(piece.session.session_id)
-        if commits is not None and commits.expected == piece.commit_id:
+        if commits is not None and commits.expected == piece.commit_id and commits.piece is None:
             commits.expected = 0
             self.report(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
 
