@@ -106,7 +106,8 @@ class Crew:
         """Commits/s with a server."""
         for pipe in self._pipes:
             pipe.send((index, seconds))
-        return sum(commits / elapsed for commits, elapsed in (pipe.recv() for pipe in self._pipes))
+        commits, elapsed = zip(*(pipe.recv() for pipe in self._pipes), strict=True)
+        return sum(commits) / max(elapsed)
 
     def end(self) -> None:
         """Let them leave."""
@@ -177,13 +178,15 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--rule", default="gem")
     parser.add_argument("--parameters", type=int, help="another size of the model")
+    parser.add_argument("--seconds", type=float, help="another length of a turn")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     failed = 0
     for name in arguments.cases:
         case = CASES[name]
-        if arguments.parameters is not None:
-            case = replace(case, parameters=arguments.parameters)
+        case = replace(
+            case, parameters=arguments.parameters or case.parameters, seconds=arguments.seconds or case.seconds
+        )
         failed += show(name, case, measure(case, arguments.rule, arguments.rounds))
     sys.exit(f"{failed} ratios are below their goals" if failed else 0)
 
