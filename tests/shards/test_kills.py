@@ -31,7 +31,7 @@ def test_killed_shards(level: str, tmp_path: Path) -> None:
             lambda: all(worker.applied > seen + 2 for worker, seen in zip(workers, before, strict=True)),
             patience=DEADLINE_SECONDS,
         )
-        assert min(shards.starts) == 1 + KILLS, "a shard went on without one that was killed"
+        assert min(shards.starts) >= 1 + KILLS, "a shard went on without one that was killed"
         with Observer(shards.address, settings=ClientSettings(connect_timeout=60)) as observer:
             observer.control("finish", "the test has seen enough")
         for worker in workers:
