@@ -14,7 +14,7 @@ from gem_worker.client import ClientSettings, Observer
 from tests.shards.processes import DEADLINE_SECONDS, WORKERS, CountingWorker, SupervisedShards, counts, kill_at_random
 from tests.waiting import eventually
 
-KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "2"))
+KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "1"))
 SHARDS = 3
 
 
