@@ -139,8 +139,8 @@ def _result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
 async def answer_to(stub: Stub, method: str, message: bytes) -> Any:
     """The first answer to a call that begins with this message; of whatever kind the call is."""
     call = getattr(stub, method)
-    if method in ("Commit", "Initialize"):
+    if method in ("Commit", "Follow", "Initialize"):
         stream = Stream(call())
         await stream.send(message)
-        return await (stream.receive() if method == "Commit" else stream.answer())
+        return await (stream.answer() if method == "Initialize" else stream.receive())
     return await (Stream(call(message)).receive() if method in ("Pull", "WatchStatus") else call(message))

@@ -20,7 +20,7 @@ from gem_server.errors import StartupError
 
 LOG = "log"
 # Of those that a shard reports, the newest; others recover these soon enough.
-MAX_CLOCKS = 200_000
+MAX_CLOCKS = 6_000
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from gemps.limits import MESSAGE_BYTES
+from gemps.limits import FIELDS_BYTES
 from gemps.v1 import shards_pb2
 
 from gem_server.errors import Reason, RefusedError
@@ -14,6 +14,9 @@ from gem_server.service.call_context import CallContexts, Context
 from gem_server.service.status_codes import abort
 from gem_server.shards.operations import Hello
 from gem_server.shards.primary import PrimaryOrder, Secondary
+
+# For recovery.MAX_CLOCKS.
+HELLO_BYTES = 64 << 10
 
 
 class FollowHandler:
@@ -35,8 +38,9 @@ class FollowHandler:
             await abort(context, refusal)
 
     async def _follow(self, context: Context) -> None:
-        hello = _parsed(await self._contexts.first_messages.wait(context.read()))
         ordering = self._ordering
+        limit = HELLO_BYTES if ordering is not None else FIELDS_BYTES
+        hello = _parsed(await self._contexts.first_messages.wait(context.read()), limit)
         if ordering is None:
             raise RefusedError(Reason.NOT_OFFERED, "this is no primary of shards: start it with --shard 0/N")
         secondary = ordering.connect(self._checked(shard_messages.hello_from(hello), context))
@@ -74,7 +78,7 @@ async def _write_operations(ordering: PrimaryOrder, secondary: Secondary, contex
         await context.write(shard_messages.operation_to(operation))
 
 
-def _parsed(raw: object) -> shards_pb2.FollowRequest:
+def _parsed(raw: object, limit: int = FIELDS_BYTES) -> shards_pb2.FollowRequest:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise RefusedError(Reason.MALFORMED, "Follow ended without a hello")
-    return messages.parse(shards_pb2.FollowRequest, raw, MESSAGE_BYTES)
+    return messages.parse(shards_pb2.FollowRequest, raw, limit)
