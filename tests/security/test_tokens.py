@@ -275,4 +275,4 @@ def test_every_call_of_the_contract_is_open_to_some_role_besides_the_operator_or
     access = Access(lambda _: Tokens([(Role(role), token) for role, token in OF_ROLE.items()]))
     for call_name in (*METHODS, PULL_WITH_SESSION):
         access.check(call_name, f"Bearer {OPERATOR}")
-    assert set(METHODS) - MAY["worker"] - MAY["observer"] == {"Control"}
+    assert set(METHODS) - MAY["worker"] - MAY["observer"] == {"Control", "Follow"}
