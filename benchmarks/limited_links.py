@@ -20,7 +20,7 @@ def server_host(number: int) -> str:
 def limited_links(megabits: float, servers: int) -> Iterator[tuple[list[list[str]], list[str]]]:
     """A link for each server; yields commands that run another at each server, and at the workers.
 
-    Each link is limited in both directions. The workers share a namespace, so none has a limit of its own. TCP is
+    Each link is limited in both directions. The workers share a namespace and its limit. TCP is
     cubic, Linux's default.
     """
     names = [f"gemps-{os.getpid()}-{number}" for number in range(servers + 1)]

@@ -32,7 +32,7 @@ def serve(folder: Path, *flags: str, host: str = "127.0.0.1", within: Sequence[s
 
 @contextmanager
 def serve_shards(folder: Path, count: int, *flags: str) -> Iterator[list[Served]]:
-    """So many shards with these flags, the primary first; as `serve`."""
+    """`count` shards with these flags, the primary first; as `serve`."""
     primary = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         started = []
@@ -46,7 +46,7 @@ def serve_shards(folder: Path, count: int, *flags: str) -> Iterator[list[Served]
 
 
 def free_port() -> int:
-    """A port that nobody has at this moment."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -19,7 +19,7 @@ from gem_server.durability.lock import DirectoryLock
 from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
 from gem_server.durability.log_journal import LogJournal
-from gem_server.errors import RefusedError, StartupError
+from gem_server.errors import StartupError
 from gem_server.flow.applier import Applier
 from gem_server.flow.journal import Journal, NoJournal
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW
@@ -193,22 +193,6 @@ class Persistence:
         newest = writer.newest if writer.newest_version == self._central.version else None
         if newest is None or not await asyncio.to_thread(self._says_all, newest):
             await writer.write_last()
-
-    @property
-    def has_written_all(self) -> bool:
-        """Whether the newest checkpoint has the newest commit, if there is a data directory."""
-        writer = self.checkpointer
-        return writer is None or not self._central.clock or writer.newest_version == self._central.version
-
-    async def write_with_shards(self) -> None:
-        """Write a checkpoint on all shards; warn where that fails."""
-        if self.checkpointer is None:
-            return
-        try:
-            await self.checkpointer.write()
-        except (OSError, StorageError, RefusedError) as error:
-            logger.warning("no last checkpoint (%s), trying again: the one before it stands", error)
-            await asyncio.sleep(1.0)
 
     def release(self) -> None:
         """Unlock the directory. Idempotent."""

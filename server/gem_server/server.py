@@ -128,7 +128,7 @@ class Server:
         )
         self.primary = PrimaryOrder(self.shard) if not self.shard.is_whole and not self.shard.is_secondary else None
         forgets = bool(self.rule.vectors_per_run)
-        self.secondary = SecondaryOrder(self.shard, monotonic, forgets=forgets) if self.shard.is_secondary else None
+        self.secondary = SecondaryOrder(monotonic, forgets=forgets) if self.shard.is_secondary else None
         self._ordering = self.primary or self.secondary or CommitOrder()
         self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
@@ -200,7 +200,7 @@ class Server:
         self._contexts = CallContexts(self.gate, self.sessions, monotonic, self.persistence.wait_durable, guard.access)
         self._ports = Ports()
         self._decoding_thread = ThreadPoolExecutor(1, "gem-decode")
-        self._layouts = Layouts(self._decoding_thread)
+        self._layouts = Layouts(self._decoding_thread, self.shard)
         self._commits = self._make_commit_stream()
         self._lane_port = LanePort(self._commits.serve_lane, self.central.incarnation, guard.certificates)
         self._run_settings = messages.run_settings_to(settings, self.rule)
@@ -334,7 +334,8 @@ class Server:
         )
         self.staging.refuse_waiting(refusal, tuple(Purpose))
         self.staging.end_uploads(refusal)
-        await self._stop_with_shards()
+        if self._following is not None and not self._fatal:
+            await self._wait_for_primary()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -345,6 +346,7 @@ class Server:
         if self._web is not None:
             await self._web.close()
         await self.persistence.end_log()
+        unsaved = await self._end_shards()
         broken = bool(self._fatal)
         if self._recorder is not None:
             await (self._recorder.abandon() if broken else self._recorder.close(self.central))
@@ -366,25 +368,34 @@ class Server:
             self._copy_threads.shutdown()
             self._decoding_thread.shutdown()
             self.persistence.release()
+        if unsaved is not None:
+            raise unsaved
         if not was_broken:
             self._fatal.check()
         clock = self.central.clock
         logger.info("stopped at clock %d", clock, extra={"event": "stopped", "clock": clock})
 
-    async def _stop_with_shards(self) -> None:
-        """The primary writes a last checkpoint on all shards; the others wait for that."""
-        if self._fatal:
-            return
+    async def _wait_for_primary(self) -> None:
+        """Follow until the primary has ended, which writes a last checkpoint on all shards."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHARDS_STOP_SECONDS):
-                if self.primary is not None:
-                    while len(self.queue) or not self.persistence.has_written_all:
-                        await self.persistence.write_with_shards()
-                        await asyncio.sleep(0)
-                if self._following is not None:
-                    await self._primary_ended.wait()
-        if self.primary is not None:
+                await self._primary_ended.wait()
+
+    async def _end_shards(self) -> OSError | StorageError | None:
+        """Of a primary: write a last checkpoint on all shards, and disconnect them; return what prevented it."""
+        if self.primary is None:
+            return None
+        try:
+            if not self._fatal:
+                async with asyncio.timeout(SHARDS_STOP_SECONDS):
+                    await self.persistence.write_last()
+        except TimeoutError:
+            return OSError(f"not all shards wrote it within {SHARDS_STOP_SECONDS:g} s")
+        except (OSError, StorageError) as error:
+            return error
+        finally:
             self.primary.close()
+        return None
 
     def _queue_of_settings(self, _: object, started: Callable[[], bool]) -> RequestQueue:
         if self._turns is None:
@@ -531,7 +542,7 @@ class Server:
         credentials = read_shard_credentials(settings.primary_credentials)
         if self.secondary is None:
             raise AssertionError("neither primary nor secondary")
-        self._following = FollowClient(settings.primary, hello, self.secondary, credentials)
+        self._following = FollowClient(settings.primary, hello, self.secondary, self._layouts, credentials)
         begin = await self._following.wait_begin()
         self.run.identity = begin.run
         return begin.clock

@@ -355,9 +355,9 @@ class ServerSettings(BaseSettings):
     durability: Literal["none", "interval", "commit"] = Field(
         "interval",
         description="With --data-dir: what a crash may cost. commit: nothing that was acknowledged, because each "
-        "commit is in a log on the disk before anybody is told. interval: what was applied since the last checkpoint. "
-        "none: as much as that, but none is written before the run is finished or the process ends. Without --data-dir "
-        "it is none; with several shards the default is commit.",
+        "commit is in a log on disk before it is acknowledged. interval: what was applied since the last checkpoint. "
+        "none: the same, and checkpoints are written only when the run is finished or the process ends. Without "
+        "--data-dir it is none; with several shards the default is commit.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_interval: float = Field(

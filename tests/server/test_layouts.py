@@ -13,6 +13,7 @@ from gem_server.service.layouts import Layouts
 from gemps.v1 import layout_pb2
 
 from gem_core import LayoutError
+from gem_core.shards import Shard
 
 
 class Counted(ThreadPoolExecutor):
@@ -41,7 +42,7 @@ def raw(tensors: int, name: str = "layer") -> memoryview:
 
 
 async def test_equal_layouts_are_one_object_and_a_large_one_is_decoded_once(thread: Counted) -> None:
-    known = Layouts(thread)
+    known = Layouts(thread, Shard())
     waiting = [asyncio.create_task(known.decode(raw(2000))) for _ in range(20)]
     await asyncio.sleep(0)
     thread.go.set()
@@ -58,7 +59,7 @@ async def test_equal_layouts_are_one_object_and_a_large_one_is_decoded_once(thre
 
 async def test_equal_layouts_in_several_forms_are_each_decoded_once(thread: Counted) -> None:
     thread.go.set()
-    known = Layouts(thread)
+    known = Layouts(thread, Shard())
     forms = [memoryview(bytes(raw(2000)) + bytes([0xF8, 0x3F, number])) for number in range(4)]
     first = await known.decode(forms[0])
     for _ in range(3):
@@ -69,15 +70,15 @@ async def test_equal_layouts_in_several_forms_are_each_decoded_once(thread: Coun
 
 async def test_layout_of_a_recovered_run_is_that_of_the_sessions_that_join(thread: Counted) -> None:
     thread.go.set()
-    recovered = await Layouts(thread).decode(raw(2000))
-    known = Layouts(thread)
+    recovered = await Layouts(thread, Shard()).decode(raw(2000))
+    known = Layouts(thread, Shard())
     known.know(recovered)
     assert await known.decode(raw(2000)) is recovered
 
 
 async def test_layout_that_nobody_holds_is_forgotten(thread: Counted) -> None:
     thread.go.set()
-    known = Layouts(thread)
+    known = Layouts(thread, Shard())
     await known.decode(raw(2000))
     await known.decode(raw(2000, "other"))  # the thread has forgotten the first one
     gc.collect()
@@ -87,7 +88,7 @@ async def test_layout_that_nobody_holds_is_forgotten(thread: Counted) -> None:
 
 async def test_layouts_that_wait_to_be_decoded_are_bounded(thread: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "MAX_WAITING", 2)
-    known = Layouts(thread)
+    known = Layouts(thread, Shard())
     waiting = [asyncio.create_task(known.decode(raw(2000, name))) for name in ("a", "b")]
     await asyncio.sleep(0)
     with pytest.raises(RefusedError) as refused:
@@ -101,7 +102,7 @@ async def test_layouts_that_wait_to_be_decoded_are_bounded(thread: Counted, monk
 
 
 async def test_large_layout_that_is_wrong_is_refused_to_all_who_sent_it(thread: Counted) -> None:
-    known = Layouts(thread)
+    known = Layouts(thread, Shard())
     wrong = memoryview(bytes(raw(2000)) + bytes(raw(1)))
     waiting = [asyncio.create_task(known.decode(wrong)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -109,3 +110,12 @@ async def test_large_layout_that_is_wrong_is_refused_to_all_who_sent_it(thread: 
     for one in waiting:
         with pytest.raises(LayoutError):
             await one
+
+
+async def test_a_shard_knows_its_part_of_a_layout(thread: Counted) -> None:
+    thread.go.set()
+    known = Layouts(thread, Shard(1, 2))
+    part = await known.decode(raw(2000))
+    assert await known.decode(raw(2000)) is part
+    whole = await Layouts(thread, Shard()).decode(raw(2000))
+    assert part == Shard(1, 2).layout_of(whole)

@@ -1,4 +1,4 @@
-"""Shards with data directories: what they keep together, and how another number of shards goes on with it."""
+"""Data directories of shards: common checkpoints, and resumption with another number of shards."""
 
 import os
 import shutil
@@ -57,7 +57,7 @@ def data_dirs(folder: Path, shards: int) -> list[Path]:
 
 @pytest.mark.parametrize(("rule", "precondition", "level"), CASES)
 def test_other_numbers_of_shards_go_on_bit_for_bit(rule: str, precondition: str, level: str, tmp_path: Path) -> None:
-    """One server all the way; beside it 1 -> 3 -> 2 -> 1 servers, each of which resumes what the ones before left.
+    """Compare one server, restarted three times, with 1, 3, 2 and 1 servers, each group resuming from the last.
 
     At `interval` they are stopped, at `commit` killed.
     """

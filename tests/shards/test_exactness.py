@@ -1,4 +1,4 @@
-"""However many servers hold the model, a run moves it as one server does, bit for bit."""
+"""A run on several servers equals one on a single server, bit for bit."""
 
 import functools
 import threading

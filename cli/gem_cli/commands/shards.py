@@ -20,8 +20,8 @@ def merge(
 ) -> None:
     """Make one data directory of the whole model from those of its shards, whose servers have ended.
 
-    Prints the folder of its checkpoint, whose model.safetensors is the model. gemps serve --resume goes on with the
-    directory, as one server; gemps split makes shards of it.
+    Prints the checkpoint's folder, which has the model as model.safetensors. One server can resume from the directory;
+    gemps split makes shards of it.
 
     [bold]Examples[/bold]
 

@@ -195,7 +195,7 @@ class Checkpointer:
         """Write the final state. Call after the applying task has ended."""
         async with self._one_at_a_time:
             central = self._central
-            state = self._describe_and_switch(None)
+            state = self._describe_cut(None)
             rule = self._kept_rule()
             return await self._store(central.version, central.parameters, central.buffers, state, rule, None)
 

@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 from gem_server.errors import StartupError
 from gem_server.security.shard_credentials import ShardCredentials
 from gem_server.service import shard_messages
-from gem_server.shards.operations import Begin, Hello, Ready, Report
+from gem_server.service.layouts import Layouts
+from gem_server.shards.operations import Begin, Hello, Operation, Ready, Report
 from gem_server.shards.primary import ShardLostError
 from gem_server.shards.secondary import SecondaryOrder
 
@@ -43,10 +44,18 @@ logger = logging.getLogger(__name__)
 class FollowClient:
     """Receives the primary's operations."""
 
-    def __init__(self, primary: str, hello: Hello, ordering: SecondaryOrder, credentials: ShardCredentials) -> None:
+    def __init__(
+        self,
+        primary: str,
+        hello: Hello,
+        ordering: SecondaryOrder,
+        layouts: Layouts,
+        credentials: ShardCredentials,
+    ) -> None:
         self._primary = primary
         self._hello = shard_messages.hello_to(hello)
         self._ordering = ordering
+        self._layouts = layouts
         token = credentials.token
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
@@ -91,7 +100,7 @@ class FollowClient:
                 message: Any = await call.read()
                 if message is grpc.aio.EOF:
                     raise ShardLostError(f"the primary {self._primary} ended")
-                operation = shard_messages.operation_from(message)
+                operation = await self._decode(message)
                 if operation is None:
                     raise ShardLostError("the primary has a newer version of gemps: update this shard")
                 self._ordering.receive(operation)
@@ -99,6 +108,13 @@ class FollowClient:
             raise ShardLostError(f"the primary {self._primary} disconnected: {error.details()}") from None
         finally:
             reporting.cancel()
+
+    async def _decode(self, message: shards_pb2.FollowResponse) -> Operation | None:
+        if not message.HasField("session_joined"):
+            return shard_messages.operation_from(message)
+        joined = message.session_joined
+        layout = await self._layouts.decode(memoryview(joined.layout.SerializeToString()))
+        return shard_messages.joined_from(joined, layout)
 
     async def close(self) -> None:
         """Disconnect."""

@@ -11,6 +11,7 @@ from gemps.v1 import layout_pb2
 
 from gem_core import MAX_CHUNK_BYTES, Layout, LayoutError
 from gem_core.layout import MAX_TENSORS
+from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
 
@@ -25,10 +26,11 @@ MAX_SOURCES = 4
 
 
 class Layouts:
-    """`thread` decodes large ones. Event-loop thread only."""
+    """`thread` decodes large ones, and cuts them to this shard's. Event-loop thread only."""
 
-    def __init__(self, thread: Executor) -> None:
+    def __init__(self, thread: Executor, shard: Shard) -> None:
         self._thread = thread
+        self._shard = shard
         self._sources: WeakKeyDictionary[Layout, deque[bytes]] = WeakKeyDictionary()
         self._waiting: dict[bytes, asyncio.Future[Layout]] = {}
 
@@ -41,14 +43,14 @@ class Layouts:
         return known
 
     async def decode(self, raw: memoryview) -> Layout:
-        """Raises LayoutError, FramingError, MALFORMED, TOO_MANY."""
+        """This shard's layout of a model. Raises LayoutError, FramingError, MALFORMED, TOO_MANY."""
         messages.check_size(layout_pb2.Layout, len(raw), MAX_CHUNK_BYTES)
         source = sha256(raw).digest()
         for layout, known in self._sources.items():
             if source in known:
                 return layout
         if len(raw) <= SMALL_BYTES:
-            return self.know(_decode(raw), source)
+            return self.know(self._decode(raw), source)
         job = self._waiting.get(source)
         if job is None:
             if len(self._waiting) >= MAX_WAITING:
@@ -57,13 +59,16 @@ class Layouts:
                     f"{MAX_WAITING} other layouts are being decoded: join again later",
                     retry_after=RETRY_SECONDS,
                 )
-            job = asyncio.get_running_loop().run_in_executor(self._thread, _decode, raw)
+            job = asyncio.get_running_loop().run_in_executor(self._thread, self._decode, raw)
             self._waiting[source] = job
             job.add_done_callback(lambda _: self._waiting.pop(source))
         try:
             return self.know(await asyncio.shield(job), source)
         finally:
             del job, raw  # a refusal's traceback would keep the bytes alive
+
+    def _decode(self, raw: memoryview) -> Layout:
+        return self._shard.layout_of(_decode(raw))
 
 
 def _decode(raw: memoryview) -> Layout:

@@ -95,7 +95,6 @@ class MembershipHandler:
         self._contexts.gate.check_shards()
         asked = replace(
             asked,
-            layout=self._layouts.know(self._shard.layout_of(asked.layout)),
             overlap=asked.overlap and self._grants_overlap,
             steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 from gemps.v1 import shards_pb2
 
-from gem_core import WireType
+from gem_core import Layout, WireType
 from gem_core.shards import MAX_SHARDS, Shard
 from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
@@ -47,7 +47,7 @@ def operation_to(operation: Operation) -> bytes:
             joined = message.session_joined
             joined.session_id = operation.session_id
             joined.worker_name = operation.worker_name
-            joined.layout.MergeFromString(messages.layout_to(operation.layout))
+            joined.layout.MergeFromString(messages.layout_to(operation.layout.whole))
             joined.delta_wire_type = int(operation.delta_wire_type)  # type: ignore[assignment]
             joined.parameter_wire_type = int(operation.parameter_wire_type)  # type: ignore[assignment]
             joined.overlap = operation.overlap
@@ -85,7 +85,7 @@ def operation_to(operation: Operation) -> bytes:
 
 
 def operation_from(message: shards_pb2.FollowResponse) -> Operation | None:
-    """Decode an operation; None: unknown to this version. Raises LayoutError, ValueError."""
+    """Decode an operation other than Joined; None: unknown to this version. Raises ValueError."""
     kind = message.WhichOneof("operation")
     return _OPERATIONS[kind](getattr(message, kind)) if kind in _OPERATIONS else None
 
@@ -166,11 +166,12 @@ def report_from(message: shards_pb2.FollowRequest) -> Report:
     raise RefusedError(Reason.MALFORMED, "Follow: an unknown report, or a second hello")
 
 
-def _joined_from(joined: shards_pb2.SessionJoined) -> Joined:
+def joined_from(joined: shards_pb2.SessionJoined, layout: Layout) -> Joined:
+    """Decode Joined, with this shard's layout. Raises ValueError."""
     return Joined(
         joined.session_id,
         joined.worker_name,
-        messages.layout_from(joined.layout),
+        layout,
         WireType(joined.delta_wire_type),
         WireType(joined.parameter_wire_type),
         joined.overlap,
@@ -201,7 +202,6 @@ def _reason_from(message: Any) -> RefusedError:
 
 
 _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
-    "session_joined": _joined_from,
     "session_ended": lambda one: Ended(one.session_id, _reason_from(one)),
     "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id),
     "commit_refused": _refused_from,

@@ -25,6 +25,7 @@ class PrimaryAgreement(Agreement):
     def __init__(self, count: int, send: Callable[[Operation], None]) -> None:
         self._send = send
         self._durable = dict.fromkeys(range(count), 0)
+        self._cut_clock = 0
         self._missing: set[int] = set()
         self._written = asyncio.Event()
         self._error = ""
@@ -46,6 +47,7 @@ class PrimaryAgreement(Agreement):
 
     def cut(self, clock: int) -> None:
         """See Agreement."""
+        self._cut_clock = clock
         self._missing = set(self._durable) - {0}
         self._error = ""
         self._written.clear()
@@ -58,8 +60,10 @@ class PrimaryAgreement(Agreement):
             raise OSError(self._error)
         self._send(CheckpointComplete(clock))
 
-    def checkpoint_written(self, index: int, error: str) -> None:
-        """A secondary wrote the checkpoint, or could not."""
+    def checkpoint_written(self, index: int, clock: int, error: str) -> None:
+        """A secondary wrote a checkpoint, or could not."""
+        if clock != self._cut_clock:
+            return  # given up here
         self._missing.discard(index)
         if error:
             self._error = f"shard {index}: {error}"

@@ -10,7 +10,7 @@ from gem_server.errors import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A session was admitted; `layout`: of the whole model."""
+    """A session was admitted; `layout`: this shard's. The message has the whole model's."""
 
     session_id: bytes
     worker_name: str

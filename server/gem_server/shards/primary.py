@@ -43,6 +43,8 @@ from gem_server.state.workers import WorkerState
 
 # Commits wait for a secondary that is this many operations behind.
 MAX_BEHIND = 4096
+# A secondary that is further behind is lost: refusals and joins do not wait for room.
+MAX_QUEUED = 4 * MAX_BEHIND
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +66,15 @@ class Secondary:
         self.has_room = asyncio.Event()
         self.has_room.set()
 
-    def put(self, operation: Operation) -> None:
-        """Append an operation."""
+    def put(self, operation: Operation) -> bool:
+        """Append an operation; return False if too many wait."""
+        if len(self._operations) >= MAX_QUEUED:
+            return False
         self._operations.append(operation)
         self._changed.set()
         if len(self._operations) >= MAX_BEHIND:
             self.has_room.clear()
+        return True
 
     async def operations(self) -> AsyncIterator[Operation]:
         """Yield operations as they come, until `close`."""
@@ -156,7 +161,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     async def begin_at(self, clocks: Sequence[int], run: str) -> int:
         """Wait for all shards; return the newest clock at which all can recover, this one at `clocks` of `run`.
 
-        Raises StartupError if there is none.
+        Raises StartupError if they have no clock in common.
         """
         logger.info("waiting for %d other shards", self._shard.count - 1, extra={"event": "waiting-for-shards"})
         await self._has_all.wait()
@@ -208,8 +213,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 secondary.is_ready = True
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
-            case CheckpointWritten(_, error):
-                self.agreement.checkpoint_written(secondary.index, error)
+            case CheckpointWritten(clock, error):
+                self.agreement.checkpoint_written(secondary.index, clock, error)
             case PieceHeld(session_id, commit_id):
                 commit = self._commits.get(session) if (session := self._sessions.find(session_id)) else None
                 if commit is not None and commit.commit_id == commit_id:
@@ -314,7 +319,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             Joined(
                 info.session_id,
                 info.worker_name,
-                info.layout.whole,
+                info.layout,
                 info.delta_wire_type,
                 info.parameter_wire_type,
                 info.overlap,
@@ -329,4 +334,5 @@ class PrimaryOrder(CommitOrder, CommitObserver):
 
     def _send(self, operation: Operation) -> None:
         for secondary in self._secondaries.values():
-            secondary.put(operation)
+            if not secondary.put(operation):
+                self.on_lost(ShardLostError(f"shard {secondary.index} does not follow: {MAX_QUEUED} operations wait"))

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gem_core import Statistics
-from gem_core.shards import Shard
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import StorageError
 from gem_server.errors import Reason, RefusedError
@@ -88,8 +87,7 @@ class _Commits:
 class SecondaryOrder(CommitOrder, CommitObserver):
     """Holds uploads until the primary orders them. `report` sends to the primary."""
 
-    def __init__(self, shard: Shard, clock: Callable[[], float], *, forgets: bool) -> None:
-        self._shard = shard
+    def __init__(self, clock: Callable[[], float], *, forgets: bool) -> None:
         self._clock = clock
         self._forgets = forgets
         self._commits: dict[bytes, _Commits] = {}
@@ -196,6 +194,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         while commits.expected != piece.commit_id:
             if (refused := commits.refused) is not None and refused.commit_id == piece.commit_id:
                 raise refused.refusal.again()
+            self._run.check_open(piece.session.worker)
             await _wait(commits.waiting)
             piece.session.check_alive()
 
@@ -279,12 +278,11 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._applier.submit(OperationRequest(None, run))
 
     async def _join(self, joined: Joined) -> None:
-        layout = self._shard.layout_of(joined.layout)
         info = JoinInfo(
             joined.session_id,
             joined.worker_name,
             "",
-            layout,
+            joined.layout,
             joined.delta_wire_type,
             joined.parameter_wire_type,
             overlap=joined.overlap,
