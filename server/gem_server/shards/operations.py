@@ -1,4 +1,4 @@
-"""What the primary sends to secondaries, and they report; `service` has the messages (shards.proto)."""
+"""What the primary sends, and secondaries report (shards.proto)."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -126,7 +126,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class RecordWritten:
-    """Report: the log has `clock` on its disk."""
+    """Report: the log has `clock` on disk."""
 
     clock: int
 

@@ -128,7 +128,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         applier.on_commit.append(self._wake)
 
     def receive(self, operation: Operation) -> None:
-        """Queue an operation. What lets uploads start counts at once."""
+        """Queue an operation; let uploads start at once."""
         match operation:
             case CommitExpected(session_id, commit_id):
                 commits = self._commits_of(session_id)
@@ -325,7 +325,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self.agreement.record_ended()
 
     async def _cut(self) -> None:
-        """Begin a checkpoint at this clock; it is written while operations continue."""
+        """Begin a checkpoint at this clock."""
         checkpointer = self._checkpointer
         if checkpointer is None:
             return

@@ -1,4 +1,4 @@
-"""One worker's connection to one server: channel, session, pulls and commits."""
+"""A worker's connection to one server."""
 
 from gem_worker.client.channel import Calls
 from gem_worker.client.commit import Committer
@@ -10,7 +10,7 @@ from gem_worker.client.watchdog import Watchdog
 
 
 class Connection:
-    """The parts that serve a session with one server. Not thread-safe."""
+    """Channel, session, pulls and commits. Not thread-safe."""
 
     def __init__(self, calls: Calls, session: ClientSession, settings: ClientSettings, on_event: EventSink) -> None:
         self.calls = calls
