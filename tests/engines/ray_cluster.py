@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from gem_worker.client import ClientError, ClientSettings, Observer
 
 from tests.docs.blocks import blocks_of
 from tests.waiting import eventually
@@ -27,7 +25,7 @@ PAGE = ROOT / "docs/engines/ray.md"
 HEAD = "127.0.0.2"
 OTHER = "127.0.0.3"
 NODE = "--block --num-gpus 0 --object-store-memory 100000000"
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # several processes of PyTorch on a busy machine; nothing is measured by it
 
 
 def printed(beginning: str) -> str:
@@ -162,14 +160,6 @@ class RayCluster:
 
         (found,) = eventually(look, lambda: f"no actor {ending}", patience=START_SECONDS)
         return found
-
-    def status(self, address: str) -> dict[str, Any]:
-        """The server's status; empty while it does not answer."""
-        try:
-            with Observer(address, settings=ClientSettings(connect_timeout=2.0), on_event=lambda _: None) as observer:
-                return observer.get_status()
-        except ClientError:
-            return {}
 
     def lose(self, node: Program) -> None:
         """Kill all processes of a node."""

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.engines.ray_cluster import ROOT, Actor, Program, RayCluster, printed, ray_cluster
+from tests.engines.ray_cluster import ROOT, START_SECONDS, Actor, Program, RayCluster, printed, ray_cluster
+from tests.engines.service import status_of
 from tests.waiting import eventually
 
 RUN_SECONDS = 400.0
@@ -29,16 +30,16 @@ def address_of(launch: Program) -> str:
     return launch.wait_for("server 127.").rpartition(" ")[2]
 
 
-def await_commits(cluster: RayCluster, address: str, more: int = 200) -> dict[str, Any]:
+def await_commits(launch: Program, address: str, more: int = 200) -> dict[str, Any]:
     """Wait until this many further commits are applied; return the status."""
     first: list[int] = []
 
     def look() -> dict[str, Any]:
-        status = cluster.status(address)
+        status = status_of(address)
         first.extend([int(status["commits"])] if "commits" in status and not first else [])
         return status if first and int(status.get("commits", 0)) >= first[0] + more else {}
 
-    return eventually(look, lambda: "no commits", patience=120.0)
+    return eventually(look, lambda: f"no {more} commits:\n{launch.text}", patience=START_SECONDS, interval=0.3)
 
 
 def ranks(status: dict[str, Any]) -> dict[str, int]:
@@ -48,7 +49,8 @@ def ranks(status: dict[str, Any]) -> dict[str, int]:
 def test_killed_worker_and_server_come_back_and_the_run_is_finished(cluster: RayCluster) -> None:
     launch = cluster.start(printed("gemps launch ray --workers"))
     address = address_of(launch)
-    before = await_commits(cluster, address)
+    eventually(lambda: len(working(address)) == 3, lambda: launch.text, patience=START_SECONDS, interval=0.3)
+    before = await_commits(launch, address)
     names = ranks(before)
     assert len(names) == 3
     assert {worker["engine"] for worker in before["workers"]} == {"ray"}
@@ -57,19 +59,19 @@ def test_killed_worker_and_server_come_back_and_the_run_is_finished(cluster: Ray
     os.kill(victim.pid, signal.SIGKILL)
     assert cluster.actor("worker-0", after=victim).name == victim.name
     eventually(lambda: not psutil.pid_exists(victim.program), patience=10.0)
-    assert ranks(await_commits(cluster, address)) == names
+    assert ranks(await_commits(launch, address)) == names
 
     server = cluster.actor("server")
     os.kill(server.program, signal.SIGKILL)
     assert cluster.actor("server", after=server).name == server.name
-    assert ranks(await_commits(cluster, address)) == names  # at the same address
+    assert ranks(await_commits(launch, address)) == names  # at the same address
 
     added = cluster.start(printed("gemps launch ray --server").replace("ADDRESS", address))
-    eventually(lambda: len(set(working(cluster, address)) - set(names)) == 2, patience=120.0)
-    first, second = set(working(cluster, address)) - set(names)
+    eventually(lambda: len(set(working(address)) - set(names)) == 2, patience=START_SECONDS, interval=0.3)
+    first, second = set(working(address)) - set(names)
     cluster.run(printed("python -c").replace("NAME", first))
-    eventually(lambda: first not in working(cluster, address), patience=60.0)
-    assert second in working(cluster, address)
+    eventually(lambda: first not in working(address), interval=0.3)
+    assert second in working(address)
     check_logs(cluster, cluster.actors()[second])
 
     assert launch.ended(RUN_SECONDS) == 0, launch.text
@@ -79,8 +81,8 @@ def test_killed_worker_and_server_come_back_and_the_run_is_finished(cluster: Ray
     assert json.loads(measured.splitlines()[-1])["accuracy"] >= 0.95
 
 
-def working(cluster: RayCluster, address: str) -> list[str]:
-    workers = cluster.status(address).get("workers", ())
+def working(address: str) -> list[str]:
+    workers = status_of(address).get("workers", ())
     return [worker["name"] for worker in workers if worker.get("state") == "WORKER_STATE_TRAINING"]
 
 
@@ -122,11 +124,11 @@ def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: R
     launch = cluster.start(f"gemps launch ray --workers 4 --insecure --data-dir {folder} --durability commit")
     address = address_of(launch)
     assert address.startswith("127.0.0.4:")
-    names = ranks(before := await_commits(cluster, address))
+    names = ranks(before := await_commits(launch, address))
     cluster.add_node("127.0.0.5", 5)
     cluster.lose(lost)
     moved = address.replace("127.0.0.4", "127.0.0.5")
-    after = await_commits(cluster, moved)
+    after = await_commits(launch, moved)
     assert int(after["commits"]) > int(before["commits"])
     assert ranks(after) == names
     cluster.run(f"gemps finish {moved}")
@@ -137,7 +139,7 @@ def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: R
 def test_interrupted_launch_ends_everything(cluster: RayCluster) -> None:
     folder = cluster.home / "interrupted"
     launch = cluster.start(f"gemps launch ray --workers 2 --insecure --data-dir {folder}")
-    await_commits(cluster, address_of(launch))
+    await_commits(launch, address_of(launch))
     actors = cluster.actors().values()
     processes = [pid for one in actors for pid in (one.pid, one.program)]
     assert len(processes) == 6
@@ -150,7 +152,7 @@ def test_interrupted_launch_ends_everything(cluster: RayCluster) -> None:
 
 def test_killed_launch_leaves_no_process(cluster: RayCluster) -> None:
     launch = cluster.start(f"gemps launch ray --workers 2 --insecure --data-dir {cluster.home / 'killed'}")
-    await_commits(cluster, address_of(launch))
+    await_commits(launch, address_of(launch))
     processes = [pid for one in cluster.actors().values() for pid in (one.pid, one.program)]
     assert len(processes) == 6
     launch.process.kill()
