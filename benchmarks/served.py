@@ -20,27 +20,37 @@ class Served:
     address: str
 
 
-@contextmanager
-def serve(folder: Path, *flags: str, host: str = "127.0.0.1", within: Sequence[str] = ()) -> Iterator[Served]:
-    """`gemps serve` with these flags on a free port, for as long as the block; its log is in `folder`.
+@dataclass(frozen=True)
+class Place:
+    """Where a server runs; `within`: a command that runs the server's, such as `ip netns exec NAME`."""
 
-    `within`: a command that runs the server's, such as `ip netns exec NAME`.
-    """
-    with _started(folder, f"--bind={host}:0", *flags, within=within) as process:
+    host: str
+    within: Sequence[str] = ()
+
+
+LOOPBACK = Place("127.0.0.1")
+
+
+@contextmanager
+def serve(folder: Path, *flags: str, place: Place = LOOPBACK) -> Iterator[Served]:
+    """`gemps serve` with these flags on a free port, for as long as the block; its log is in `folder`."""
+    with _started(folder, f"--bind={place.host}:0", *flags, within=place.within) as process:
         yield _ready(process, folder)
 
 
 @contextmanager
-def serve_shards(folder: Path, count: int, *flags: str) -> Iterator[list[Served]]:
-    """`count` shards with these flags, the primary first; as `serve`."""
-    primary = f"127.0.0.1:{free_port()}"
+def serve_shards(folder: Path, places: Sequence[Place], *flags: str) -> Iterator[list[Served]]:
+    """A shard with these flags at each place, the primary first; as `serve`."""
+    primary = f"{places[0].host}:{free_port()}"
     with ExitStack() as stack:
         started = []
-        for index in reversed(range(count)):  # the primary is stopped first: the others wait for it
-            place = ["--bind=127.0.0.1:0", f"--primary={primary}"] if index else [f"--bind={primary}"]
+        for index, place in reversed(list(enumerate(places))):  # the primary is stopped first: the others wait for it
+            bind = [f"--bind={place.host}:0", f"--primary={primary}"] if index else [f"--bind={primary}"]
             own = folder / f"shard-{index}"
             own.mkdir()
-            process = stack.enter_context(_started(own, f"--shard={index}/{count}", *place, *flags))
+            process = stack.enter_context(
+                _started(own, f"--shard={index}/{len(places)}", *bind, *flags, within=place.within)
+            )
             started.append((process, own))
         yield [_ready(process, own) for process, own in reversed(started)]
 

@@ -1,14 +1,16 @@
-"""Commits/s of several shards, as multiples of one server's (`make bench-shards`; the second part needs root).
+"""Commits/s of several shards, as multiples of one server's (`make bench-shards`; all but the first part need root).
 
 - one-machine: 2 shards of 61 million parameters, AlexNet's size; all processes share the cores.
-- machine-each: every server has 12 % of a core (`limited_cores.py`), so that the workers' processor time is not the
-  limit; 1, 2 and 4 shards.
+- core-each: every server has 12 % of a core (`limited_cores.py`), so that the workers' processor time is not the
+  limit; 1, 2 and 4 shards of 16 million parameters.
+- link-each: every server has a link of 200 Mbit/s (`limited_links.py`).
 
 Workers are client processes that compute nothing. All servers live at once and take turns, so that a ratio is of the
 same minute; medians of the rounds. Exit code 1: a ratio is below its goal.
 """
 
 import argparse
+import ctypes
 import multiprocessing
 import statistics
 import sys
@@ -24,25 +26,31 @@ import numpy as np
 from gem_worker.client import Client
 from harness.processes import processor_seconds
 from limited_cores import limited_core
-from served import serve_shards
+from limited_links import limited_links
+from served import LOOPBACK, serve_shards
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+
+# Of Linux's sched.h.
+CLONE_NEWNET = 0x40000000
 
 
 @dataclass(frozen=True)
 class Case:
-    """`goals`: numbers of shards, and at least how many times one server's commits/s. `share`: of a core a server."""
+    """`goals`: numbers of shards, and at least how many times one server's commits/s; `link`: Mbit/s."""
 
     parameters: int
     workers: int
     seconds: float
     goals: dict[int, float]
     share: float | None = None
+    link: float | None = None
 
 
 CASES = {
     "one-machine": Case(61_000_000, 2, 8.0, {2: 0.9}),
-    "machine-each": Case(1_000_000, 8, 4.0, {2: 1.8, 4: 3.4}, share=0.12),
+    "core-each": Case(16_000_000, 8, 10.0, {2: 1.8, 4: 3.4}, share=0.12),
+    "link-each": Case(4_000_000, 8, 10.0, {2: 1.8, 4: 3.4}, link=200.0),
 }
 
 
@@ -55,8 +63,10 @@ class Turn:
     workers: float
 
 
-def work(pipe: Connection, addresses: list[str], parameters: int, rank: int) -> None:
+def work(pipe: Connection, addresses: list[str], parameters: int, rank: int, namespace: str | None) -> None:
     """Be a worker of each server; for each (server, seconds) received, commit and answer with (commits, seconds)."""
+    if namespace is not None:
+        enter(namespace)
     layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
     into = memoryview(bytearray(4 * parameters))
     delta = memoryview(np.random.default_rng(0).normal(scale=1e-6, size=parameters).astype(np.float32)).cast("B")
@@ -81,15 +91,25 @@ def work(pipe: Connection, addresses: list[str], parameters: int, rank: int) -> 
             pipe.send((commits, elapsed))
 
 
-class Crew:
-    """The worker processes of a case."""
+def enter(namespace: str) -> None:
+    """Move this thread, and those that it will start, to a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
 
-    def __init__(self, addresses: list[str], case: Case) -> None:
+
+class Crew:
+    """The worker processes of a case, in this network namespace."""
+
+    def __init__(self, addresses: list[str], case: Case, namespace: str | None) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
         for rank in range(case.workers):
             ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=work, args=(theirs, addresses, case.parameters, rank), daemon=True)
+            process = spawn.Process(
+                target=work, args=(theirs, addresses, case.parameters, rank, namespace), daemon=True
+            )
             process.start()
             theirs.close()  # a worker that fails then ends `recv`
             self._pipes.append(ours)
@@ -123,13 +143,19 @@ def started(case: Case, rule: str) -> Iterator[tuple[dict[int, list[int]], Crew]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-bench-")))
         addresses, pids = [], {}
-        for count in (1, *case.goals):
+        counts = (1, *case.goals)
+        places, namespace = [LOOPBACK] * sum(counts), None
+        if case.link is not None:
+            places, at_workers = stack.enter_context(limited_links(case.link, sum(counts)))
+            namespace = at_workers[-1]
+        for count in counts:
             own = folder / f"{count}"
             own.mkdir()
-            servers = stack.enter_context(serve_shards(own, count, f"--rule={rule}"))
+            here, places = places[:count], places[count:]
+            servers = stack.enter_context(serve_shards(own, here, f"--rule={rule}", "--insecure"))
             addresses.append(servers[0].address)
             pids[count] = [one.process.pid for one in servers]
-        crew = Crew(addresses, case)
+        crew = Crew(addresses, case, namespace)
         stack.callback(crew.end)
         if case.share is not None:
             for pid in (pid for group in pids.values() for pid in group):

@@ -22,7 +22,7 @@ from gem_simulator import SimulationSettings, simulate
 from gem_simulator.durations import Durations
 from gem_worker.client import Client
 from gem_worker.wire_names import WIRE_TYPES
-from limited_links import GOODPUT, limited_links, server_host
+from limited_links import GOODPUT, limited_links
 from served import serve
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
@@ -79,12 +79,12 @@ class Rates:
 def real(case: Case, parameters: int, workers: int, seconds: float) -> Rates:
     """Run servers and workers."""
     with ExitStack() as stack:
-        at_servers, at_workers = stack.enter_context(limited_links(case.link, case.shards))
+        places, at_workers = stack.enter_context(limited_links(case.link, case.shards))
         flags = ["--insecure", f"--min-workers={workers}", f"--staging-buffers={case.staging_buffers}"]
         addresses = []
-        for number, within in enumerate(at_servers):
+        for place in places:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-bench-")))
-            served = stack.enter_context(serve(folder, *flags, host=server_host(number), within=within))
+            served = stack.enter_context(serve(folder, *flags, place=place))
             addresses.append(served.address)
         job = json.dumps([asdict(case), addresses, parameters, workers, seconds])
         command = [*at_workers, sys.executable, __file__, "--job", job]

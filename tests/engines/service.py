@@ -6,10 +6,7 @@ from gem_worker.client import ClientError, ClientSettings, Observer
 
 
 def status_of(address: str) -> dict[str, Any]:
-    """The server's status; empty while it does not answer.
-
-    Called in loops: `gemps status` would start a process for each look, and take half a core from the cluster.
-    """
+    """The server's status, for loops: a `gemps status` takes half a core. Empty while it does not answer."""
     try:
         with Observer(address, settings=ClientSettings(connect_timeout=2.0), on_event=lambda _: None) as observer:
             return observer.get_status()

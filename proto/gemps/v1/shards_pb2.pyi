@@ -61,9 +61,8 @@ class SessionRefused(_message.Message):
     message: str
     def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
-class FollowRequest(_message.Message):
-    __slots__ = ("hello", "piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written")
-    HELLO_FIELD_NUMBER: _ClassVar[int]
+class Report(_message.Message):
+    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written")
     PIECE_HELD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_HELD_FIELD_NUMBER: _ClassVar[int]
     SESSION_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -71,7 +70,6 @@ class FollowRequest(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     RECORD_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
-    hello: ShardHello
     piece_held: PieceHeld
     parameters_held: PieceHeld
     session_refused: SessionRefused
@@ -79,7 +77,15 @@ class FollowRequest(_message.Message):
     ready: ShardReady
     record_written: RecordWritten
     checkpoint_written: CheckpointWritten
-    def __init__(self, hello: _Optional[_Union[ShardHello, _Mapping]] = ..., piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ...) -> None: ...
+    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("hello", "reports")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    hello: ShardHello
+    reports: _containers.RepeatedCompositeFieldContainer[Report]
+    def __init__(self, hello: _Optional[_Union[ShardHello, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class SessionJoined(_message.Message):
     __slots__ = ("session_id", "worker_name", "layout", "delta_wire_type", "parameter_wire_type", "overlap")
@@ -205,8 +211,8 @@ class CheckpointComplete(_message.Message):
     clock: int
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
 
-class FollowResponse(_message.Message):
-    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "begin", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete")
+class Operation(_message.Message):
+    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete")
     SESSION_JOINED_FIELD_NUMBER: _ClassVar[int]
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     COMMIT_EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -217,7 +223,6 @@ class FollowResponse(_message.Message):
     PARAMETERS_EXPECTED_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_ORDERED_FIELD_NUMBER: _ClassVar[int]
     RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
-    BEGIN_FIELD_NUMBER: _ClassVar[int]
     RECORD_ENDED_FIELD_NUMBER: _ClassVar[int]
     DURABLE_EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_CUT_FIELD_NUMBER: _ClassVar[int]
@@ -232,9 +237,16 @@ class FollowResponse(_message.Message):
     parameters_expected: ParametersExpected
     parameters_ordered: ParametersOrdered
     run_finished: RunFinished
-    begin: Begin
     record_ended: RecordEnded
     durable_everywhere: DurableEverywhere
     checkpoint_cut: CheckpointCut
     checkpoint_complete: CheckpointComplete
-    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ...) -> None: ...
+    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ...) -> None: ...
+
+class FollowResponse(_message.Message):
+    __slots__ = ("begin", "operations")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    begin: Begin
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    def __init__(self, begin: _Optional[_Union[Begin, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...

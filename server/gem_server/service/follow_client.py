@@ -14,7 +14,7 @@ from gem_server.errors import StartupError
 from gem_server.security.shard_credentials import ShardCredentials
 from gem_server.service import shard_messages
 from gem_server.service.layouts import Layouts
-from gem_server.shards.operations import Begin, Hello, Operation, Ready, Report
+from gem_server.shards.operations import MAX_TOGETHER, Begin, Hello, Operation, Ready, Report
 from gem_server.shards.primary import ShardLostError
 from gem_server.shards.secondary import SecondaryOrder
 
@@ -100,16 +100,17 @@ class FollowClient:
                 message: Any = await call.read()
                 if message is grpc.aio.EOF:
                     raise ShardLostError(f"the primary {self._primary} ended")
-                operation = await self._decode(message)
-                if operation is None:
-                    raise ShardLostError("the primary has a newer version of gemps: update this shard")
-                self._ordering.receive(operation)
+                for encoded in message.operations:
+                    operation = await self._decode(encoded)
+                    if operation is None:
+                        raise ShardLostError("the primary has a newer version of gemps: update this shard")
+                    self._ordering.receive(operation)
         except grpc.aio.AioRpcError as error:
             raise ShardLostError(f"the primary {self._primary} disconnected: {error.details()}") from None
         finally:
             reporting.cancel()
 
-    async def _decode(self, message: shards_pb2.FollowResponse) -> Operation | None:
+    async def _decode(self, message: shards_pb2.Operation) -> Operation | None:
         if not message.HasField("session_joined"):
             return shard_messages.operation_from(message)
         joined = message.session_joined
@@ -130,4 +131,7 @@ class FollowClient:
     async def _report(self, call: _Call) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # `_receive` gets the status
             while True:
-                await call.write(shard_messages.report_to(await self._reports.get()))
+                reports = [await self._reports.get()]
+                while len(reports) < MAX_TOGETHER and not self._reports.empty():
+                    reports.append(self._reports.get_nowait())
+                await call.write(shard_messages.reports_to(reports))

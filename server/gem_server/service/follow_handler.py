@@ -15,8 +15,8 @@ from gem_server.service.status_codes import abort
 from gem_server.shards.operations import Hello
 from gem_server.shards.primary import PrimaryOrder, Secondary
 
-# For recovery.MAX_CLOCKS.
-HELLO_BYTES = 64 << 10
+# For recovery.MAX_CLOCKS, and MAX_TOGETHER reports.
+REQUEST_BYTES = 64 << 10
 
 
 class FollowHandler:
@@ -39,7 +39,7 @@ class FollowHandler:
 
     async def _follow(self, context: Context) -> None:
         ordering = self._ordering
-        limit = HELLO_BYTES if ordering is not None else FIELDS_BYTES
+        limit = REQUEST_BYTES if ordering is not None else FIELDS_BYTES
         hello = _parsed(await self._contexts.first_messages.wait(context.read()), limit)
         if ordering is None:
             raise RefusedError(Reason.NOT_OFFERED, "this is no primary of shards: start it with --shard 0/N")
@@ -69,16 +69,17 @@ class FollowHandler:
 
     async def _read_reports(self, ordering: PrimaryOrder, secondary: Secondary, context: Context) -> None:
         while isinstance(raw := await context.read(), bytes):
-            ordering.handle(secondary, shard_messages.report_from(_parsed(raw)))
+            for report in _parsed(raw, REQUEST_BYTES).reports:
+                ordering.handle(secondary, shard_messages.report_from(report))
 
 
 async def _write_operations(ordering: PrimaryOrder, secondary: Secondary, context: Context) -> None:
     await context.write(shard_messages.begin_to(await ordering.wait_begin()))
-    async for operation in secondary.operations():
-        await context.write(shard_messages.operation_to(operation))
+    async for operations in secondary.operations():
+        await context.write(shard_messages.operations_to(operations))
 
 
-def _parsed(raw: object, limit: int = FIELDS_BYTES) -> shards_pb2.FollowRequest:
+def _parsed(raw: object, limit: int) -> shards_pb2.FollowRequest:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise RefusedError(Reason.MALFORMED, "Follow ended without a hello")
     return messages.parse(shards_pb2.FollowRequest, raw, limit)

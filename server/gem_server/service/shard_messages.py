@@ -1,6 +1,6 @@
 """Converts operations and reports of shards (shards.proto)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gemps.v1 import shards_pb2
@@ -39,9 +39,15 @@ from gem_server.shards.operations import (
 _REASONS = {reason.value[1]: reason for reason in Reason}
 
 
-def operation_to(operation: Operation) -> bytes:
-    """Encode an operation."""
+def operations_to(operations: Iterable[Operation]) -> bytes:
+    """Encode operations."""
     message = shards_pb2.FollowResponse()
+    for operation in operations:
+        _put_operation(operation, message.operations.add())
+    return message.SerializeToString()
+
+
+def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
     match operation:
         case Joined():
             joined = message.session_joined
@@ -81,10 +87,9 @@ def operation_to(operation: Operation) -> bytes:
             message.checkpoint_cut.clock = clock
         case CheckpointComplete(clock):
             message.checkpoint_complete.clock = clock
-    return message.SerializeToString()
 
 
-def operation_from(message: shards_pb2.FollowResponse) -> Operation | None:
+def operation_from(message: shards_pb2.Operation) -> Operation | None:
     """Decode an operation other than Joined; None: unknown to this version. Raises ValueError."""
     kind = message.WhichOneof("operation")
     return _OPERATIONS[kind](getattr(message, kind)) if kind in _OPERATIONS else None
@@ -122,9 +127,15 @@ def begin_from(message: shards_pb2.FollowResponse) -> Begin:
     return Begin(message.begin.clock, message.begin.run)
 
 
-def report_to(report: Report) -> shards_pb2.FollowRequest:
-    """Encode a report."""
+def reports_to(reports: Iterable[Report]) -> shards_pb2.FollowRequest:
+    """Encode reports."""
     message = shards_pb2.FollowRequest()
+    for report in reports:
+        _put_report(report, message.reports.add())
+    return message
+
+
+def _put_report(report: Report, message: shards_pb2.Report) -> None:
     match report:
         case PieceHeld(session_id, commit_id):
             message.piece_held.session_id = session_id
@@ -143,12 +154,11 @@ def report_to(report: Report) -> shards_pb2.FollowRequest:
         case CheckpointWritten(clock, error):
             message.checkpoint_written.clock = clock
             message.checkpoint_written.error = error
-    return message
 
 
-def report_from(message: shards_pb2.FollowRequest) -> Report:
+def report_from(message: shards_pb2.Report) -> Report:
     """Decode a report. Raises MALFORMED."""
-    match message.WhichOneof("message"):
+    match message.WhichOneof("report"):
         case "piece_held":
             return PieceHeld(message.piece_held.session_id, message.piece_held.commit_id)
         case "parameters_held":
@@ -163,7 +173,7 @@ def report_from(message: shards_pb2.FollowRequest) -> Report:
             return _refused_from(message.piece_refused)
         case "session_refused":
             return SessionRefused(message.session_refused.session_id, _reason_from(message.session_refused))
-    raise RefusedError(Reason.MALFORMED, "Follow: an unknown report, or a second hello")
+    raise RefusedError(Reason.MALFORMED, "Follow: an unknown report")
 
 
 def joined_from(joined: shards_pb2.SessionJoined, layout: Layout) -> Joined:

@@ -7,6 +7,9 @@ from gem_core import Layout, WireType
 from gem_core.shards import Shard
 from gem_server.errors import RefusedError
 
+# Operations, or reports, in one message.
+MAX_TOGETHER = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:

@@ -15,6 +15,7 @@ from gem_server.flow.observer import CommitObserver
 from gem_server.flow.requests import CommitRequest
 from gem_server.shards.agreement import PrimaryAgreement
 from gem_server.shards.operations import (
+    MAX_TOGETHER,
     Begin,
     CheckpointWritten,
     CommitExpected,
@@ -76,17 +77,26 @@ class Secondary:
             self.has_room.clear()
         return True
 
-    async def operations(self) -> AsyncIterator[Operation]:
-        """Yield operations as they come, until `close`."""
+    async def operations(self) -> AsyncIterator[list[Operation]]:
+        """Yield operations as they come, for a message each, until `close`."""
         while True:
             while self._operations:
-                yield self._operations.popleft()
-                if len(self._operations) < MAX_BEHIND:
-                    self.has_room.set()
+                yield self._take()
             if self._closed:
                 return
             self._changed.clear()
             await self._changed.wait()
+
+    def _take(self) -> list[Operation]:
+        """At most one operation has a layout, of up to MESSAGE_BYTES."""
+        taken: list[Operation] = []
+        while self._operations and len(taken) < MAX_TOGETHER:
+            taken.append(self._operations.popleft())
+            if isinstance(taken[-1], Joined):
+                break
+        if len(self._operations) < MAX_BEHIND:
+            self.has_room.set()
+        return taken
 
     def close(self) -> None:
         """End `operations` after the last one."""
