@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.aligned import aligned_zeros
+from gem_core.layout import Layout
 from gem_core.rules import bfloat16_kernels as kernels
 from gem_core.rules.blocks import BLOCK
 from gem_core.rules.gem import Gem
 from gem_core.rules.interface import RuleState, Statistics
 from gem_core.rules.kernel import summed
+from gem_core.shards import Shard
 
 __all__ = ["Bfloat16State", "GemBfloat16", "widened"]
 
@@ -56,6 +58,12 @@ class GemBfloat16(Gem):
         # Leaving, as at the end of runs, changes the next sweep only.
         self._turn = self._turns = 0
         self._blocks = np.zeros((0, 3), np.int64)
+
+    def begin(self, layout: Layout) -> None:
+        """Find `first`."""
+        super().begin(layout)
+        if (part := layout.part) is not None:
+            self.first = Shard(part.index, part.count).range_of(part.whole.parameter_count).start
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:
         """Start; r = theta if alone."""

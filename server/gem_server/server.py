@@ -172,6 +172,7 @@ class Server:
             telemetry=self.telemetry,
             journal=self.persistence.journal,
             observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
+            is_secondary=self.secondary is not None,
         )
         self.persistence.attach(self.applier)
         if self.secondary is not None:
@@ -519,7 +520,7 @@ class Server:
                 persistence.checkpointer.write if persistence.checkpointer is not None else None,
                 self.times.run_seconds,
             ),
-            FollowHandler(contexts, self.primary, _rule_text(self.rule)),
+            FollowHandler(contexts, self.primary, _rule_text(self.rule, self.settings.state_type)),
         )
 
     def _missing_shards(self) -> list[int]:
@@ -538,7 +539,7 @@ class Server:
             return await self.primary.begin_at(clocks, run or self.run.identity)
         settings = self.settings
         address = settings.shard_address or f":{self.port}"
-        hello = Hello(self.shard, address, _rule_text(self.rule), tuple(clocks), run)
+        hello = Hello(self.shard, address, _rule_text(self.rule, self.settings.state_type), tuple(clocks), run)
         credentials = read_shard_credentials(settings.primary_credentials)
         if self.secondary is None:
             raise AssertionError("neither primary nor secondary")
@@ -677,9 +678,9 @@ def _run(settings: ServerSettings) -> Run:
     return Run(Budget(settings.steps, settings.epochs, settings.commits), _schedule(settings), settings.min_workers)
 
 
-def _rule_text(rule: UpdateRule) -> str:
-    settings = dict(sorted(rule.settings.items()))
-    return json.dumps({"rule": rule.name, "precondition": rule.precondition, "settings": settings})
+def _rule_text(rule: UpdateRule, state_type: str) -> str:
+    about = {"rule": rule.name, "precondition": rule.precondition, "state_type": state_type}
+    return json.dumps(about | {"settings": dict(sorted(rule.settings.items()))})
 
 
 def _schedule(settings: ServerSettings) -> EtaSchedule:

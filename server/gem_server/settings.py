@@ -601,7 +601,6 @@ class ServerSettings(BaseSettings):
         unsupported = {
             "--record": self.record is not None,
             "--shared-memory-socket": self.shared_memory_socket is not None,
-            "--state-type bfloat16": self.state_type != "float32",
         }
         for flag, is_given in unsupported.items():
             if is_given and not shard.is_whole:

@@ -27,7 +27,6 @@ MODEL = Layout(
         TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
     ]
 )
-BYTES = PayloadFormat(MODEL, WireType.FLOAT32).byte_count
 
 
 class Group:
@@ -55,7 +54,11 @@ class Group:
 def start(shards: int, folder: Path | None = None, **settings: Any) -> Group:
     """Start servers at once; settings of the primary by their names, data directories below `folder`."""
     address = f"127.0.0.1:{free_port()}"
-    shared = {name: settings[name] for name in ("rule", "precondition", "durability", "resume") if name in settings}
+    shared = {
+        name: settings[name]
+        for name in ("rule", "precondition", "state_type", "durability", "resume")
+        if name in settings
+    }
 
     def one(index: int) -> RealServer:
         own = {"primary": address, **shared} if index else {"bind": address, **settings}
@@ -90,7 +93,7 @@ class Worker:
         self._layout = layout
         settings = ClientSettings(backoff_first=0.01, backoff_limit=0.05, connect_timeout=60.0)
         self.client = Client(address, worker_name=f"worker-{number}", layout=layout, settings=settings, **options)
-        self.into = memoryview(bytearray(BYTES))
+        self.into = memoryview(bytearray(self.wire_bytes(WireType.FLOAT32)))
         self.steps = 0
 
     @property

@@ -43,8 +43,8 @@ def follow(address: str, **hello: Any) -> grpc.RpcError:
 
 
 def test_a_group_refuses_other_shards(group: Group) -> None:
-    rule = '{"rule": "downpour", "precondition": "none", "settings": {"weight_decay": 0.0}}'
-    assert "give both the same --rule and settings" in follow(group.address).details()
+    rule = '{"rule": "downpour", "precondition": "none", "state_type": "float32", "settings": {"weight_decay": 0.0}}'
+    assert "give both the same --rule, --state-type and settings" in follow(group.address).details()
     assert "is connected already" in follow(group.address, rule=rule).details()
     assert "give all the same number" in follow(group.address, rule=rule, shards=4).details()
     assert "with shard < shards" in follow(group.address, shard=3).details()
@@ -127,7 +127,6 @@ def test_a_script_trains_on_shards_as_on_one_server() -> None:
         ({"shard_address": "host:1"}, "--shard-address needs --primary"),
         ({"shard": "0/2", "record": "trace"}, "--record is for one server"),
         ({"shard": "0/2", "shared_memory_socket": "socket"}, "--shared-memory-socket is for one server"),
-        ({"shard": "0/2", "state_type": "bfloat16"}, "--state-type bfloat16 is for one server"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:

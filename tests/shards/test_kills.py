@@ -19,7 +19,7 @@ SHARDS = 3
 
 
 @pytest.mark.parametrize("level", ["commit", "interval"])
-@pytest.mark.timeout(120 + 20 * KILLS)
+@pytest.mark.timeout(120 + 40 * KILLS)
 def test_killed_shards(level: str, tmp_path: Path) -> None:
     with SupervisedShards(SHARDS, tmp_path, "--durability", level, "--checkpoint-interval", "1") as shards:
         workers = [CountingWorker(shards.address, number) for number in range(WORKERS)]

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -71,6 +72,7 @@ class Applier:
         telemetry: Telemetry,
         journal: Journal,
         observer: CommitObserver,
+        is_secondary: bool,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -84,6 +86,7 @@ class Applier:
         self._pace = Pace(clock)
         self._journal = journal
         self._observer = observer
+        self._is_secondary = is_secondary
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
         self._cut_moments: Mapping[str, Vectors] = {}
@@ -241,9 +244,12 @@ class Applier:
         if session.held is None or request.done.done():
             return
         if not self._rule.is_compact:
+            self._end_reader(session)
             request.resolve(self._open_reader(session, session.held, request.call))
             return
-        reader = await self._open_shared(request.call)
+        version = session.held.newest.version
+        reader = self.shared.open(request.call, version) or await self._open_shared(request.call)
+        self._end_reader(session)
         self._belongs_to(session, reader)
         if not request.resolve(reader):
             reader.close()
@@ -288,19 +294,24 @@ class Applier:
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
         """Open a reader of the session's snapshot, or of theta."""
-        session, central = request.session, self._central
+        session = request.session
         session.check_alive()
         newest = session.held.newest.version if session.held else None
-        is_lost = self._rule.is_compact and newest != central.version
-        if request.version is not None and (is_lost or request.version != newest):
+        is_lost = self._rule.is_compact and not (newest == self._central.version or self.shared.has(newest))
+        if (request.version not in (None, newest)) or (is_lost and (request.version or self._is_secondary)):
             raise RefusedError(
                 Reason.STALE_BASE,
                 "the session's snapshot is not of the version to go on with any more: pull from the start",
             )
         if session.held is None or is_lost:
             await self.refresh(session)
-        self._end_reader(session)
         await self._open_newest(request, session)
+
+    async def hold_theta(self, session: Session) -> None:
+        """Keep theta for the session's next read, if its snapshot cannot be read."""
+        if self._rule.is_compact:
+            with suppress(RefusedError):  # no room: the read will be refused
+                self._belongs_to(session, await self._open_shared(None))
 
     async def pull_shared(self, request: SharedPullRequest) -> None:
         """Open a reader for a caller without a session."""
@@ -336,8 +347,8 @@ class Applier:
         live = {one.worker.name: one.held.moments for one in self._sessions.live() if one.held is not None}
         return self._sessions.moments.with_live(live)
 
-    async def _open_shared(self, call: Call) -> Reader:
-        reader = self.shared.open(call)
+    async def _open_shared(self, call: Call | None) -> Reader:
+        reader = self.shared.open(call, self._central.version)
         if reader is None:
             self.shared.make_room()
             copy = await self._maybe_elsewhere(self._central.parameters.copy)

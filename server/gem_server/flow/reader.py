@@ -16,12 +16,12 @@ from gem_server.version import Handle, Version
 class Reader:
     """May read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
-    `handle`: in shared memory. `progressed_at`: last progress.
+    `call`: None until there is one. `handle`: in shared memory. `progressed_at`: last progress.
     """
 
     def __init__(
         self,
-        call: Call,
+        call: Call | None,
         version: Version,
         parameters: NDArray[np.float32],
         buffers: bytes,
@@ -29,7 +29,8 @@ class Reader:
         handle: Handle | None = None,
     ) -> None:
         self.call = call
-        call.streaming += 1
+        if call is not None:
+            call.streaming += 1
         self.version = version
         self.parameters = parameters
         self.buffers = buffers
@@ -51,13 +52,15 @@ class Reader:
         if not self._closed:
             self._refusal = refusal
             self.close()
-            self.call.end(refusal)
+            if self.call is not None:
+                self.call.end(refusal)
 
     def close(self) -> None:
         """Release the reader. Idempotent."""
         if not self._closed:
             self._closed = True
-            self.call.streaming -= 1
+            if self.call is not None:
+                self.call.streaming -= 1
             for close in self.on_close:
                 close(self)
 

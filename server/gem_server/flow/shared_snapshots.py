@@ -39,10 +39,14 @@ class SharedSnapshots:
         """Number of readers."""
         return sum(len(shared.readers) for shared in self._snapshots)
 
-    def open(self, call: Call) -> Reader | None:
-        """A reader if the current version is copied."""
+    def has(self, version: Version | None) -> bool:
+        """Whether there is a copy of it."""
+        return any(shared.version == version for shared in self._snapshots)
+
+    def open(self, call: Call | None, version: Version) -> Reader | None:
+        """A reader if there is a copy."""
         for shared in self._snapshots:
-            if shared.version == self._central.version:
+            if shared.version == version:
                 return self._read(shared, call)
         return None
 
@@ -69,13 +73,13 @@ class SharedSnapshots:
                 )
             )
 
-    def add(self, call: Call, parameters: NDArray[np.float32]) -> Reader:
+    def add(self, call: Call | None, parameters: NDArray[np.float32]) -> Reader:
         """Share `parameters`, a copy of the current version."""
         shared = _Shared(self._central.version, parameters, self._central.buffers)
         self._snapshots.append(shared)
         return self._read(shared, call)
 
-    def _read(self, shared: _Shared, call: Call) -> Reader:
+    def _read(self, shared: _Shared, call: Call | None) -> Reader:
         def close(reader: Reader) -> None:
             shared.readers.remove(reader)
             if not shared.readers:

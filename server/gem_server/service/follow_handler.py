@@ -60,7 +60,7 @@ class FollowHandler:
             raise RefusedError(
                 Reason.MALFORMED,
                 f"this shard's update rule is {messages.text(hello.rule[:256], 'rule')}, and the primary's is "
-                f"{self._rule}: give both the same --rule and settings",
+                f"{self._rule}: give both the same --rule, --state-type and settings",
             )
         host = address_of(context).rpartition(":")[0]
         if hello.address.startswith(":") and host.strip("[]") not in ("127.0.0.1", "::1"):

@@ -307,6 +307,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         if pull.clock != self._central.clock:
             raise OutOfOrderError(f"this shard is at clock {self._central.clock}, and the primary pulled {pull.clock}")
         await self._applier.refresh(session)
+        await self._applier.hold_theta(session)
 
     async def _forget(self, session_id: bytes) -> None:
         session = self._to_forget.pop(session_id, None)

@@ -136,6 +136,7 @@ class Puller:
 
     def _recover(self, refusal: ServerRefusedError, receiver: ParametersReceiver) -> None:
         if refusal.reason == "STALE_BASE" and receiver.version is not None:
+            self._session.stale(str(refusal))
             receiver.reset()
         elif refusal.reason in LOST_SESSION:
             receiver.reset()
