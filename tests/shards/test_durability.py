@@ -1,5 +1,6 @@
 """Data directories of shards: common checkpoints, and resumption with another number of shards."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gem_server.durability import recovery, shard_files
+from gem_server.durability import model_files, recovery, shard_files
 from gem_server.errors import StartupError
+from safetensors.numpy import load_file
 
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
 from tests.shards.group import Float32, Worker, serving
@@ -77,6 +79,42 @@ def test_other_numbers_of_shards_go_on_bit_for_bit(
     shard_files.merge(data_dirs(tmp_path / "c", 2), tmp_path / "d" / "0")
     found = train(1, tmp_path / "d", 3 * ROUNDS, **settings)
     assert np.array_equal(found, expected)
+
+
+def test_model_in_several_files(tmp_path: Path) -> None:
+    train(2, tmp_path / "run", 0, rule="downpour", durability="interval")
+    folders = [str(one) for one in data_dirs(tmp_path / "run", 2)]
+    command = [sys.executable, "-m", "gem_cli", "merge", *folders, "--output", str(tmp_path / "whole")]
+    subprocess.run([*command, "--model-folder", str(tmp_path / "one")], check=True, capture_output=True)
+    model = tmp_path / "whole/latest/model.safetensors"
+    index = model_files.split_model(model, tmp_path / "several", 15_000)
+    files = sorted((tmp_path / "several").glob("*.safetensors"))
+    assert [file.name for file in files] == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    expected = load_file(model)
+    tensors = {name: (file.name, tensor) for file in files for name, tensor in load_file(file).items()}
+    assert json.loads(index.read_text(encoding="utf-8"))["weight_map"] == {
+        name: file for name, (file, _) in tensors.items()
+    }
+    assert tensors.keys() == expected.keys()
+    assert all(np.array_equal(tensors[name][1], tensor) for name, tensor in expected.items())
+    assert all(
+        np.array_equal(tensor, expected[name])
+        for name, tensor in load_file(tmp_path / "one/model-00001-of-00001.safetensors").items()
+    )
+    with pytest.raises(StartupError, match="choose another folder"):
+        model_files.split_model(model, tmp_path / "several")
+
+
+def test_transformers_reads_a_model_in_several_files(tmp_path: Path) -> None:
+    from transformers import AutoModel, GPT2Config, GPT2Model
+
+    model = GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=99, n_positions=8))
+    model.save_pretrained(tmp_path / "one")
+    model_files.split_model(tmp_path / "one" / "model.safetensors", tmp_path / "several", 10_000)
+    shutil.copy(tmp_path / "one" / "config.json", tmp_path / "several")
+    assert len(list((tmp_path / "several").glob("*.safetensors"))) > 1
+    found = AutoModel.from_pretrained(tmp_path / "several").state_dict()
+    assert all(found[name].equal(tensor) for name, tensor in model.state_dict().items())
 
 
 def test_all_shards_write_checkpoints_of_one_clock(tmp_path: Path) -> None:

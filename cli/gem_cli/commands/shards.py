@@ -17,6 +17,14 @@ def merge(
         list[Path], typer.Argument(metavar="DIR...", help="The --data-dir of each shard, shard 0 first.")
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Data directory to make.")],
+    model_folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the model there, too: files of at most 5 GB and an index, as Hugging Face's from_pretrained "
+            "reads large ones.",
+        ),
+    ] = None,
 ) -> None:
     """Make one data directory of the whole model from those of its shards, whose servers have ended.
 
@@ -28,9 +36,13 @@ def merge(
       gemps merge state-0 state-1 --output state
     """
     require("server", "merge", "safetensors")
-    from gem_server.durability import shard_files
+    from gem_server.durability import checkpoint, model_files, shard_files
 
-    print(_done(lambda: shard_files.merge(data_dirs, output)))
+    place = _done(lambda: shard_files.merge(data_dirs, output))
+    print(place)
+    if model_folder is not None:
+        folder = model_folder
+        print(_done(lambda: model_files.split_model(place / checkpoint.MODEL_FILE, folder)))
 
 
 def split(
