@@ -505,10 +505,10 @@ class Server:
                 self._layouts,
                 self.shard,
                 self._ordering,
-                lambda: self.primary.addresses if self.primary is not None else [],
+                self._other_shards,
             ),
             InitializeHandler(contexts, initialize_service, self.central),
-            PullHandler(contexts, pull_service, self.central, self.run, chunk_bytes),
+            PullHandler(contexts, pull_service, self.central, self.run, chunk_bytes, self._other_shards),
             self._commits,
             self._status,
             self._history,
@@ -522,6 +522,9 @@ class Server:
             ),
             FollowHandler(contexts, self.primary, _rule_text(self.rule, self.settings.state_type)),
         )
+
+    def _other_shards(self) -> list[str]:
+        return self.primary.addresses if self.primary is not None else []
 
     def _missing_shards(self) -> list[int]:
         return self.primary.missing if self.primary is not None else []

@@ -46,20 +46,22 @@ class InitializeResponse(_message.Message):
     def __init__(self, outcome: _Optional[_Union[InitializeOutcome, str]] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("session_id", "known_version", "resume_version", "resume_offset", "wire_type", "with_layout")
+    __slots__ = ("session_id", "known_version", "resume_version", "resume_offset", "wire_type", "with_layout", "clock")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     RESUME_VERSION_FIELD_NUMBER: _ClassVar[int]
     RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     WITH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     known_version: _transfer_pb2.Version
     resume_version: _transfer_pb2.Version
     resume_offset: int
     wire_type: _transfer_pb2.WireType
     with_layout: bool
-    def __init__(self, session_id: _Optional[bytes] = ..., known_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., resume_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., resume_offset: _Optional[int] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., with_layout: bool = ...) -> None: ...
+    clock: int
+    def __init__(self, session_id: _Optional[bytes] = ..., known_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., resume_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., resume_offset: _Optional[int] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., with_layout: bool = ..., clock: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("header", "chunk", "footer", "not_modified")

@@ -173,6 +173,12 @@ class ParametersOrdered(_message.Message):
     session_id: bytes
     def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
 
+class SnapshotOrdered(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
 class RunFinished(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -212,7 +218,7 @@ class CheckpointComplete(_message.Message):
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete")
+    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete", "snapshot_ordered")
     SESSION_JOINED_FIELD_NUMBER: _ClassVar[int]
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     COMMIT_EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +233,7 @@ class Operation(_message.Message):
     DURABLE_EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_CUT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ORDERED_FIELD_NUMBER: _ClassVar[int]
     session_joined: SessionJoined
     session_ended: SessionEnded
     commit_expected: CommitExpected
@@ -241,7 +248,8 @@ class Operation(_message.Message):
     durable_everywhere: DurableEverywhere
     checkpoint_cut: CheckpointCut
     checkpoint_complete: CheckpointComplete
-    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ...) -> None: ...
+    snapshot_ordered: SnapshotOrdered
+    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ..., snapshot_ordered: _Optional[_Union[SnapshotOrdered, _Mapping]] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
     __slots__ = ("begin", "operations")

@@ -1,8 +1,9 @@
 from gemps.v1 import layout_pb2 as _layout_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -49,7 +50,7 @@ class Footer(_message.Message):
     def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ParametersHeader(_message.Message):
-    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter")
+    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter", "shards")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +59,7 @@ class ParametersHeader(_message.Message):
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     version: Version
     wire_type: WireType
     byte_count: int
@@ -66,7 +68,8 @@ class ParametersHeader(_message.Message):
     layout: _layout_pb2.Layout
     shared_memory: SharedMemoryHandle
     adapter: bytes
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ...) -> None: ...
+    shards: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SharedMemoryHandle(_message.Message):
     __slots__ = ("region", "offset", "byte_count")

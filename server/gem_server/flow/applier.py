@@ -311,7 +311,11 @@ class Applier:
         """Keep theta for the session's next read, if its snapshot cannot be read."""
         if self._rule.is_compact:
             with suppress(RefusedError):  # no room: the read will be refused
-                self._belongs_to(session, await self._open_shared(None))
+                self._belongs_to(session, await self.keep_theta())
+
+    async def keep_theta(self) -> Reader:
+        """Open a reader for a call that will come. Raises TOO_MANY."""
+        return await self._open_shared(None)
 
     async def pull_shared(self, request: SharedPullRequest) -> None:
         """Open a reader for a caller without a session."""
@@ -319,7 +323,15 @@ class Applier:
         if request.known_version == central.version:
             request.resolve(Unchanged(central.version))
             return
-        reader = await self._open_shared(request.call)
+        if request.kept is None:
+            reader = await self._open_shared(request.call)
+            self._observer.pulled_without_session(central.version)
+        elif (found := self.shared.open(request.call, request.kept)) is not None:
+            reader = found
+        else:
+            raise RefusedError(
+                Reason.STALE_BASE, f"clock {request.kept.clock} is not kept any more: pull from the primary again"
+            )
         if not request.resolve(reader):
             reader.close()
 

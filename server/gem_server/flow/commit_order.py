@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from gem_server.errors import RefusedError
+from gem_server.errors import Reason, RefusedError
 from gem_server.flow.requests import CommitRequest, InitializeRequest
 from gem_server.state.sessions import Session
 from gem_server.version import Version
@@ -47,6 +47,10 @@ class CommitOrder:
     async def wait_snapshot(self, session: Session, version: Version | None) -> bool:
         """Wait for a snapshot that the primary orders; False: the caller refreshes it."""
         return False
+
+    async def wait_kept(self, clock: int) -> None:
+        """Wait until theta of this clock is kept for pulls without a session. Raises MALFORMED, STARTING."""
+        raise RefusedError(Reason.MALFORMED, "clock is for shards other than the primary: leave it out")
 
     async def wait_joined(self, session_id: bytes) -> Session | None:
         """Wait for a session that the primary admits; None: the caller admits it. Raises UNKNOWN_SESSION."""

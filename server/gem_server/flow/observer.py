@@ -5,6 +5,7 @@ from gem_server.flow.requests import CommitRequest
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session
+from gem_server.version import Version
 
 
 class CommitObserver:
@@ -23,6 +24,9 @@ class CommitObserver:
 
         `moments` may be read until this returns.
         """
+
+    def pulled_without_session(self, version: Version) -> None:
+        """Theta, of this version, is read without a session."""
 
     def forgotten(self, session: Session) -> None:
         """The rule forgot an ended session's worker."""

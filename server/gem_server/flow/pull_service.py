@@ -28,6 +28,7 @@ class Wanted:
     resume_version: Version | None
     resume_offset: int
     wire_type: WireType
+    clock: int
 
 
 class PullService:
@@ -78,7 +79,7 @@ class PullService:
         if wanted.resume_version is not None:
             return await self._resume(session, call, wanted, payload)
         if session is None:
-            return await self._shared(call, wanted.known_version)
+            return await self._shared(call, wanted)
         self._sessions.check_layout(session)
         if await self._ordering.wait_snapshot(session, None):
             return await self._snapshot(session, call, None)
@@ -108,11 +109,10 @@ class PullService:
         self._applier.submit(request)
         return await request.done
 
-    async def _shared(self, call: Call, known_version: Version | None) -> Reader | Unchanged:
-        if not self._shard.is_whole:
+    async def _shared(self, call: Call, wanted: Wanted) -> Reader | Unchanged:
+        if self._shard.is_secondary and not wanted.clock:
             raise RefusedError(
-                Reason.NOT_OFFERED,
-                f"this is shard {self._shard}: pull with a session, or use what gemps merge makes of checkpoints",
+                Reason.MALFORMED, f"this is shard {self._shard}: pull from the primary, then here, with its clock"
             )
         shared = self._applier.shared
         if self._waiting_readers + shared.readers >= MAX_SHARED_READERS:
@@ -125,7 +125,11 @@ class PullService:
             )
         self._waiting_readers += 1
         try:
-            request = SharedPullRequest(None, call, known_version)
+            kept = None
+            if wanted.clock:
+                await self._ordering.wait_kept(wanted.clock)
+                kept = self._central.version._replace(clock=wanted.clock)
+            request = SharedPullRequest(None, call, wanted.known_version, kept)
             self._applier.submit(request)
             return await request.done
         finally:

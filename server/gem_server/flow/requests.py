@@ -151,11 +151,12 @@ class SnapshotRequest(Request[Reader]):
 
 @dataclass(slots=True, eq=False)
 class SharedPullRequest(Request[Reader | Unchanged]):
-    """A pull without a session."""
+    """A pull without a session; `kept`: of the version that this shard keeps."""
 
     session: None
     call: Call
     known_version: Version | None
+    kept: Version | None = None
 
     async def _execute(self, applier: "Applier") -> None:
         await applier.pull_shared(self)

@@ -1,5 +1,7 @@
 """Pull."""
 
+from collections.abc import Callable
+
 from gemps.framing import PULL_RESPONSE_CHUNK
 from gemps.v1 import parameters_pb2
 
@@ -18,16 +20,23 @@ from gem_server.state.sessions import Session
 
 
 class PullHandler:
-    """Serves Pull."""
+    """Serves Pull; `addresses`: of the other shards."""
 
     def __init__(
-        self, contexts: CallContexts, pull_service: PullService, central: CentralVariable, run: Run, chunk_bytes: int
+        self,
+        contexts: CallContexts,
+        pull_service: PullService,
+        central: CentralVariable,
+        run: Run,
+        chunk_bytes: int,
+        addresses: Callable[[], list[str]],
     ) -> None:
         self._contexts = contexts
         self._pull_service = pull_service
         self._central = central
         self._run = run
         self._chunk_bytes = chunk_bytes
+        self._addresses = addresses
 
     async def serve(self, raw: bytes, context: Context) -> None:
         """Stream parameters, or reply NotModified."""
@@ -49,7 +58,8 @@ class PullHandler:
             head = parameters_pb2.PullResponse()
             put_header(outcome, payload, head.header, wanted.resume_offset)
             if request.with_layout:
-                head.header.layout.MergeFromString(messages.layout_to(payload.layout))
+                head.header.layout.MergeFromString(messages.layout_to(payload.layout.whole))
+                head.header.shards.extend(self._addresses())
                 head.header.adapter = self._central.adapter
             sent = await send(
                 GrpcTransport(context),
@@ -83,4 +93,5 @@ def _wanted(request: parameters_pb2.PullRequest, session: Session | None) -> Wan
         resume,
         request.resume_offset,
         wire_type,
+        request.clock,
     )

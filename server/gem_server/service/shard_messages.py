@@ -34,6 +34,7 @@ from gem_server.shards.operations import (
     RecordWritten,
     Report,
     SessionRefused,
+    SnapshotOrdered,
 )
 
 _REASONS = {reason.value[1]: reason for reason in Reason}
@@ -87,6 +88,8 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             message.checkpoint_cut.clock = clock
         case CheckpointComplete(clock):
             message.checkpoint_complete.clock = clock
+        case SnapshotOrdered(clock):
+            message.snapshot_ordered.clock = clock
 
 
 def operation_from(message: shards_pb2.Operation) -> Operation | None:
@@ -225,4 +228,5 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "durable_everywhere": lambda one: DurableEverywhere(one.clock),
     "checkpoint_cut": lambda one: CheckpointCut(one.clock),
     "checkpoint_complete": lambda one: CheckpointComplete(one.clock),
+    "snapshot_ordered": lambda one: SnapshotOrdered(one.clock),
 }

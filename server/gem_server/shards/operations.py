@@ -165,6 +165,13 @@ class SessionRefused:
     refusal: RefusedError
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotOrdered:
+    """Keep theta, of `clock`, for pulls without a session."""
+
+    clock: int
+
+
 Operation: TypeAlias = (
     Joined
     | Ended
@@ -180,6 +187,7 @@ Operation: TypeAlias = (
     | DurableEverywhere
     | CheckpointCut
     | CheckpointComplete
+    | SnapshotOrdered
 )
 Report: TypeAlias = (
     PieceHeld | CommitRefused | ParametersHeld | SessionRefused | Ready | RecordWritten | CheckpointWritten

@@ -36,11 +36,13 @@ from gem_server.shards.operations import (
     RecordWritten,
     Report,
     SessionRefused,
+    SnapshotOrdered,
 )
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import WorkerState
+from gem_server.version import Version
 
 # Commits wait for a secondary that is this many operations behind.
 MAX_BEHIND = 4096
@@ -81,22 +83,22 @@ class Secondary:
         """Yield operations as they come, for a message each, until `close`."""
         while True:
             while self._operations:
-                yield self._take()
+                yield self._next_message()
             if self._closed:
                 return
             self._changed.clear()
             await self._changed.wait()
 
-    def _take(self) -> list[Operation]:
+    def _next_message(self) -> list[Operation]:
         """At most one operation has a layout, of up to MESSAGE_BYTES."""
-        taken: list[Operation] = []
-        while self._operations and len(taken) < MAX_TOGETHER:
-            taken.append(self._operations.popleft())
-            if isinstance(taken[-1], Joined):
+        operations: list[Operation] = []
+        while self._operations and len(operations) < MAX_TOGETHER:
+            operations.append(self._operations.popleft())
+            if isinstance(operations[-1], Joined):
                 break
         if len(self._operations) < MAX_BEHIND:
             self.has_room.set()
-        return taken
+        return operations
 
     def close(self) -> None:
         """End `operations` after the last one."""
@@ -314,6 +316,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         if session.held is None:
             raise AssertionError("a pull without a snapshot")
         self._send(PullOrdered(session.session_id, session.held.newest.version.clock))
+
+    def pulled_without_session(self, version: Version) -> None:
+        """See CommitObserver."""
+        self._send(SnapshotOrdered(version.clock))
 
     def forgotten(self, session: Session) -> None:
         """See CommitObserver."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from gem_core import Statistics
@@ -15,6 +15,7 @@ from gem_server.flow.applier import Applier
 from gem_server.flow.commit_order import CommitOrder, Piece
 from gem_server.flow.journal import Journal
 from gem_server.flow.observer import CommitObserver
+from gem_server.flow.reader import Reader
 from gem_server.flow.requests import CommitRequest, InitializeRequest, Request
 from gem_server.flow.staging_pool import StagingPool
 from gem_server.shards.agreement import SecondaryAgreement
@@ -38,6 +39,7 @@ from gem_server.shards.operations import (
     RecordEnded,
     Report,
     SessionRefused,
+    SnapshotOrdered,
 )
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
@@ -45,7 +47,7 @@ from gem_server.state.sessions import JoinInfo, Session, Sessions
 from gem_server.state.workers import WorkerState
 from gem_server.version import Version
 
-# Seconds that a worker's call waits for an operation that is on its way.
+# Seconds that a worker's call waits for an operation that is on its way, and a copy of theta for a call.
 PATIENCE_SECONDS = 30.0
 MAX_WAITING = 4096
 RETRY_SECONDS = 1.0
@@ -103,6 +105,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._staging: StagingPool
         self._checkpointer: Checkpointer | None = None
         self._journal: Journal
+        self._kept: tuple[Reader, asyncio.TimerHandle] | None = None
+        self._kept_clock = 0
         self._writing: asyncio.Task[None] | None = None
         self.report: Callable[[Report], None] = lambda _: None
         self.agreement = SecondaryAgreement(lambda report: self.report(report))
@@ -184,6 +188,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             case CheckpointCut(clock):
                 self.agreement.checkpoint_complete(clock)  # an earlier one will not be
                 self._queue(self._cut)
+            case SnapshotOrdered(clock):
+                self._queue(lambda: self._keep(clock))
             case CheckpointComplete(clock):
                 self.agreement.checkpoint_complete(clock)
 
@@ -240,6 +246,10 @@ class SecondaryOrder(CommitOrder, CommitObserver):
 
         await self._wait_for(is_there, "this session's pull at the primary")
         return True
+
+    async def wait_kept(self, clock: int) -> None:
+        """See CommitOrder."""
+        await self._wait_for(lambda: self._kept_clock >= clock, "this pull at the primary")
 
     async def wait_joined(self, session_id: bytes) -> Session | None:
         """See CommitOrder."""
@@ -308,6 +318,19 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             raise OutOfOrderError(f"this shard is at clock {self._central.clock}, and the primary pulled {pull.clock}")
         await self._applier.refresh(session)
         await self._applier.hold_theta(session)
+
+    async def _keep(self, clock: int) -> None:
+        if clock != self._central.clock:
+            raise OutOfOrderError(f"this shard is at clock {self._central.clock}, and the primary read {clock}")
+        before, self._kept = self._kept, None
+        with suppress(RefusedError):  # no room: pulls of it will be refused
+            kept = await self._applier.keep_theta()
+            self._kept = kept, asyncio.get_running_loop().call_later(PATIENCE_SECONDS, kept.close)
+        if before is not None:
+            reader, closing = before
+            closing.cancel()
+            reader.close()
+        self._kept_clock = clock
 
     async def _forget(self, session_id: bytes) -> None:
         session = self._to_forget.pop(session_id, None)

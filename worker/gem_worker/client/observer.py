@@ -15,10 +15,11 @@ from gemps.v1 import history_pb2, operations_pb2, parameters_pb2, status_pb2, tr
 from gem_core.errors import LayoutError
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
-from gem_core.wire_types import WireType
+from gem_core.shards import Shard
+from gem_core.wire_types import WireType, encoded_bytes
 from gem_worker.client.channel import Calls, check_address
 from gem_worker.client.credentials import Credentials
-from gem_worker.client.errors import MisuseError, ServerMisbehavedError, TornCallError
+from gem_worker.client.errors import MisuseError, ServerMisbehavedError, ServerRefusedError, TornCallError
 from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.messages import RunState, Version, layout_of, to_wire_types, wire_type_of
@@ -27,12 +28,15 @@ from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
+from gem_worker.client.shards import address_of
 from gem_worker.client.watchdog import PROBE_TIMEOUT, Watchdog
 
 _Result = TypeVar("_Result")
 
 # Seconds, for a large checkpoint.
 _CONTROL_TIMEOUT = 600.0
+# Another reader's pull may replace what a shard keeps for this one's.
+MAX_PULLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class Observer:
         wire_type: WireType = WireType.FLOAT32,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
-        """The current parameters; None if `known_version` is current. Raises NotInitializedError."""
+        """The current parameters, of all shards; None if `known_version` is current. Raises NotInitializedError."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
             with_layout=True,
@@ -144,14 +148,35 @@ class Observer:
             request.known_version.CopyFrom(known_version.to_wire())
 
         def attempt() -> PulledParameters | None:
-            receiver = _LayoutReceiver()
-            if receive_pull(self._calls, self._watchdog, request, receiver) is not None:
-                return None
-            return receiver.result()
+            why = ""
+            for _ in range(MAX_PULLS):
+                receiver = _LayoutReceiver()
+                if receive_pull(self._calls, self._watchdog, request, receiver) is not None:
+                    return None
+                try:
+                    for index in range(1, receiver.shards):
+                        self._pull_shard(receiver, index)
+                except ServerRefusedError as refusal:
+                    if refusal.reason != "STALE_BASE":
+                        raise
+                    why = str(refusal)
+                else:
+                    return receiver.result()
+            raise TornCallError(why)
 
         self._check_usable()
         self._watchdog.start()
         return self._persist(attempt)
+
+    def _pull_shard(self, receiver: "_LayoutReceiver", index: int) -> None:
+        """Receive another shard's part, of the primary's clock."""
+        part, payload = receiver.part(index)
+        request = parameters_pb2.PullRequest(wire_type=to_wire_types([payload.wire_type])[0], clock=receiver.clock)
+        calls = Calls(address_of(receiver.addresses[index - 1], self.address), Credentials(self._settings))
+        try:
+            receive_pull(calls, self._watchdog, request, ParametersReceiver(payload, part))
+        finally:
+            calls.close()
 
     def report_evaluation(
         self,
@@ -238,6 +263,7 @@ class _LayoutReceiver:
         self._format: PayloadFormat | None = None
         self._buffer = memoryview(b"")
         self._adapter = b""
+        self.addresses: tuple[str, ...] = ()
 
     def reset(self) -> None:
         self._inner = None
@@ -245,14 +271,37 @@ class _LayoutReceiver:
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         try:
             layout = layout_of(header.layout)
+            self.addresses = tuple(header.shards)
+            part = Shard(0, self.shards).layout_of(layout)
         except LayoutError as error:
             raise ServerMisbehavedError(f"the server's layout is not legal: {error}") from error
         self._format = PayloadFormat(layout, wire_type_of(header.wire_type))
         self._adapter = header.adapter
-        if header.byte_count == self._format.byte_count:
-            self._buffer = memoryview(bytearray(header.byte_count))
-        self._inner = ParametersReceiver(self._format, self._buffer)
+        first = PayloadFormat(part, self._format.wire_type)
+        if header.byte_count == first.byte_count:
+            self._buffer = memoryview(bytearray(self._format.byte_count))
+        self._inner = ParametersReceiver(first, self._buffer[: first.byte_count])
         self._inner.announce(header)
+
+    @property
+    def shards(self) -> int:
+        """Number of servers."""
+        return 1 + len(self.addresses)
+
+    @property
+    def clock(self) -> int:
+        """Of the primary's part."""
+        version = self._started().version
+        return version.clock if version is not None else 0
+
+    def part(self, index: int) -> tuple[memoryview, PayloadFormat]:
+        """Where a shard's part goes, and its format."""
+        if self._format is None:
+            raise ServerMisbehavedError("the server sent no header")
+        whole, shard = self._format.layout, Shard(index, self.shards)
+        payload = PayloadFormat(shard.layout_of(whole), self._format.wire_type)
+        start = encoded_bytes(payload.wire_type, shard.range_of(whole.parameter_count).start)
+        return self._buffer[start : start + payload.byte_count], payload
 
     def add(self, offset: int, data: Buffer) -> None:
         self._started().add(offset, data)

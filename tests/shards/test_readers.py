@@ -1,0 +1,90 @@
+"""Pulls without a session from several servers are of one clock."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gem_worker.client import Observer, ServerRefusedError, ServerUnavailableError
+from gem_worker.client.observer import PulledParameters
+
+from gem_core.wire_types import WireType
+from tests.shards.group import MODEL, Float32, Group, Worker, serving
+
+
+def values(pulled: PulledParameters | None) -> Float32:
+    assert pulled is not None
+    assert pulled.layout == MODEL
+    return np.frombuffer(pulled.payload, np.float32, MODEL.parameter_count)
+
+
+def worker_of(group: Group, number: int = 0) -> Worker:
+    worker = Worker(group.address, number)
+    worker.begin()
+    worker.pull()
+    return worker
+
+
+@pytest.mark.parametrize("state_type", ["float32", "bfloat16"])
+def test_a_reader_gets_one_clock_although_commits_follow(state_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(3, rule="gem", state_type=state_type) as group, Observer(group.address) as observer:
+        worker = worker_of(group)
+        assert worker.commit().applied
+        expected, clock = group.parameters(), group.clocks()[0]
+        original = Observer._pull_shard
+
+        def commit_before(self: Observer, *parts: Any) -> None:
+            assert worker.commit().applied
+            original(self, *parts)
+
+        monkeypatch.setattr(Observer, "_pull_shard", commit_before)
+        pulled = observer.pull()
+        assert np.array_equal(values(pulled), expected)
+        assert pulled is not None
+        assert pulled.version.clock == clock
+        assert int(np.frombuffer(pulled.payload[-8:], np.int64)[0]) == 1  # the BUFFER of the first commit
+        monkeypatch.undo()
+        assert np.array_equal(values(observer.pull()), group.parameters())
+        worker.end()
+
+
+def test_a_reader_that_is_overtaken_pulls_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(2) as group, Observer(group.address) as observer, Observer(group.address) as other:
+        worker = worker_of(group)
+        original = Observer._pull_shard
+        overtaken = []
+
+        def overtake(self: Observer, *parts: Any) -> None:
+            if self is observer and len(overtaken) < limit:
+                overtaken.append(parts)
+                assert worker.commit().applied
+                other.pull()
+            original(self, *parts)
+
+        monkeypatch.setattr(Observer, "_pull_shard", overtake)
+        limit = 2
+        assert np.array_equal(values(observer.pull()), group.parameters())
+        assert len(overtaken) == 2
+        limit = 100
+        with pytest.raises(ServerUnavailableError, match="pull from the primary again"):
+            observer.pull()
+        worker.end()
+
+
+def test_wire_types_and_known_versions() -> None:
+    with serving(2) as group, Observer(group.address) as observer:
+        worker = worker_of(group)
+        pulled = observer.pull(wire_type=WireType.INT8_BLOCK)
+        assert pulled is not None
+        assert len(pulled.payload) == worker.wire_bytes(WireType.INT8_BLOCK)
+        assert observer.pull(known_version=pulled.version) is None
+        assert worker.commit().applied
+        assert observer.pull(known_version=pulled.version) is not None
+        worker.end()
+
+
+def test_a_secondary_alone_has_no_parameters_to_read() -> None:
+    with serving(2) as group, Observer(group.servers[1].address) as observer:
+        worker = worker_of(group)
+        with pytest.raises(ServerRefusedError, match="pull from the primary, then here"):
+            observer.pull()
+        worker.end()
