@@ -12,7 +12,7 @@ from gem_core.extras import PACKAGES, explain_missing
 def lazy(
     package: str, *, extra: str | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` for `package`: the names imported under `if TYPE_CHECKING`.
+    """`__getattr__`, `__dir__` and `__all__` for `package`: the names imported under `if TYPE_CHECKING`.
 
     If a package of `extra` is missing, the error names the fix.
     """

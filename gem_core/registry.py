@@ -63,7 +63,7 @@ ENTRY_POINTS = "gemps.rules"
 
 
 def rule_names() -> tuple[str, ...]:
-    """Return built-in names, then others, sorted."""
+    """Built-in names, then others, sorted."""
     return (*BUILT_IN, *sorted(foreign_rules()))
 
 
@@ -116,7 +116,7 @@ def require_direction(name: str, direction: str) -> None:
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:
-    """Return other packages' entry points; the first duplicate wins."""
+    """Other packages' entry points; the first duplicate wins."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         if entry_point.name not in BUILT_IN:

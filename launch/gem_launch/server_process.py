@@ -101,7 +101,7 @@ class RunningServer:
         return self._child.exit_code
 
     def status(self) -> dict[str, Any]:
-        """Return RunStatus (status.proto)."""
+        """RunStatus (status.proto)."""
         with self._observer() as observer:
             return observer.get_status()
 

@@ -122,7 +122,7 @@ class TunedMomentum(_Moments):
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return GEM's update."""
+        """GEM's update."""
         left = np.float32(self.settings["kappa"]) * np.abs(moment) - np.abs(drift)
         pi = np.clip(left / (np.abs(delta) + np.float32(1e-12)), np.float32(0), np.float32(self.settings["pi_max"]))
         wanted: NDArray[np.float32] = np.multiply(pi, delta, dtype=np.float32)

@@ -77,7 +77,7 @@ class RefusedError(Exception):
         self.metadata = metadata
 
     def again(self) -> "RefusedError":
-        """Return a copy to raise: tracebacks keep frames alive."""
+        """A copy to raise: tracebacks keep frames alive."""
         return RefusedError(self.reason, self.message, retry_after=self.retry_after, metadata=self.metadata)
 
 

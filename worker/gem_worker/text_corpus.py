@@ -69,7 +69,7 @@ def read_corpus(text: str, context: int) -> TextCorpus:
 
 
 def count_characters(text: NDArray[np.uint8]) -> int:
-    """Return the characters that begin in `text`."""
+    """The characters that begin in `text`."""
     return int(((text & 0xC0) != 0x80).sum())
 
 

@@ -186,7 +186,7 @@ class Transfer:
 
     @torch.no_grad()
     def first_payload(self) -> memoryview:
-        """Return Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
+        """Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
         refuse_non_finite(one for one in self._flat.tensors if one.spec.kind is not TensorKind.FROZEN)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32)
         payload = torch.empty(form.byte_count, dtype=torch.uint8)

@@ -16,7 +16,7 @@ from gem_core.extras import PACKAGES, explain_missing
 
 
 def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
-    """Return the evaluation or an error line.
+    """The evaluation or an error line.
 
     Subprocess: this process must not load PyTorch.
     """
@@ -88,7 +88,7 @@ def write_report(folder: RunFolder) -> bool:
 
 
 def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return summary.json's content."""
+    """Content of summary.json."""
     status, first = outcome.last_status or {}, outcome.first_status or {}
     figures = status_view.figures(status)
     # Resumed: commits count from the start, seconds do not.

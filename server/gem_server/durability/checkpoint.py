@@ -113,7 +113,7 @@ def write_checkpoint(
 
 
 def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | None:
-    """Return the latest checkpoint, if any. Raises StartupError."""
+    """The latest checkpoint, if any. Raises StartupError."""
     place = data_dir / LATEST
     if not place.is_symlink() and not place.exists():
         return None

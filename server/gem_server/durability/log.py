@@ -143,7 +143,7 @@ class Log:
             await future
 
     def has_room(self) -> bool:
-        """Return whether space for a commit is allocated. Raises NOT_INITIALIZED, DRAINING."""
+        """Whether space for a commit is allocated. Raises NOT_INITIALIZED, DRAINING."""
         if self._failed:
             raise storage_failed()
         if self._current is None:

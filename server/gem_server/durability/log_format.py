@@ -65,7 +65,7 @@ class Record:
 
 
 def encode_header(header: FileHeader) -> bytes:
-    """Return a file's first page."""
+    """A file's first page."""
     packed = _FILE.pack(
         FILE_MAGIC,
         VERSION,
@@ -82,7 +82,7 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: memoryview) -> FileHeader | None:
-    """Return a file's header; None if unused. Raises DamageError."""
+    """A file's header; None if unused. Raises DamageError."""
     page = bytes(data[:HEADER_BYTES])
     if not any(page):
         return None
@@ -97,7 +97,7 @@ def decode_header(data: memoryview) -> FileHeader | None:
 def encode_record(
     log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, vectors: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Return a record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
+    """A record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), *vectors]
     size = sum(one.nbytes for one in vectors)
@@ -134,7 +134,7 @@ def read_records(data: memoryview, header: FileHeader) -> Iterator[Record]:
 
 
 def has_records(data: memoryview) -> bool:
-    """Return whether any log's record header is there."""
+    """Whether any log's record header is there."""
     return _find_record(data, 0, None) is not None
 
 

@@ -40,7 +40,7 @@ class Moments:
         self._waiting = {worker: vectors for worker, vectors in self._waiting.items() if worker in workers}
 
     def with_live(self, live: Mapping[str, Vectors]) -> dict[str, Vectors]:
-        """Return these and live workers'."""
+        """These and live workers'."""
         return {**self._waiting, **live} if self.count else {}
 
 

@@ -22,7 +22,7 @@ class EtaSchedule:
     eta_min: float = 0.0
 
     def at(self, commits: int, end: int = 0) -> float:
-        """Return eta after `commits` of `end`."""
+        """Eta after `commits` of `end`."""
         eta = self.eta
         if self.kind == "step":
             eta = self.eta * self.step_factor ** (max(0, commits - self.warmup) // self.step_every)

@@ -161,7 +161,7 @@ class Sessions:
         return [s for s in self.live() if not s.worker.done and (s.worker.reserved or not all_reserved)]
 
     def find(self, session_id: bytes) -> Session | None:
-        """Return the live session, if any."""
+        """The live session, if any."""
         return self._live.get(session_id)
 
     def get(self, session_id: bytes, now: float) -> Session:

@@ -52,7 +52,7 @@ class WorkerSnapshots:
         return self._snapshots[0]
 
     def has(self, version: Version) -> bool:
-        """Return whether a commit may have this base."""
+        """Whether a commit may have this base."""
         return version in [one.version for one in self._snapshots] and version != NO_VERSION
 
     def commit(

@@ -35,7 +35,7 @@ def packet_socket() -> socket.socket:
 
 
 def receive_descriptors(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Return (message, descriptors)."""
+    """(message, descriptors)."""
     data, descriptors, _, _ = socket.recv_fds(connection, size, most)
     return data, list(descriptors)
 

@@ -42,7 +42,7 @@ _JOIN_FIRST = "join() first: this client is not a member of a run yet"
 
 
 def agent() -> str:
-    """Return the client's name and version."""
+    """The client's name and version."""
     try:
         return f"gemps-python/{version('gemps')}"
     except PackageNotFoundError:
@@ -209,7 +209,7 @@ class ClientSession:
         return layout
 
     def open_shared(self) -> SharedMemory | None:
-        """Return the shared memory, if still open."""
+        """The shared memory, if still open."""
         if self._shared is not None and not self._shared.is_open():
             self.stop_sharing("the server ended the connection for shared memory")
         return self._shared
@@ -319,7 +319,7 @@ class ClientSession:
         self._is_member = False
 
     def probe(self) -> int | str:
-        """Return the last applied sequence, or why the server is unusable."""
+        """The last applied sequence, or why the server is unusable."""
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
             response = self._calls.heartbeat(request, timeout=PROBE_TIMEOUT)
