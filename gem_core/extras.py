@@ -1,4 +1,4 @@
-"""Extras of the distribution, and the line that installs each."""
+"""The distribution's extras."""
 
 __all__ = ["PACKAGES", "distribution", "explain_missing", "how_to_install"]
 
@@ -41,5 +41,5 @@ def how_to_install(extra: str) -> str:
 
 
 def explain_missing(package: str, extra: str, needed_by: str) -> str:
-    """A line with the fix for a missing package of `extra`, by its import name."""
+    """The fix for a missing package of `extra`, by import name."""
     return f"{needed_by} needs {distribution(package)}, which is not installed: {how_to_install(extra)}"

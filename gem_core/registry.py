@@ -80,7 +80,7 @@ def require_rule(name: str) -> str:
 
 
 def require_precondition(name: str, precondition: str) -> None:
-    """Raise RuleError unless the rule has this preconditioner, or it is "none"."""
+    """Raise RuleError unless the rule has it, or it is "none"."""
     if precondition != "none" and (name, precondition) not in PRECONDITIONED:
         has_any = any(name == rule for rule, _ in PRECONDITIONED)
         known = ", ".join(("none", *dict.fromkeys(kind for _, kind in PRECONDITIONED)))

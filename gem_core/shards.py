@@ -52,7 +52,7 @@ class Shard:
         return self.index == self.count - 1
 
     def range_of(self, parameter_count: int) -> slice:
-        """The elements of the flat vector that this shard holds."""
+        """This shard's elements of the flat vector."""
         return slice(*(self._cut(index, parameter_count) for index in (self.index, self.index + 1)))
 
     def _cut(self, index: int, parameter_count: int) -> int:

@@ -7,7 +7,7 @@ and are bias-corrected:
     C = average(|g|^2) - |average(g)|^2;  D = average(average(|g|) / average(|g|^2))
     mu = max(x^2, ((sqrt(h_max / h_min) - 1) / (sqrt(h_max / h_min) + 1))^2),  2 * C * (1 - x)^3 = D^2 * h_min^2 * x
 
-mu is averaged from 0.9 on.
+mu is averaged from 0.9.
 
 """
 

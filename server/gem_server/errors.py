@@ -59,7 +59,7 @@ class Reason(Enum):
 class RefusedError(Exception):
     """A call was refused and changed nothing.
 
-    `retry_after`: seconds until the identical call may succeed; None: do not retry it unchanged.
+    `retry_after`: seconds until the identical call may succeed; None: never.
     """
 
     def __init__(
@@ -82,4 +82,4 @@ class RefusedError(Exception):
 
 
 class StartupError(Exception):
-    """The server cannot start; the message is one line with the fix."""
+    """The server cannot start; one line with the fix."""

@@ -7,7 +7,7 @@ from gem_worker.errors import TaskError
 from gem_worker.model_sizes import TransformerSizes
 from gem_worker.models.transformer import Transformer
 
-# Begins a text without a prompt.
+# Default prompt.
 _START = b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Copies deltas from the model's device to host memory, and parameters back."""
+"""Copies deltas from device to host, and parameters back."""
 
 import math
 import warnings
@@ -39,7 +39,7 @@ class Staged:
 
 
 class Transfer:
-    """Host buffers of one model, and the copies to and from them.
+    """A model's host buffers.
 
     Attributes:
         delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here; compute none while a

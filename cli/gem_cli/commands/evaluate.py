@@ -66,7 +66,7 @@ def evaluate(
 
     [bold]Examples[/bold]
 
-      gemps evaluate runs/20260101-120000-digits-gem/model.safetensors
+      gemps evaluate runs/20260101-120000-digits-gem
 
       gemps evaluate --server 127.0.0.1:50051 --follow --keep-best best --stop-at-accuracy 0.98
 

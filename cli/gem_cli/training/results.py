@@ -18,7 +18,7 @@ from gem_core.extras import PACKAGES, explain_missing
 def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
     """The evaluation or an error line.
 
-    Subprocess: this process must not load PyTorch.
+    A subprocess loads PyTorch.
     """
     command = gemps("evaluate", str(folder.model), "--json", *worker_arguments)
     with folder.log("evaluate").open("wb") as log:

@@ -140,7 +140,6 @@ class Checkpointer:
             return await self._with_reserve(self._write_still)
 
     async def _with_reserve(self, write: Callable[[bool], Awaitable[Path]]) -> Path:
-        """Ensures space."""
         if self._log is None or self._central.layout is None:
             return await write(True)
         latest = self._data_dir / checkpoint.LATEST

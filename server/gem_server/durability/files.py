@@ -36,7 +36,7 @@ def storage_failed() -> RefusedError:
 
 
 class StorageError(Exception):
-    """A write or sync failed (but not for space): acknowledge nothing more."""
+    """A write or sync failed, not for space: acknowledge nothing more."""
 
 
 class Files:

@@ -97,7 +97,7 @@ def decode_header(data: memoryview) -> FileHeader | None:
 def encode_record(
     log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, vectors: Sequence[memoryview]
 ) -> list[memoryview]:
-    """A record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
+    """A record's pieces; does not copy `vectors`: parameters, and those of the rule."""
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), *vectors]
     size = sum(one.nbytes for one in vectors)

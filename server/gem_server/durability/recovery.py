@@ -1,7 +1,4 @@
-"""Recovery from the newest checkpoint and its log.
-
-Read-only. Runs no rule: parameters are the last record's, bit for bit.
-"""
+"""Recovery from the newest checkpoint and its log; read-only."""
 
 import contextlib
 import logging
@@ -133,7 +130,6 @@ class _Chain:
             number, log_id = number + 1, b""
 
     def recovered(self) -> Recovered:
-        """The result."""
         saved = self._saved
         run_record.advance(saved.state, self._documents)
         count = saved.layout.parameter_count

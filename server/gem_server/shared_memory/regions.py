@@ -39,7 +39,7 @@ class Region:
 
 
 class DeltaRegion(Region):
-    """Deltas, read-only here; `parameters` (float32[parameter_count]) may change during reads."""
+    """Deltas, read-only here; `parameters`: float32[parameter_count]."""
 
     def __init__(self, number: int, layout: Layout) -> None:
         super().__init__(number, layout, worker_writes=True)

@@ -1,4 +1,4 @@
-"""Memory budget of the model's vectors. Allocates nothing.
+"""Memory budget. Allocates nothing.
 
 total = central variable + staging buffers + 2 shared snapshots + the rule's run vectors + worker vectors
         + distinct layouts + restored moments
@@ -18,7 +18,7 @@ RETRY_SECONDS = 10.0
 
 
 def count_buffers(wanted: int, layout: Layout | None) -> int:
-    """The number of staging buffers for `--staging-buffers`."""
+    """The number of staging buffers."""
     if wanted or layout is None:
         return wanted or DEFAULT_BUFFERS
     return default_buffers(FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes)
@@ -73,7 +73,7 @@ class MemoryBudget:
         overlap: bool = False,
         instead_of: bytes | None = None,
     ) -> None:
-        """Reserve a worker's vectors, instead of another's. Raises MEMORY, retryable if that fits alone."""
+        """Reserve a worker's vectors, replacing another's. Raises MEMORY, retryable if that fits alone."""
         model = self.model_bytes(layout) if self._bound is None else self._bound
         worker = self.worker_bytes(layout, overlap=overlap)
         going = (session_id, instead_of)

@@ -12,7 +12,7 @@ Vectors: TypeAlias = tuple[NDArray[np.float32], ...]
 
 
 class Moments:
-    """Restored vectors until their worker pulls. `count`: of each; 0: none are kept."""
+    """Restored vectors until their worker pulls. `count`: of each."""
 
     def __init__(self, count: int) -> None:
         self.count = count

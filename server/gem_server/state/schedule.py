@@ -9,8 +9,8 @@ from typing import Literal
 class EtaSchedule:
     """Eta as a function of the clock (applied commits).
 
-    Warm-up of W commits: at clock c < W, the schedule's value times (c + 1) / W; decay starts afterwards. The cosine
-    ends after `decay_commits` (0: with the run).
+    Warm-up of W commits: at clock c < W, the schedule's value times (c + 1) / W; then decay. The cosine ends after
+    `decay_commits` (0: with the run).
     """
 
     kind: Literal["constant", "step", "cosine"]

@@ -1,4 +1,4 @@
-"""A worker's snapshots s_w and rule state. Written by the applying task only."""
+"""A worker's snapshots s_w and rule state. Only the applying task writes them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@
   stale base         pull, and drop the delta
   region is gone     resend as chunks, under the same sequence
 
-The server checks sequence and CRC, so identical bytes are not applied twice (commit.proto).
+Resending identical bytes is safe (commit.proto).
 """
 
 from gem_core.payload import PayloadFormat

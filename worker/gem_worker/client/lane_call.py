@@ -1,6 +1,6 @@
 """A lane connection, used in the caller's thread (lane.proto).
 
-Signal handlers may raise inside, leaving the connection undefined: the caller then closes the call.
+Signal handlers may raise inside: the caller then closes the call.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Status, parameters, evaluations and control without a session."""
+"""Access to a run without a session."""
 
 import atexit
 import os

@@ -227,7 +227,6 @@ class ClientSession:
             shared.close()
 
     def _share(self, path: str) -> None:
-        """Map shared memory if usable."""
         formats = self.formats
         if self._shared is not None and self._shared.is_open():
             return

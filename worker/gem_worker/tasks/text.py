@@ -33,7 +33,7 @@ class TextWindows(Samples):
         return self._context * np.arange(len(self), dtype=np.int64)
 
     def shuffled(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Windows from a random offset; the last may overlap."""
+        """From a random offset; the last may overlap."""
         starts = self.numbers() + generator.integers(self._context)
         return generator.permutation(np.minimum(starts, len(self._text) - self._context - 1))
 

@@ -1,4 +1,4 @@
-"""Imports torchvision; a version mismatch becomes a TaskError."""
+"""Imports torchvision."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
