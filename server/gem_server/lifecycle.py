@@ -90,7 +90,7 @@ class FatalError:
             raise self._error
 
     async def wait(self, seconds: float) -> None:
-        """Wait this long; raise the error as soon as there is one."""
+        """Wait; raise the error as soon as there is one."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._happened.wait(), seconds)
         self.check()

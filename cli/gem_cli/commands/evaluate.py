@@ -58,7 +58,7 @@ def evaluate(
         bool, typer.Option("--json", help="Print a JSON object, for programs; with --follow one a line.")
     ] = False,
 ) -> None:
-    """Measure loss and accuracy on held-out data, of a file or of a running server's parameters.
+    """Measure held-out loss and accuracy of a file or a running server's parameters.
 
     A file in a run folder has the run's task and model, unless given here.
 

@@ -1,4 +1,4 @@
-"""Scheduling of checkpoints. The applying task takes the state between two requests; another thread writes it."""
+"""Scheduling of checkpoints."""
 
 import asyncio
 import contextlib

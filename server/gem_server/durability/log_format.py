@@ -17,7 +17,7 @@ FILE_MAGIC, RECORD_MAGIC = b"GEMPSLOG", b"GREC"
 VERSION = 2
 # Without the rule's vectors.
 OLDER_VERSIONS = (1,)
-# A page, so that a torn write is confined to it.
+# A page confines a torn write.
 HEADER_BYTES = 4096
 NO_LOG = bytes(16)
 # Maximum of a record's header and one commit's JSON.
@@ -41,7 +41,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Identifies a file in its chain. `clock`: the one before its first record; `parameter_bytes`: with the vectors."""
+    """Identifies a file. `clock`: before its first record; `parameter_bytes`: with the vectors."""
 
     number: int
     log_id: bytes
@@ -54,7 +54,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors."""
+    """A group as read; arrays are views of the file, `end` its end offset. `parameters`: also the vectors."""
 
     end: int
     last_clock: int

@@ -139,7 +139,7 @@ class StagingPool:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting calls."""
+        """Waiting calls."""
         return len(self._still_waiting())
 
     def prepare(self, layout: Layout) -> None:

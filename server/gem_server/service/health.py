@@ -20,7 +20,7 @@ _States = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Serves Check and Watch for `services`."""
+    """Serves both calls for `services`."""
 
     def __init__(self, *services: str) -> None:
         self._services = services

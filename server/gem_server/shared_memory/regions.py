@@ -59,7 +59,7 @@ class SnapshotRegion(Region):
         self._stamp: NDArray[np.uint64] = np.frombuffer(self.file.map, np.uint64, 2)
 
     def will_change(self) -> None:
-        """Invalidate the stamp before a change, so that readers detect it."""
+        """Invalidate the stamp before a change."""
         self._stamp[1] = 0
 
     def publish(self, version: Version, buffers: bytes) -> None:

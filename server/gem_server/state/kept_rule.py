@@ -1,4 +1,4 @@
-"""What a rule keeps of the run over restarts, as checkpoints, log and traces hold it."""
+"""What a rule keeps of the run over restarts."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

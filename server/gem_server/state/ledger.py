@@ -1,4 +1,4 @@
-"""Ledger of each session's last applied commit, for exactly-once commits.
+"""Each session's last applied commit, for exactly-once commits.
 
 Entries outlive sessions and are in checkpoints, for late retries.
 """

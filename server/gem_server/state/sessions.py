@@ -179,7 +179,7 @@ class Sessions:
         return session
 
     def join(self, join_info: JoinInfo, now: float) -> Session:
-        """Create a session, or return this id's live one.
+        """Create a session, or find this id's.
 
         Ends another session of this worker; its id cannot join again. Raises RefusedError, without changes.
         """

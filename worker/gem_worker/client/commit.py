@@ -116,7 +116,6 @@ class Committer:
         return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps)
 
     def _outgoing(self, delta: Delta) -> OutgoingCommit:
-        """Prefer shared memory."""
         session, payload = self._session, self._session.formats.delta
         shared = session.open_shared()
         if shared is not None:

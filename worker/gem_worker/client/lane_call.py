@@ -39,8 +39,6 @@ _WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 
 class _Entry(NamedTuple):
-    """Trailing metadata."""
-
     key: str
     value: bytes
 

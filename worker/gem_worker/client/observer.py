@@ -92,7 +92,7 @@ class Observer:
         return to_dict(response.status)
 
     def watch_status(self, interval: float = 1.0, *, stay: bool = False) -> Generator[dict[str, Any], None, None]:
-        """Yield the status every `interval` seconds (at least 0.1) until the run and all workers have ended.
+        """Yield the status every `interval` seconds (at least 0.1) until all have ended.
 
         With `stay`, continue until closed; an exiting server waits for it.
         """
@@ -135,7 +135,7 @@ class Observer:
         wire_type: WireType = WireType.FLOAT32,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
-        """The current parameters; None if `known_version` is current. Raises NotInitializedError."""
+        """Parameters; None if `known_version` is current. Raises NotInitializedError."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
             with_layout=True,

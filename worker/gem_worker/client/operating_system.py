@@ -1,7 +1,4 @@
-"""What Windows or macOS lack.
-
-No other worker or command module names it (tests/structure/test_operating_systems.py).
-"""
+"""What Windows or macOS lack, named here alone (tests/structure/test_operating_systems.py)."""
 
 import ctypes
 import os

@@ -61,7 +61,7 @@ class ClientSession:
 
     Attributes:
         session_id: 16 random bytes; a secret.
-        held: versions on the server that a commit may name as base, newest last; empty if unknown.
+        held: versions that a commit may name as base, newest last; empty if unknown.
         last_applied: newest sequence known to be applied.
         unsettled: after an interrupted commit, `last_applied` may be outdated.
     """

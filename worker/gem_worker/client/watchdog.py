@@ -43,7 +43,7 @@ class Watched:
 
 
 class Watchdog:
-    """Watches one call at a time. Callbacks run in its daemon thread.
+    """Watches one call at a time; callbacks run in its thread.
 
     Args:
         probe: returns the last applied sequence, or why the server is unusable.
