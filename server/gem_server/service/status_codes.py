@@ -82,7 +82,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_refusal(error: Exception) -> RefusedError:
-    """Bugs become INTERNAL without details."""
+    """Convert an error; bugs become INTERNAL without details."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, CoreError | FramingError):
