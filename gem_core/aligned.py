@@ -17,7 +17,7 @@ def aligned_empty(elements: int) -> NDArray[np.float32]:
 
 
 def aligned_zeros(elements: int) -> NDArray[np.float32]:
-    """Return zeros."""
+    """Zeros."""
     return _from_border(np.zeros(elements + _SPARE, np.float32), elements)
 
 

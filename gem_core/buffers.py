@@ -7,5 +7,5 @@ _LEAST_BYTES = 1 << 12
 
 
 def default_buffers(vector_bytes: int) -> int:
-    """Return how many of `vector_bytes` a server has."""
+    """How many of `vector_bytes` a server has."""
     return max(DEFAULT_BUFFERS, SMALL_BUFFERS_BYTES // max(vector_bytes, _LEAST_BYTES))

@@ -1,4 +1,4 @@
-"""Copy a FLOAT32 payload out of memory that another process may write to concurrently.
+"""Copy a FLOAT32 payload that another process may write to.
 
 Read each source word only once: the checked values must be the copied ones.
 """

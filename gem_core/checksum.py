@@ -26,7 +26,7 @@ def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
 
 
 def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
-    """CRC32C of concatenated contiguous byte views; other threads can run in between."""
+    """CRC32C of concatenated contiguous byte views; releases the GIL between."""
     for piece in pieces:
         for start in range(0, piece.nbytes, _STEP):
             crc = crc32c(piece[start : start + _STEP], crc)
@@ -34,7 +34,7 @@ def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
 
 
 def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
-    """Sum of (2 i + 1) * mix(w_i) modulo 2^32 (shared_memory.proto); sums of parts add up.
+    """Sum of (2 i + 1) * mix(w_i) modulo 2^32 (shared_memory.proto); parts add up.
 
     w_i: 32-bit little-endian words of the zero-padded payload, of which `data` begins at `words_before`. mix(w) = p ^
     (p >> 15), p = w * 0x9E3779B1 modulo 2^32.

@@ -1,4 +1,4 @@
-"""Extras of the distribution, and the line that installs each."""
+"""The distribution's extras."""
 
 __all__ = ["PACKAGES", "distribution", "explain_missing", "how_to_install"]
 
@@ -36,10 +36,10 @@ def distribution(package: str) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the line that installs an extra; gemps is on no index."""
+    """The line that installs an extra; gemps is on no index."""
     return f'pip install ".[{extra}]" in a checkout of gemps'
 
 
 def explain_missing(package: str, extra: str, needed_by: str) -> str:
-    """Return a line with the fix for a missing package of `extra`, by its import name."""
+    """The fix for a missing package of `extra`, by import name."""
     return f"{needed_by} needs {distribution(package)}, which is not installed: {how_to_install(extra)}"

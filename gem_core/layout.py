@@ -251,7 +251,7 @@ class Layout:
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:
-        """Describe the first difference from `other`, or None."""
+        """The first difference from `other`, or None."""
         if self.digest == other.digest:
             return None
         for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=False)):

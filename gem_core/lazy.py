@@ -12,7 +12,7 @@ from gem_core.extras import PACKAGES, explain_missing
 def lazy(
     package: str, *, extra: str | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` for `package`: the names imported under `if TYPE_CHECKING`.
+    """`__getattr__`, `__dir__`, `__all__` of names imported under `if TYPE_CHECKING`.
 
     If a package of `extra` is missing, the error names the fix.
     """
@@ -25,7 +25,7 @@ def lazy(
         try:
             value: object = getattr(import_module(homes[name]), name)
         except ModuleNotFoundError as error:
-            # A missing submodule, "torch.nn", is an error of an installed package.
+            # A missing submodule is an installed package's error.
             if extra is None or error.name not in PACKAGES[extra]:
                 raise
             raise ModuleNotFoundError(explain_missing(error.name, extra, name), name=error.name) from None

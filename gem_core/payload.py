@@ -31,7 +31,7 @@ class PayloadRegion(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class PayloadFormat:
-    """Format of a payload.
+    """A payload's format.
 
     Attributes:
         rest_bytes: bytes after the PARAMETERs.

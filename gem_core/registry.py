@@ -63,7 +63,7 @@ ENTRY_POINTS = "gemps.rules"
 
 
 def rule_names() -> tuple[str, ...]:
-    """Return built-in names, then others, sorted."""
+    """Built-in names, then others, sorted."""
     return (*BUILT_IN, *sorted(foreign_rules()))
 
 
@@ -80,7 +80,7 @@ def require_rule(name: str) -> str:
 
 
 def require_precondition(name: str, precondition: str) -> None:
-    """Raise RuleError unless the rule has this preconditioner, or it is "none"."""
+    """Raise RuleError unless the rule has it, or it is "none"."""
     if precondition != "none" and (name, precondition) not in PRECONDITIONED:
         has_any = any(name == rule for rule, _ in PRECONDITIONED)
         known = ", ".join(("none", *dict.fromkeys(kind for _, kind in PRECONDITIONED)))
@@ -116,7 +116,7 @@ def require_direction(name: str, direction: str) -> None:
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:
-    """Return other packages' entry points; the first duplicate wins."""
+    """Other packages' entry points; the first duplicate wins."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         if entry_point.name not in BUILT_IN:

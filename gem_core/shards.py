@@ -52,7 +52,7 @@ class Shard:
         return self.index == self.count - 1
 
     def range_of(self, parameter_count: int) -> slice:
-        """Return the elements of the flat vector that this shard holds."""
+        """This shard's elements of the flat vector."""
         return slice(*(self._cut(index, parameter_count) for index in (self.index, self.index + 1)))
 
     def _cut(self, index: int, parameter_count: int) -> int:
@@ -61,7 +61,7 @@ class Shard:
         return parameter_count * index // self.count // ALIGNMENT * ALIGNMENT
 
     def layout_of(self, whole: Layout) -> Layout:
-        """Return the layout of this shard's payloads; the whole one if there is one shard.
+        """The layout of this shard's payloads; the whole one if there is one shard.
 
         A PARAMETER that is cut gets the shape (k, 1) if it is a matrix or embedding, else (k,). Raises LayoutError if a
         shard would be empty.

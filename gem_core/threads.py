@@ -25,7 +25,7 @@ config: Any = numba.config
 
 __all__ = ["Threads", "apply_thread_count", "configure_threads", "require_threads"]
 
-# Accepted layers; OpenMP first, because its threads wake up sooner.
+# OpenMP first: its threads wake up sooner.
 _CANDIDATES = {
     "default": ("omp", "tbb"),
     "threadsafe": ("omp", "tbb"),
@@ -54,8 +54,8 @@ _count = 0
 def configure_threads(count: int = 0) -> Threads:
     """Start a safe threading layer and set the thread count of later kernels.
 
-    `count` 0: NUMBA_NUM_THREADS, by default one per usable core. Raises ThreadingError if `count` is too large, or
-    without a safe layer.
+    `count` 0: NUMBA_NUM_THREADS, by default the usable cores. Raises ThreadingError if `count` is too large, or without
+    a safe layer.
     """
     global _count
     available = int(config.NUMBA_NUM_THREADS)

@@ -1,4 +1,4 @@
-"""Order of turns in a traced run.
+"""Turns of a traced run.
 
 Turn: counted commit, or first pull of a session.
 """

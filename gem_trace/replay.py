@@ -58,7 +58,7 @@ class Replayed:
 def replay(
     path: Path, *, against: tuple[int, str] | None = None, on_commit: Callable[[int], None] = lambda clock: None
 ) -> Replayed:
-    """Replay a trace. `against`: a clock and its expected `digest`.
+    """Replay. `against`: a clock and its expected `digest`.
 
     Raises:
         ReplayError: the file is unusable, or the replay differs.

@@ -9,7 +9,7 @@ from gem_core.extras import PACKAGES, explain_missing
 
 
 def require(extra: str, command: str, *packages: str) -> None:
-    """Raise CommandError, with the line that installs `extra`, if a package is missing.
+    """Raise CommandError, with the fix, if a package of `extra` is missing.
 
     `packages`: those that the command always imports; default: all of the extra. Imports nothing: a broken package
     shows its own error.

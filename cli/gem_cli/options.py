@@ -59,7 +59,7 @@ class Given:
     def load(
         self, settings: type[Settings], *, fallback: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
     ) -> Settings:
-        """Return valid settings; raise CommandError with the bad value's source.
+        """Valid settings. Raises CommandError with the bad value's source.
 
         `overrides` beat everything, `fallback` only defaults.
         """

@@ -71,7 +71,7 @@ class Assembler(ABC):
         self.chunk_count += 1
 
     def begin(self, offset: int, count: int) -> None:
-        """Begin a chunk of `count` bytes. Raises ChunkError as `add` does."""
+        """Begin a chunk of `count` bytes. Raises ChunkError as `add`."""
         self._check_open()
         try:
             self._check_offset(offset, offset + count)
@@ -85,7 +85,7 @@ class Assembler(ABC):
         return self._space(self._written, self._end)
 
     def filled(self, count: int) -> None:
-        """Count bytes received into `space()`. Raises BadValueError as `add` does."""
+        """Count bytes received into `space()`. Raises BadValueError as `add`."""
         self._written += count
         border = self._end if self._written == self._end else self.payload.border_at_or_before(self._written)
         if border > self.received:
@@ -99,7 +99,7 @@ class Assembler(ABC):
             self.chunk_count += border == self._end
 
     def fill(self, data: memoryview) -> None:
-        """Copy `data` into `space()`. Raises as `filled` does."""
+        """Copy `data` into `space()`. Raises as `filled`."""
         while count := min(len(data), len(space := self.space())):
             space[:count] = data[:count]
             self.filled(count)

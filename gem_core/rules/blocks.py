@@ -38,7 +38,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def arithmetic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile an inlined part of an update: exact IEEE 754 operations in source order.
+    """Compile an inlined part of an update: IEEE 754 operations in source order.
 
     `fastmath=False` must be explicit: otherwise Numba applies the caller's flags.
     """

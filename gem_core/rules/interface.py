@@ -125,7 +125,7 @@ class UpdateRule:
 
     @property
     def worker_step(self) -> WorkerStep:
-        """Work between two commits."""
+        """Between two commits."""
         return WorkerStep()
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:

@@ -1,8 +1,7 @@
 """Serial and parallel kernels, generated from a rule's elementwise update.
 
-The update is inlined without fast-math; only sums of statistics may be reassociated. Blocks are summed in order, so
-results do not depend on the number of threads. Strips are summed in float32 and added in float64; unreliable sums of
-squares are recomputed.
+Only sums of statistics may be reassociated. Blocks are summed in order, so results do not depend on the number of
+threads. Strips are summed in float32 and added in float64; unreliable sums of squares are recomputed.
 
 Loops are generated as text: Numba compiles loops over tuples of arrays poorly. Their names hold the checksum of this
 folder's files, so that Numba's cache notices changes.

@@ -63,7 +63,7 @@ class RunningServer:
         self._folder = None if self.data_dir is None else RunFolder(self.data_dir)
         if self._folder is not None:
             self._folder.logs.mkdir(parents=True, exist_ok=True)
-        # TemporaryDirectory would be removed by forked children, too.
+        # Forked children would remove TemporaryDirectory.
         self._temporary = folder = Path(mkdtemp(prefix="gemps-"))
         own: dict[str, Any] = {"ready_file": folder / "server.json"}
         own |= {"bind": "127.0.0.1:0", "log_format": "human"}
@@ -101,7 +101,7 @@ class RunningServer:
         return self._child.exit_code
 
     def status(self) -> dict[str, Any]:
-        """Return RunStatus (status.proto)."""
+        """RunStatus (status.proto)."""
         with self._observer() as observer:
             return observer.get_status()
 
@@ -116,7 +116,7 @@ class RunningServer:
             observer.control("finish", reason)
 
     def close(self) -> None:
-        """Stop the server; write settings and history to `data_dir`. Raises ServerProcessError."""
+        """Stop; write settings and history to `data_dir`. Raises ServerProcessError."""
         if os.getpid() != self._owner:
             return  # forked
         try:

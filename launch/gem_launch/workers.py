@@ -54,8 +54,8 @@ def launch(
 
         gemps.launch(train, workers=4, steps=200, eta=0.05)
 
-    `ParameterServer(model=model)` inside needs no address. What the function refers to is copied. Processes have
-    one CPU thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all.
+    `ParameterServer(model=model)` needs no address. What the function refers to is copied. Processes have one CPU
+    thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all.
 
     Args:
         function: or any callable.
@@ -106,7 +106,6 @@ class _Workers:
         self._too_few = ""
 
     def run(self, reporter: Reporter) -> None:
-        """Raises ServerProcessError."""
         for index in range(self._count):
             self._children.append(self._start(index))
         follower = Follower(self._address, REPORT_INTERVAL)
@@ -124,14 +123,12 @@ class _Workers:
             follower.close(at_once=True)
 
     def stop(self) -> None:
-        """Interrupt, then kill."""
         try:
             terminate(self._children, (signal.SIGINT, LEAVE_SECONDS))
         finally:  # second Ctrl-C
             terminate(self._children, (signal.SIGKILL, LEAVE_SECONDS))
 
     def results(self) -> list[Any]:
-        """Raises LaunchError."""
         ranks = {worker["name"]: int(worker.get("rank", 0)) for worker in self._status.get("workers", ())}
         order = sorted(range(self._count), key=lambda index: (ranks.get(self._name(index), self._count), index))
         endings = [read_ending(self._ending(index)) for index in order]

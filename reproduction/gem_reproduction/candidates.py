@@ -7,7 +7,7 @@ and are bias-corrected:
     C = average(|g|^2) - |average(g)|^2;  D = average(average(|g|) / average(|g|^2))
     mu = max(x^2, ((sqrt(h_max / h_min) - 1) / (sqrt(h_max / h_min) + 1))^2),  2 * C * (1 - x)^3 = D^2 * h_min^2 * x
 
-mu is averaged from 0.9 on.
+mu is averaged from 0.9.
 
 """
 
@@ -122,7 +122,7 @@ class TunedMomentum(_Moments):
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return GEM's update."""
+        """GEM's update."""
         left = np.float32(self.settings["kappa"]) * np.abs(moment) - np.abs(drift)
         pi = np.clip(left / (np.abs(delta) + np.float32(1e-12)), np.float32(0), np.float32(self.settings["pi_max"]))
         wanted: NDArray[np.float32] = np.multiply(pi, delta, dtype=np.float32)

@@ -18,7 +18,7 @@ from gem_reproduction.errors import ReproductionError
 from gem_reproduction.outcomes import Outcome
 from gem_reproduction.runs import Run
 
-# Thread counts change convolution sums, and runs share the machine.
+# Thread counts change convolution sums.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 # Of a large run: 16 workers of AlexNet take 9.4e9.

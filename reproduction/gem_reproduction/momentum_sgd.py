@@ -31,7 +31,7 @@ class Trained:
 
 
 def train(settings: SimulationSettings, task: Task) -> Trained:
-    """Train until `settings.steps` or a non-finite loss; a step takes one virtual second."""
+    """Train until `settings.steps` or a non-finite loss; a step is one virtual second."""
 
     def prepare(model: nn.Module) -> Callable[[], None]:
         optimizer = torch.optim.SGD(model.parameters(), lr=settings.eta, momentum=MOMENTUM)

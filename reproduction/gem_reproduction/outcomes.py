@@ -16,7 +16,6 @@ from gem_reproduction.runs import Run
 
 POINTS = 100
 
-# Means per bin of worker steps.
 CURVES = ("at", "loss", "mean_pi", "blocked_fraction", "staleness")
 
 

@@ -1,4 +1,4 @@
-"""Synthetic images: faint patterns under noise."""
+"""Faint patterns under noise."""
 
 import numpy as np
 import torch

@@ -120,7 +120,7 @@ class Scope:
         large: bool = False,
         **settings: Any,
     ) -> tuple[Run, ...]:
-        """Declare a run over seeds: default GEM, round-robin, eta 0.05, batch 64."""
+        """A run over seeds: default GEM, round-robin, eta 0.05, batch 64."""
         rule_settings = settings.pop("rule_settings", {})
         if rule == "gem" and not candidate:
             rule_settings = {**rule_settings, **self.rule_settings}
@@ -143,7 +143,7 @@ class Scope:
         )
 
     def _settings(self, **given: Any) -> SimulationSettings:
-        """Environment variables change nothing."""
+        """Ignores environment variables."""
         defaults = {
             name: one.get_default(call_default_factory=True, validated_data={})
             for name, one in SimulationSettings.model_fields.items()

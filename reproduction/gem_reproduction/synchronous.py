@@ -1,4 +1,4 @@
-"""Synchronous training: a step averages one gradient of each worker, then clips.
+"""Synchronous training: a step averages the workers' gradients, then clips.
 
 Muon: spectral direction of the Nesterov momentum for matrices, else Adam.
 """

@@ -1,3 +1,3 @@
-"""The gemps server: a gRPC service that holds a model's parameters and applies workers' deltas."""
+"""The gemps server; see DESIGN.md."""
 
 __version__ = "0.1.0"

@@ -59,7 +59,7 @@ class Reason(Enum):
 class RefusedError(Exception):
     """A call was refused and changed nothing.
 
-    `retry_after`: seconds until the identical call may succeed; None: do not retry it unchanged.
+    `retry_after`: seconds until the identical call may succeed; None: never.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class RefusedError(Exception):
         self.metadata = metadata
 
     def again(self) -> "RefusedError":
-        """Return a copy to raise: tracebacks keep frames alive."""
+        """A copy to raise: tracebacks keep frames alive."""
         return RefusedError(self.reason, self.message, retry_after=self.retry_after, metadata=self.metadata)
 
 
 class StartupError(Exception):
-    """The server cannot start; the message is one line with the fix."""
+    """The server cannot start; one line with the fix."""

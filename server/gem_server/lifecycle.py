@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from gem_server.state.run import RunState
 
-# An unfinished run without workers for this long is worth a warning.
+# Warn of an unfinished run without workers.
 IDLE_SECONDS = 60.0
-# Calls of an ended session end within this time.
+# An ended session's calls end within this time.
 COLLECT_SECONDS = 0.3
 
 
@@ -90,7 +90,7 @@ class FatalError:
             raise self._error
 
     async def wait(self, seconds: float) -> None:
-        """Wait this long; raise the error as soon as there is one."""
+        """Wait; raise the error as soon as there is one."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._happened.wait(), seconds)
         self.check()

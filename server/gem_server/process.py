@@ -20,9 +20,9 @@ EXIT_OK, EXIT_FAILED, EXIT_CANNOT_START = 0, 1, 2
 
 
 def run_server(settings: ServerSettings) -> int:
-    """Run a server until its end; return the exit code: 0 clean, 1 failure, 2 cannot start.
+    """Run a server; return the exit code: 0 clean, 1 failure, 2 cannot start.
 
-    SIGTERM and SIGINT drain it: complete commits are applied, a checkpoint is written.
+    SIGTERM and SIGINT drain it.
     """
     keep_what_messages_used()
     _raise_descriptor_limit()

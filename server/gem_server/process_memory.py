@@ -24,10 +24,7 @@ def anonymous_bytes() -> int:
 
 
 def keep_what_messages_used() -> None:
-    """Make malloc reuse message-sized memory, to avoid page faults.
-
-    Only glibc's, and only if the environment does not configure it.
-    """
+    """Make glibc's malloc reuse message-sized memory, to avoid page faults, unless the environment configures it."""
     if any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")):
         return
     with contextlib.suppress(OSError, AttributeError):  # another C library
@@ -44,10 +41,9 @@ def default_limit(root: Path = Path("/")) -> int:
 
 
 def group_limits(root: Path) -> list[int]:
-    """The memory limits of this process's control groups, in bytes (versions 1 and 2).
+    """The memory limits of this process's control groups and their ancestors, in bytes (versions 1 and 2).
 
-    Reads all ancestors: a container may see its group at the mount's root. Without a limit the value is huge, or no
-    number.
+    A container may see its group at the mount's root. Without a limit the value is huge, or no number.
     """
     files = []
     with contextlib.suppress(OSError):  # not Linux

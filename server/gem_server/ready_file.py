@@ -1,4 +1,4 @@
-"""Ready file for health checks: exists while the server serves, fresh while its event loop runs."""
+"""Ready file: exists while the server serves, fresh while its event loop runs."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyFile:
-    """One ready file; belongs to one event loop."""
+    """Belongs to one event loop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

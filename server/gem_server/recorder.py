@@ -1,7 +1,4 @@
-"""Writes the run's trace (gem_trace) on a separate thread.
-
-A commit is written, not synced, before its reply. After a write error the trace ends and training continues.
-"""
+"""Writes the run's trace (gem_trace) on a thread; docs/reliability.md has its promises."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The server: its parts assembled, started, watched and stopped."""
+"""Assembles, starts, watches and stops the server's parts."""
 
 import asyncio
 import contextlib
@@ -567,7 +567,6 @@ class Server:
             self._fatal.set(error)
 
     def _listen_to_changes(self) -> None:
-        """Subscribe to changes."""
 
         def wake_waiters(_: object = None) -> None:
             self.queue.sessions_changed()
@@ -625,7 +624,6 @@ class Server:
         )
 
     async def _tick(self) -> None:
-        """Handle timeouts."""
         tick = min(MAX_TICK_SECONDS, self.settings.stall_timeout / 4, self.settings.session_timeout / 4)
         while True:
             await asyncio.sleep(tick)

@@ -625,7 +625,7 @@ class ServerSettings(BaseSettings):
         return self.durability if is_given or self.part.is_whole else "commit"
 
     def settings_of_rule(self) -> dict[str, float]:
-        """Return the rule's settings by name, not validated."""
+        """The rule's settings by name, not validated."""
         flags = _GEM_SETTINGS if self.precondition == "none" else _GEM_SETTINGS | _PRECONDITION_SETTINGS
         shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
         own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else shared
@@ -641,5 +641,5 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`."""
+    """Whether only this machine can reach `host`."""
     return host in ("localhost", "::1") or host.startswith(("127.", "unix:"))

@@ -1,4 +1,4 @@
-"""Workers and server in one process, on a virtual clock; see DESIGN.md.
+"""Simulated workers; see DESIGN.md.
 
 Imports without torch; names load lazily.
 """

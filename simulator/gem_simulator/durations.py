@@ -1,4 +1,4 @@
-"""Distributions of gradient compute times, as text (docs/simulation.md). Draws follow from seed and rank."""
+"""Compute times as text (docs/simulation.md). Draws follow from seed and rank."""
 
 import math
 from collections.abc import Callable, Iterator

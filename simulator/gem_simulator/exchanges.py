@@ -1,7 +1,7 @@
 """Exchanges of docs/simulation.md; timing is in timeline.py.
 
 Under `paper`, algorithm 1 of Hermans and Louppe (2018), a worker runs its rule on a copy of theta and sends the
-difference: pi ignores commits in between. `original` is the authors' implementation.
+difference: pi ignores commits in between.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""Serving order and compute times from a trace."""
+"""A trace's order and compute times."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Simulation settings. Flag `--workers` = environment `GEMPS_WORKERS` = TOML key.
 
-Names, meanings and defaults are those of server and worker.
+Names and defaults are the server's and worker's.
 """
 
 import re

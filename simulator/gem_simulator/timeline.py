@@ -1,7 +1,4 @@
-"""Virtual clock in seconds from 0, independent of the parameters.
-
-The server serves one request at a time.
-"""
+"""Virtual clock in seconds from 0, independent of the parameters."""
 
 import heapq
 import math

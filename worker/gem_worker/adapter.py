@@ -1,4 +1,4 @@
-"""Reads and writes the adapter of a PEFT model (LoRA and others).
+"""Reads and writes PEFT adapters.
 
 Its description (`InitializeHeader.adapter`) is a JSON object, compressed with zlib: `config`, the content of
 adapter_config.json, and `tensors`, from PEFT's names to the layout's.

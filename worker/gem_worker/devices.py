@@ -6,7 +6,7 @@ from gem_worker.errors import TaskError
 
 
 def device_for(host_rank: int, choice: str = "auto") -> torch.device:
-    """Device of the worker with rank `host_rank` on its host.
+    """A worker's device.
 
     `choice`: "auto" (CUDA device `host_rank` modulo their number, else CPU), "cuda" (CUDA required), "cuda:1", "cpu" or
     "mps". Raises TaskError if the device does not exist.
@@ -33,7 +33,7 @@ def device_for(host_rank: int, choice: str = "auto") -> torch.device:
 
 
 def describe_device(choice: str) -> str:
-    """Describe the device before `host_rank` is known."""
+    """For logs, before `host_rank` is known."""
     if choice in ("auto", "cuda") and torch.cuda.is_available():
         return "cuda:0" if torch.cuda.device_count() == 1 else "cuda"
     return "cpu" if choice == "auto" else choice

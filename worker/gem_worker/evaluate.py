@@ -52,7 +52,7 @@ class HeldOut:
         self._model = model_for_task(self.task, self.model_name, seed=0).to(self._device)
 
     def evaluate(self, tensors: dict[str, Tensor], source: str, version: Version | None = None) -> EvaluationResult:
-        """Evaluate parameters, loaded strictly. Raises TaskError (naming `source`) if they do not fit."""
+        """Load strictly and evaluate. Raises TaskError (naming `source`) if they do not fit."""
         try:
             self._model.load_state_dict(tensors)
         except RuntimeError as error:
@@ -66,7 +66,7 @@ class HeldOut:
 
 
 def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None) -> EvaluationResult:
-    """Evaluate the file `path`, or model.safetensors in that folder.
+    """Evaluate `path`, or model.safetensors in that folder.
 
     Raises TaskError if it is missing, damaged, or of another model.
     """
@@ -74,7 +74,7 @@ def evaluate_checkpoint(path: Path | str, settings: WorkerSettings | None = None
 
 
 def read_model(path: Path | str) -> dict[str, Tensor]:
-    """Read the file `path`, or model.safetensors in that folder. Raises TaskError if it is missing or damaged."""
+    """Read `path`, or model.safetensors in that folder. Raises TaskError if missing or damaged."""
     file = Path(path)
     if file.is_dir():
         file = file / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Evaluates a run's new versions until it is finished; stays in WatchStatus, so that the server waits for it."""
+"""Evaluates a run's new versions; stays in WatchStatus, so that the server waits."""
 
 import math
 import threading

@@ -1,7 +1,7 @@
 """A model whose parameters and gradients are views of flat buffers.
 
-The training loop may break views
-(`zero_grad(set_to_none=True)`, `LSTM.flatten_parameters()`); `collect_gradients` repairs them. Not thread-safe.
+The loop may break views (`zero_grad(set_to_none=True)`, `LSTM.flatten_parameters()`); `collect_gradients` repairs them.
+Not thread-safe.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from gem_worker.model_tensors import PARAMETER_TYPES, ModelTensor, inspect_model
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Trained parameters of one type: elements [start, stop) of the layout's PARAMETERs."""
+    """One type's elements [start, stop) of the PARAMETERs."""
 
     start: int
     stop: int
@@ -28,7 +28,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTensor:
-    """Trained parameter, its flat views, and its first element's index in the layout."""
+    """Parameter, its flat views, and its first element's index in the layout."""
 
     name: str
     tensor: Tensor

@@ -83,7 +83,7 @@ class GradientTransform:
 
 
 def spectral_direction(gradient: Tensor) -> Tensor:
-    """Return a matrix's direction."""
+    """A matrix's direction."""
     matrix = gradient.flatten(1)
     return orthogonalise(matrix).mul_(_ADAM_RMS * math.sqrt(max(matrix.shape))).view(gradient.shape)
 
@@ -126,7 +126,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 
 
 def matrices_of(flat: FlatModel) -> tuple[int, ...]:
-    """Return their numbers in `flat.trained`."""
+    """Their numbers in `flat.trained`."""
     embedding = {one.spec.name for one in flat.tensors if one.spec.is_embedding}
     shapes = {one.tensor.shape for one in flat.trained if one.name in embedding}
     found = [

@@ -1,7 +1,7 @@
 """Plain SGD steps between two commits.
 
-w <- w - eta * gradient, except before a commit, which is -eta times the sum of the gradients (EASGD: Zhang, Choromanska
-and LeCun, 2015) or their mean (Hermans, Spanakis and Moeckel, 2017).
+w <- w - eta * gradient, except before a commit, which is -eta times the sum of the gradients (easgd.py) or
+their mean (agn.py).
 """
 
 import torch

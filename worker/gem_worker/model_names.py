@@ -22,7 +22,7 @@ def explain_unknown(name: str, known: Iterable[str]) -> str:
 
 
 def explain_unsuitable(name: str, *, is_text: bool) -> str:
-    """Error message if a model does not fit a text, or nothing else; "" if it fits."""
+    """Error message if a model does not fit a task; else ""."""
     if is_text == (name == "transformer"):
         return ""
     if is_text:

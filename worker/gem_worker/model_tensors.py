@@ -35,7 +35,7 @@ class ModelTensor:
 
 
 def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tuple[ModelTensor, ...]]:
-    """Return layout and tensors of `model`, in that order. Raises UnsupportedModelError.
+    """Layout and tensors of `model`, in that order. Raises UnsupportedModelError.
 
     Without `hashes`, zeros stand for the SHA-256 of FROZEN tensors.
     """

@@ -1,4 +1,4 @@
-"""Makes a training script a worker (docs/design.md, section 5)."""
+"""Makes a training script a worker."""
 
 import contextlib
 import logging
@@ -90,14 +90,13 @@ class ParameterServer:
 
     **SIGTERM** ends block and script (exit code 0) unless handled.
 
-    **DataLoader workers.** Forking during a connection may hang: use `multiprocessing_context="spawn"` or
-    `num_workers=0`.
+    **DataLoader workers** must not fork: docs/training-scripts.md.
 
     **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
     non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.
 
-    **Overlap.** `step` returns the previous step's report. Gradients are one commit per worker staler; BUFFERs are one
-    batch ahead of the parameters.
+    **Overlap.** `step` returns the previous step's report. Gradients are one commit per worker staler, BUFFERs one
+    batch ahead.
 
     **Gradients.** Several backward passes accumulate. A missing one counts as 0. Rules with local steps (`easgd`,
     `agn`) commit every N-th call.

@@ -8,7 +8,7 @@ from gem_worker.tasks import Samples, held_out_batches
 
 
 def score(model: nn.Module, samples: Samples, device: torch.device, batch_size: int = 256) -> tuple[float, float]:
-    """Return mean cross-entropy (nats a label) and accuracy (0 to 1); leaves `model` in evaluation mode."""
+    """Mean cross-entropy (nats a label) and accuracy (0 to 1); leaves `model` in evaluation mode."""
     model.eval()
     loss = torch.zeros((), dtype=torch.float64)
     correct = predictions = 0

@@ -31,7 +31,7 @@ class StepClock(ABC):
 
     @abstractmethod
     def times(self) -> tuple[float, float]:
-        """Return compute and copy seconds."""
+        """Compute and copy seconds."""
 
 
 class HostClock(StepClock):

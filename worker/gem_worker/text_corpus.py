@@ -16,7 +16,7 @@ from gem_worker.errors import TaskError
 VOCABULARY = 256
 
 _HELD_OUT_SHARE = 10
-# A CPU evaluates it in under a minute.
+# A CPU evaluates it within a minute.
 _MAX_HELD_OUT = 2**20
 
 
@@ -48,8 +48,8 @@ class TextCorpus:
 def read_corpus(text: str, context: int) -> TextCorpus:
     """Read a file, all files in a folder, or by default ("") `pydoc_data.topics`.
 
-    Files are in the order of their paths; hidden ones are left out. Raises TaskError for a text that is
-    missing, not UTF-8, or too short for `context`.
+    Files are in path order, without hidden ones. Raises TaskError for a text that is missing, not UTF-8, or too short
+    for `context`.
     """
     source = text or f"pydoc_data.topics of Python {platform.python_version()}"
     data = b"".join(_read_files(Path(text)) if text else _read_topics())
@@ -69,7 +69,7 @@ def read_corpus(text: str, context: int) -> TextCorpus:
 
 
 def count_characters(text: NDArray[np.uint8]) -> int:
-    """Return the characters that begin in `text`."""
+    """The characters that begin in `text`."""
     return int(((text & 0xC0) != 0x80).sum())
 
 

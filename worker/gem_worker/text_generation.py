@@ -7,12 +7,12 @@ from gem_worker.errors import TaskError
 from gem_worker.model_sizes import TransformerSizes
 from gem_worker.models.transformer import Transformer
 
-# Begins a text without a prompt.
+# Default prompt.
 _START = b"\n"
 
 
 def transformer_of(tensors: dict[str, Tensor], source: str) -> Transformer:
-    """Return the tensors' model. Raises TaskError (naming `source`) if it is no transformer."""
+    """The tensors' model. Raises TaskError (naming `source`) if it is no transformer."""
     try:
         classes, width = tensors["embedding.weight"].shape
         context, layers = len(tensors["positions.weight"]), 1 + max(map(_layer_number, tensors))
@@ -27,7 +27,7 @@ def transformer_of(tensors: dict[str, Tensor], source: str) -> Transformer:
 
 
 def generate_text(model: Transformer, prompt: str, *, length: int, temperature: float = 1.0, seed: int = 0) -> str:
-    """Return `length` bytes of text after `prompt`; incomplete characters become U+FFFD.
+    """`length` bytes of text after `prompt`; incomplete characters become U+FFFD.
 
     `temperature` divides the logits; 0: the most probable byte. Equal arguments give equal text.
     """

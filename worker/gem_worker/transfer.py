@@ -1,4 +1,4 @@
-"""Copies deltas from the model's device to host memory, and parameters back."""
+"""Copies deltas from device to host, and parameters back."""
 
 import math
 import warnings
@@ -39,7 +39,7 @@ class Staged:
 
 
 class Transfer:
-    """Host buffers of one model, and the copies to and from them.
+    """A model's host buffers.
 
     Attributes:
         delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here; compute none while a
@@ -186,7 +186,7 @@ class Transfer:
 
     @torch.no_grad()
     def first_payload(self) -> memoryview:
-        """Return Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
+        """Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
         refuse_non_finite(one for one in self._flat.tensors if one.spec.kind is not TensorKind.FROZEN)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32)
         payload = torch.empty(form.byte_count, dtype=torch.uint8)

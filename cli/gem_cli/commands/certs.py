@@ -48,7 +48,7 @@ def certs(
         ),
     ] = False,
 ) -> None:
-    """Create an authority, certificates, and tokens by role, for a server and its clients.
+    """Create an authority, certificates, and tokens by role.
 
     Give --credentials FOLDER/server, FOLDER/worker, FOLDER/observer (to watch and evaluate) or FOLDER/operator (also
     to end a run). FOLDER/ca.key signs certificates: do not copy it.
@@ -120,7 +120,6 @@ class _Files:
         return data
 
     def pair(self, name: str, make: Callable[[], "Pair"], key_mode: int | None = None) -> tuple[bytes, bytes]:
-        """Certificate and key."""
         paths = [self._folder / f"{name}.{ending}" for ending in ("crt", "key")]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == 1:

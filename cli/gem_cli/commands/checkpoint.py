@@ -7,9 +7,9 @@ from gem_cli.options import Given, with_options
 
 @with_options(CONNECTION, known=KNOWN)
 def checkpoint(given: Given, address: Address = DEFAULT_ADDRESS) -> None:
-    """Write a checkpoint now; prints its folder when it is on the server's disk.
+    """Write a checkpoint now; print its folder on the server.
 
-    The server needs --data-dir. A server with tokens requires an operator's.
+    The server needs --data-dir. With tokens it requires an operator's.
 
     [bold]Examples[/bold]
 

@@ -11,7 +11,7 @@ from gem_cli.options import Given
 
 
 def check_address(address: str) -> None:
-    """Raise CommandError for an invalid address."""
+    """Raise CommandError if invalid."""
     from gem_worker.client import AddressError
     from gem_worker.client.channel import check_address as check
 
@@ -41,7 +41,7 @@ def check_credentials(settings: ClientSettings) -> None:
 
 
 def check_has_credentials(server: ServerSettings, client: ClientSettings) -> None:
-    """Raise CommandError where the server would refuse the client."""
+    """Raise CommandError if the server would refuse the client."""
     has_token = client.token is not None or client.token_file is not None
     lacking = {
         "speak TLS": server.tls_cert is not None and not client.tls_ca,
@@ -78,7 +78,7 @@ def require_data_dir(settings: ServerSettings) -> Path:
 
 
 def check_model(name: str, task: str) -> None:
-    """Raise CommandError for a model that is unknown, or does not suit the task."""
+    """Raise CommandError for an unknown or unsuitable model."""
     if name == "":
         return
     if unsuitable := explain_unsuitable(name, is_text=task == "text"):

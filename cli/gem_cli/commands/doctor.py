@@ -30,7 +30,7 @@ def doctor(
     server: Server = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Check a set-up: Python, PyTorch, GPU, threads, memory, the server and the path to it.
+    """Check Python, PyTorch, GPU, threads, memory, and the path to a server.
 
     Exit code 1: a problem.
 

@@ -58,7 +58,7 @@ def evaluate(
         bool, typer.Option("--json", help="Print a JSON object, for programs; with --follow one a line.")
     ] = False,
 ) -> None:
-    """Measure loss and accuracy on held-out data, of a file or of a running server's parameters.
+    """Measure held-out loss and accuracy of a file or a running server's parameters.
 
     A file in a run folder has the run's task and model, unless given here.
 
@@ -66,7 +66,7 @@ def evaluate(
 
     [bold]Examples[/bold]
 
-      gemps evaluate runs/20260101-120000-digits-gem/model.safetensors
+      gemps evaluate runs/20260101-120000-digits-gem
 
       gemps evaluate --server 127.0.0.1:50051 --follow --keep-best best --stop-at-accuracy 0.98
 

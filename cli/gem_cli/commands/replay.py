@@ -33,7 +33,7 @@ def replay(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, for programs.")] = False,
 ) -> None:
-    """Apply a recorded run's commits again, and check that the parameters are the same, bit for bit.
+    """Apply a recorded run's commits again, and check that the parameters are bit-identical.
 
     Exit code 1: something differs, the trace is damaged, or it has no final parameters.
 

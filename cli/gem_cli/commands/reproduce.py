@@ -70,7 +70,7 @@ def reproduce(
 ) -> None:
     """Repeat the paper's figures: runs, pictures, and a verdict on each claim.
 
-    Runs are simulated. The same command continues what was interrupted. Exit code 1: a claim that must hold is not met.
+    The same command continues what was interrupted. Exit code 1: a claim that must hold is not met.
 
     [bold]Examples[/bold]
 

@@ -12,7 +12,7 @@ from gem_cli.options import Given, OptionGroup, with_options
 def serve(given: Given) -> None:
     """Run the parameter server until it is stopped or, with --exit-when-finished, done.
 
-    On SIGTERM it applies complete commits, writes a checkpoint and exits 0.
+    On SIGTERM it writes a checkpoint and exits 0.
 
     [bold]Examples[/bold]
 

@@ -28,8 +28,7 @@ def merge(
 ) -> None:
     """Make one data directory of the whole model from those of its shards, whose servers have ended.
 
-    Prints the checkpoint's folder, which has the model as model.safetensors. One server can resume from the directory;
-    gemps split makes shards of it.
+    Prints the checkpoint's folder, with model.safetensors. One server can resume from the directory.
 
     [bold]Examples[/bold]
 

@@ -24,7 +24,7 @@ def status(
     interval: Annotated[float, typer.Option(help="With --watch: seconds between two reports.", min=0.1)] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,
 ) -> None:
-    """Show a server's run: version, speed, loss, staleness, fairness, memory, and each worker.
+    """Show a server's run: speed, loss, staleness, memory, and each worker.
 
     [bold]Examples[/bold]
 

@@ -24,7 +24,7 @@ def top(
     server: Server = None,
     interval: Annotated[float, typer.Option(help="Seconds between two reports.", min=0.1)] = 1.0,
 ) -> None:
-    """Watch a run in this terminal: curves of loss, speed, staleness and pi, and every worker.
+    """Watch a run in this terminal: curves, and every worker.
 
     Workers in trouble are listed first; ? explains every quantity. It needs 80x24 characters.
 

@@ -54,14 +54,14 @@ def train(
 ) -> None:
     """Train on this machine, with a server and N workers as processes, and a run folder with the results.
 
-    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. Training starts
-    when all workers have joined. Ctrl-C ends it cleanly; a second one kills.
+    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. Ctrl-C ends it
+    cleanly; a second one kills.
 
     After -- comes the command of your own worker (docs/command-line.md).
 
     [bold]Examples[/bold]
 
-      gemps train --workers 8 --task cifar10 --model resnet18 --download --epochs 5
+      gemps train --workers 8 --task cifar10 --download --epochs 5
 
       gemps train --workers 2 --steps 500 -- python my_script.py --hidden 128
     """

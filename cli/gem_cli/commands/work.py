@@ -26,7 +26,7 @@ def work(
 ) -> None:
     """Run one worker: it joins a server, trains until the run is finished, and exits 0.
 
-    Learning rate, update rule, seed and budget come from the server. Workers may start before the server.
+    Learning rate, rule, seed and budget come from the server, which may start later.
 
     [bold]Examples[/bold]
 

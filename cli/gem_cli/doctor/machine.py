@@ -49,7 +49,7 @@ def available_bytes() -> int:
 
 
 def check_memory(available: int, parameters: int | None) -> CheckResult:
-    """Compare free memory with a worker's needs."""
+    """Compare free memory with needs."""
     free = f"{available // _MIB:,} MiB free"
     if parameters is None:
         if available < _WORKER_BYTES:

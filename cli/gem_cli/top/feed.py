@@ -44,7 +44,7 @@ News: TypeAlias = History | Report | Lost | Over
 
 
 class Feed:
-    """Context manager that closes `observer`; only its thread calls that, and `wake` for each item."""
+    """Closes `observer`; only its thread calls that, and `wake` for each item."""
 
     def __init__(self, observer: "Observer", interval: float, wake: Callable[[], None]) -> None:
         self._observer = observer

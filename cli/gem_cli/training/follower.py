@@ -22,7 +22,7 @@ HISTORY_INTERVAL = 15.0
 class Follower:
     """Collects reports and history, for one thread.
 
-    Subscribes until the run is finished, all workers have left and `may_leave` is set: the server waits for that.
+    Subscribes until the run is finished, all workers have left and `may_leave` is set.
     """
 
     def __init__(self, address: str, interval: float) -> None:
@@ -64,7 +64,7 @@ class Follower:
             return None
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the stream after its last report, or its next; `get` still works."""
+        """End the stream after its next report; `get` still works."""
         self._leaves = at_once
         self._closed.set()
         self._thread.join(timeout=5)

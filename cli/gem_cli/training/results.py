@@ -16,9 +16,9 @@ from gem_core.extras import PACKAGES, explain_missing
 
 
 def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
-    """Return the evaluation or an error line.
+    """The evaluation or an error line.
 
-    Subprocess: this process must not load PyTorch.
+    A subprocess loads PyTorch.
     """
     command = gemps("evaluate", str(folder.model), "--json", *worker_arguments)
     with folder.log("evaluate").open("wb") as log:
@@ -88,7 +88,7 @@ def write_report(folder: RunFolder) -> bool:
 
 
 def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return summary.json's content."""
+    """Content of summary.json."""
     status, first = outcome.last_status or {}, outcome.first_status or {}
     figures = status_view.figures(status)
     # Resumed: commits count from the start, seconds do not.

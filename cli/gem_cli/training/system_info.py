@@ -13,7 +13,7 @@ PACKAGES = ("gemps", "torch", "torchvision", "numpy", "numba", "grpcio", "protob
 
 
 def versions() -> dict[str, str]:
-    """Return installed versions."""
+    """Installed versions."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

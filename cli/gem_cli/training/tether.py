@@ -1,4 +1,4 @@
-"""`python -m gem_cli.training.tether PARENT_PID SIGNAL COMMAND...`: tie COMMAND to its parent.
+"""`python -m gem_cli.training.tether PARENT_PID SIGNAL COMMAND...`.
 
 COMMAND gets SIGNAL when the parent dies (Linux only). `preexec_fn` is unsafe with threads.
 """

@@ -1,4 +1,4 @@
-"""Runs server and workers from start to end.
+"""Runs server and workers.
 
 A failed worker or evaluator ends nothing; a second Ctrl-C kills all.
 """
@@ -111,7 +111,7 @@ class TrainingRun:
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Train to the end. Raises CommandError when the server fails to start."""
+        """Train. Raises CommandError when the server fails to start."""
         with Interrupts() as interrupts:
             try:
                 self._start_servers()

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 def train(
     data: RDD[Any] | DataFrame, function: Callable[[list[Any]], Any], *, server: str | None = None, **settings: Any
 ) -> list[Any]:
-    """Run `function(rows)` in a worker per partition; return the results by partition.
+    """Run `function(rows)` in a worker per partition; return results by partition.
 
     `server`: address; else the driver runs one with `settings`, as `gemps.launch`. Raises TypeError, ValueError,
     ServerProcessError.

@@ -97,5 +97,5 @@ def time_to(group: Group, loss: float) -> float:
 
 
 def one_time_to(outcome: Outcome, loss: float) -> float:
-    """When the loss is first reached, else inf."""
+    """First time, else inf."""
     return next((one.at for one in outcome.evaluations if one.training_loss <= loss), math.inf)

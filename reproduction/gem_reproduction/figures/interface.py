@@ -23,7 +23,7 @@ MEDIAN = "median of pi, second half"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Claim as an inequality, and whether it holds.
+    """Claim, and whether it holds.
 
     `numbers`: by row and column, maybe inf. `must_hold`: a violation is a bug in gemps.
     """

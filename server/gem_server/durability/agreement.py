@@ -1,4 +1,4 @@
-"""What the shards of a model agree on: where records of their logs end, and what is durable on all of them."""
+"""What shards agree on: where records end, and what is durable on all."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from gem_server.errors import RefusedError
 
 
 class Agreement:
-    """One server with the whole model agrees with itself."""
+    """For one server with the whole model."""
 
     closes_groups = True
 

@@ -58,7 +58,7 @@ _HALVES = (ElementType.FLOAT16, ElementType.BFLOAT16)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state at one point; `state` holds JSON values.
+    """The state at one point; `state`: JSON values.
 
     `parameters`, `rule_vectors`: float32[layout.parameter_count]; `buffers`: bytes in layout order.
     """
@@ -113,7 +113,7 @@ def write_checkpoint(
 
 
 def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | None:
-    """Return the latest checkpoint, if any. Raises StartupError."""
+    """The latest checkpoint, if any. Raises StartupError."""
     place = data_dir / LATEST
     if not place.is_symlink() and not place.exists():
         return None
@@ -228,7 +228,6 @@ def _write_checksums(directory: Path) -> None:
 
 
 def _check(directory: Path) -> None:
-    """Raises StartupError, OSError."""
     file = directory / CHECKSUMS_FILE
     text, _, own = file.read_bytes().partition(b"\n")
     if own != f"{crc32c(text):08x}\n".encode():

@@ -1,4 +1,4 @@
-"""Scheduling of checkpoints. The applying task takes the state between two requests; another thread writes it."""
+"""Scheduling of checkpoints."""
 
 import asyncio
 import contextlib
@@ -140,7 +140,6 @@ class Checkpointer:
             return await self._with_reserve(self._write_still)
 
     async def _with_reserve(self, write: Callable[[bool], Awaitable[Path]]) -> Path:
-        """Ensures space."""
         if self._log is None or self._central.layout is None:
             return await write(True)
         latest = self._data_dir / checkpoint.LATEST

@@ -15,7 +15,7 @@ RETRY_SECONDS = 2.0
 
 
 def is_full(error: OSError) -> bool:
-    """Return whether the disk is full."""
+    """Whether the disk is full."""
     return error.errno in _FULL
 
 
@@ -36,7 +36,7 @@ def storage_failed() -> RefusedError:
 
 
 class StorageError(Exception):
-    """A write or sync failed (but not for space): acknowledge nothing more."""
+    """A write or sync failed, not for space: acknowledge nothing more."""
 
 
 class Files:
@@ -76,7 +76,7 @@ class Files:
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
     def free_bytes(self, directory: Path) -> int:
-        """Return free bytes."""
+        """Free bytes."""
         return shutil.disk_usage(directory).free
 
     def close(self, descriptor: int) -> None:

@@ -10,14 +10,14 @@ FILE = "lock"
 
 
 class DirectoryLock:
-    """The lock on one data directory."""
+    """One directory's lock."""
 
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / FILE
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Lock, once. Raises StartupError if locked by another server; OSError."""
+        """Lock. Raises StartupError if locked by another server; OSError."""
         if self._descriptor is not None:
             return
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Write-ahead log: groups of commits, durable before they are shown. See DESIGN.md.
+"""Write-ahead log of groups of commits; see DESIGN.md.
 
 Event loop thread only, except the log thread, which writes one closed group at a time from a snapshot.
 """
@@ -143,7 +143,7 @@ class Log:
             await future
 
     def has_room(self) -> bool:
-        """Return whether space for a commit is allocated. Raises NOT_INITIALIZED, DRAINING."""
+        """Whether space for a commit is allocated. Raises NOT_INITIALIZED, DRAINING."""
         if self._failed:
             raise storage_failed()
         if self._current is None:
@@ -185,10 +185,9 @@ class Log:
             raise storage_full("there is no room for the log, so nothing can be committed (pulls go on)", full)
 
     async def room_for_checkpoint(self, layout: Layout, checkpoint_bytes: int) -> None:
-        """Ensure space for a checkpoint and the next log file, if necessary from the reserve. Raises OSError.
+        """Ensure space for a checkpoint and the next log file, perhaps from the reserve. Raises OSError.
 
-        Otherwise a full disk would prevent the checkpoint that shortens the log. If space is short, the log stops
-        growing until `keep_reserve`.
+        Otherwise a full disk would prevent the checkpoint that shortens the log.
         """
         self._measure(layout)
         wanted = self._reserve_bytes(checkpoint_bytes)

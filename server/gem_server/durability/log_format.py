@@ -17,7 +17,7 @@ FILE_MAGIC, RECORD_MAGIC = b"GEMPSLOG", b"GREC"
 VERSION = 2
 # Without the rule's vectors.
 OLDER_VERSIONS = (1,)
-# A page, so that a torn write is confined to it.
+# A page confines a torn write.
 HEADER_BYTES = 4096
 NO_LOG = bytes(16)
 # Maximum of a record's header and one commit's JSON.
@@ -41,7 +41,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Identifies a file in its chain. `clock`: the one before its first record; `parameter_bytes`: with the vectors."""
+    """Identifies a file. `clock`: before its first record; `parameter_bytes`: with the vectors."""
 
     number: int
     log_id: bytes
@@ -54,7 +54,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A group as read; arrays are views of the file, `end` is its end offset. `parameters`: also the vectors."""
+    """A group as read; arrays are views of the file, `end` its end offset. `parameters`: also the vectors."""
 
     end: int
     last_clock: int
@@ -65,7 +65,7 @@ class Record:
 
 
 def encode_header(header: FileHeader) -> bytes:
-    """Return a file's first page."""
+    """A file's first page."""
     packed = _FILE.pack(
         FILE_MAGIC,
         VERSION,
@@ -82,7 +82,7 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: memoryview) -> FileHeader | None:
-    """Return a file's header; None if unused. Raises DamageError."""
+    """A file's header; None if unused. Raises DamageError."""
     page = bytes(data[:HEADER_BYTES])
     if not any(page):
         return None
@@ -97,7 +97,7 @@ def decode_header(data: memoryview) -> FileHeader | None:
 def encode_record(
     log_id: bytes, first: int, last: int, document: dict[str, Any], buffers: bytes, vectors: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Return a record's consecutive pieces; does not copy `vectors`: parameters, and those of the rule."""
+    """A record's pieces; does not copy `vectors`: parameters, and those of the rule."""
     entries = json.dumps(document).encode()
     body = [memoryview(entries), memoryview(buffers), *vectors]
     size = sum(one.nbytes for one in vectors)
@@ -134,7 +134,7 @@ def read_records(data: memoryview, header: FileHeader) -> Iterator[Record]:
 
 
 def has_records(data: memoryview) -> bool:
-    """Return whether any log's record header is there."""
+    """Whether any log's record header is there."""
     return _find_record(data, 0, None) is not None
 
 

@@ -1,7 +1,4 @@
-"""Recovery from the newest checkpoint and its log.
-
-Read-only. Runs no rule: parameters are the last record's, bit for bit.
-"""
+"""Recovery from the newest checkpoint and its log; read-only."""
 
 import contextlib
 import logging
@@ -83,7 +80,7 @@ def recover_at(data_dir: Path, clock: int, *, with_moments: bool = True) -> Reco
 
 
 def clocks(data_dir: Path) -> tuple[list[int], str]:
-    """Return the clocks at which a shard can recover, ascending, and their run. Raises StartupError."""
+    """The clocks at which a shard can recover, ascending, and their run. Raises StartupError."""
     found: set[int] = set()
     run = ""
     for at, place in checkpoint.all_checkpoints(data_dir):
@@ -133,7 +130,6 @@ class _Chain:
             number, log_id = number + 1, b""
 
     def recovered(self) -> Recovered:
-        """Return the result."""
         saved = self._saved
         run_record.advance(saved.state, self._documents)
         count = saved.layout.parameter_count

@@ -24,7 +24,7 @@ class Committed:
 
 
 def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
-    """Return the state for a restart."""
+    """The state for a restart."""
     return {
         "run": run.identity,
         "seed": seed,
@@ -37,7 +37,7 @@ def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[
 
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
-    """Return what outlives sessions."""
+    """What outlives sessions."""
     return {
         "name": worker.name,
         "rank": worker.rank,
@@ -49,12 +49,12 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
 
 
 def totals(run: Run) -> dict[str, Any]:
-    """Return a record's values of the run."""
+    """A record's values of the run."""
     return {"commits": run.commits, "finished_because": run.finished_because}
 
 
 def describe_commit(commit: Committed) -> dict[str, Any]:
-    """Return JSON values of one commit."""
+    """JSON values of one commit."""
     entry = Entry(commit.worker["name"], commit.verdict.sequence, commit.content, commit.verdict)
     return {
         "worker": commit.worker,

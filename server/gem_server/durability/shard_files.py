@@ -1,4 +1,4 @@
-"""Checkpoints of several shards as one of the whole model, and back (gem_core/shards.py)."""
+"""Merges shards' checkpoints into the whole model's, and back (gem_core/shards.py)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from gem_server.state.moments import Vectors
 
 
 def merge(data_dirs: Sequence[Path], output: Path) -> Path:
-    """Write a checkpoint of the whole model, at the newest clock that all shards have; return its directory.
+    """Write the whole model's checkpoint, at the newest clock that all shards have; return its directory.
 
     `data_dirs`: of all shards, in order; their servers have ended. Raises StartupError, OSError.
     """

@@ -1,1 +1,1 @@
-"""Request flow. Runs on the event loop; kernels and large copies run on the kernel thread."""
+"""Request flow, on the event loop; kernels and large copies run on the kernel thread."""

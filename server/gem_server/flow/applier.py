@@ -1,4 +1,4 @@
-"""The applying task: serves queued requests, one at a time. Parallel kernels must be launched from one thread."""
+"""The applying task. Parallel kernels must be launched from one thread."""
 
 import asyncio
 import logging
@@ -51,11 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class Applier:
-    """Serves requests in the queue's order.
-
-    While `serve_until_closed` runs, nothing else writes the central variable, snapshots and ledger; recovery writes
-    them before.
-    """
+    """Serves requests in the queue's order; alone writes central variable, snapshots and ledger meanwhile."""
 
     def __init__(
         self,
@@ -123,7 +119,7 @@ class Applier:
             del request  # free its session
 
     async def apply_commit(self, request: CommitRequest) -> None:
-        """Apply a commit; see docs/design.md, section 1."""
+        """Apply a commit."""
         session, worker, entry = request.session, request.session.worker, request.session.entry
         buffer = request.hold.buffer
         held = session.held

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class Call:
-    """One running call. Create it in its task; end it from the same event loop."""
+    """A running call. Create it in its task; end it from its event loop."""
 
     def __init__(self) -> None:
         task = asyncio.current_task()

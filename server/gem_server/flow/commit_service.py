@@ -1,7 +1,7 @@
-"""Commit handling (docs/design.md, section 3).
+"""Commit handling.
 
 Repeats are answered from the ledger. New commits: `stage`, then chunks and `complete`, or `complete_shared`. `admit`
-decides in `enqueue`, after the last wait; earlier calls only refuse early. An enqueued commit is always applied.
+decides in `enqueue`, after the last wait; earlier calls only refuse early.
 """
 
 import asyncio
@@ -251,11 +251,11 @@ class CommitService:
         return request
 
     def refused(self, session: Session, header: Header, refusal: RefusedError) -> None:
-        """Handle the refusal of a new commit."""
+        """Handle a new commit's refusal."""
         self.ordering.refused(Piece(session, header.commit_id), refusal)
 
     async def once_durable(self, applied: Applied, clock: int) -> Applied:
-        """Wait until `clock` is durable, then return `applied`."""
+        """Return `applied` once `clock` is durable."""
         try:
             await self.journal.wait_durable(clock)
         except BaseException:
@@ -269,7 +269,7 @@ class CommitService:
         self._staging.release(hold)
 
     def received(self, hold: BufferLease) -> None:
-        """Record a complete, valid upload."""
+        """Record a valid upload."""
         self._staging.received(hold)
 
     def copy(self, work: Callable[[], int]) -> "asyncio.Future[int]":

@@ -51,7 +51,7 @@ class InitializeService:
             raise AlreadyInitializedError
 
     def exclusively(self, session: Session) -> AbstractAsyncContextManager[None]:
-        """Context of an upload, so that all shards get parameters of one worker."""
+        """Context of an upload: all shards get one worker's parameters."""
         return self._ordering.initializing(session)
 
     async def stage(self, session: Session, call: Call, byte_count: int, adapter: bytes) -> "Upload":

@@ -12,7 +12,7 @@ from gem_server.state.run import Run
 class Journal:
     """Keeps applied commits. Each commit reserves space before it is queued, and is shown once it is durable.
 
-    The methods of this class keep nothing, so every commit counts as durable.
+    This class keeps nothing: every commit counts as durable.
     """
 
     def has_room(self) -> bool:
@@ -23,7 +23,7 @@ class Journal:
         """Wait for space. Raises STORAGE_FULL, DRAINING."""
 
     def reserve(self) -> bool:
-        """Reserve space for a commit, if there is some. Raises as `has_room`."""
+        """Reserve space, if there is some. Raises as `has_room`."""
         return True
 
     def release(self) -> None:
@@ -42,7 +42,7 @@ class Journal:
         run: Run,
         result: Callable[[], Awaitable[tuple[Snapshot, KeptRule]]],
     ) -> None:
-        """Keep an applied commit, which uses its reservation. `result()`: parameters and rule after it."""
+        """Keep an applied commit, using its reservation. `result()`: parameters and rule after it."""
 
     async def wait_durable(self, clock: int) -> None:
         """Wait until all commits up to `clock` are durable. Raises DRAINING."""

@@ -1,6 +1,6 @@
 """Streaming from a snapshot without copy or lock.
 
-Readers touch arrays only between two awaits, so `end` is immediate. A writer must end them first.
+Readers touch arrays only between awaits, so `end` is immediate. Writers end them first.
 """
 
 from collections.abc import Callable

@@ -26,7 +26,7 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of waiting requests."""
+        """Waiting requests."""
 
     @abstractmethod
     def put(self, request: AnyRequest) -> None:

@@ -100,7 +100,7 @@ class CommitRequest(Request[Applied]):
         return True
 
     def when_applied(self) -> "asyncio.Future[None]":
-        """Future for the application, independent of the caller's `done`."""
+        """Future for the application, independent of `done`."""
         if self._applied is None:
             self._applied = _new_future()
         return self._applied

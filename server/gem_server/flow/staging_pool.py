@@ -1,9 +1,8 @@
 """Staging buffers for deltas, and a bounded list of calls that wait for one.
 
-The request queue picks who is next. When the list is full, the last in order (the new call or a waiting one) must
-retry; it keeps its first request time, so that it cannot starve. While others wait, stalled and slow uploads lose their
-buffer; slow sessions share an extra one. A complete commit's buffer belongs to the queue, then, with a compact rule, to
-the reply until it stalls. Do not wait for another buffer while holding one.
+When the list is full, the last in order (the new call or a waiting one) must retry; it keeps its first request time, so
+that it cannot starve. A complete commit's buffer belongs to the queue, then, with a compact rule, to the reply until it
+stalls. Do not wait for another buffer while holding one.
 """
 
 import asyncio
@@ -140,7 +139,7 @@ class StagingPool:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting calls."""
+        """Waiting calls."""
         return len(self._still_waiting())
 
     def prepare(self, layout: Layout) -> None:

@@ -103,7 +103,7 @@ class TraceTurns(Turns):
                 self._commits_of[turn].append(index)
 
     def begin_at(self, clock: int) -> None:
-        """Continue behind `clock`. Raises StartupError if the trace begins later."""
+        """Continue after `clock`. Raises StartupError if the trace begins later."""
         first, order = max(1, clock), self._order
         if first < order.first_clock:
             raise StartupError(

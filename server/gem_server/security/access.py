@@ -10,7 +10,7 @@ PULL_WITH_SESSION = "Pull with a session_id"
 
 _WORKER, _OBSERVER = frozenset({Role.WORKER}), frozenset({Role.OBSERVER})
 
-# Operators may make every call; unlisted calls are theirs alone.
+# Unlisted calls are operators' alone.
 _MAY: Mapping[str, frozenset[Role]] = MappingProxyType(
     {
         "Join": _WORKER,

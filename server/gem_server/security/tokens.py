@@ -31,7 +31,7 @@ class Tokens:
         self._digests = [(role, sha256(token.encode()).digest()) for role, token in tokens]
 
     def role_of(self, token: str) -> Role | None:
-        """The token's role. Constant time: compares all digests."""
+        """The token's role, in constant time."""
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         found: Role | None = None
         for role, known in self._digests:

@@ -49,7 +49,7 @@ class WatchedFiles(Generic[Read]):
             return self._value
 
     async def newest(self) -> Read:
-        """As `current`, in a thread that all callers share; the old value if slow."""
+        """As `current`, in a shared thread; the old value if slow."""
         loop = asyncio.get_running_loop()
         if self._reading is None and self._clock() - self._checked_at >= LOOK_SECONDS:
             self._reading = loop.create_task(asyncio.to_thread(self.current))

@@ -23,7 +23,7 @@ async def accept_all(
 ) -> NoReturn:
     """Pass connections to `take`, or close them while `has_room()` is false.
 
-    `listening` must be non-blocking. Sleeps because `sock_accept` does not yield while connections are pending.
+    `listening` must be non-blocking. Sleeps: `sock_accept` does not yield while connections are pending.
     """
     loop = asyncio.get_running_loop()
     refusals = RefusalLog()

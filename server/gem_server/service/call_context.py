@@ -23,7 +23,7 @@ from gem_server.state.sessions import Session, Sessions
 Outcome = TypeVar("Outcome")
 Context: TypeAlias = ServicerContext[bytes, bytes]
 
-# These reveal applied commits: send only once durable.
+# These reveal applied commits: send once durable.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 def disconnect(peer: str) -> None:
     """Shut down `peer`'s TCP connection (gRPC notation)."""
     for descriptor in os.listdir("/dev/fd"):
-        # Duplicated: the original may be closed and reused concurrently.
+        # Duplicated: the original may be reused concurrently.
         with suppress(OSError, ValueError):
             copy = os.dup(int(descriptor))
             try:

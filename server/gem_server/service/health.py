@@ -20,7 +20,7 @@ _States = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Serves Check and Watch for `services`."""
+    """Serves both calls for `services`."""
 
     def __init__(self, *services: str) -> None:
         self._services = services
@@ -46,7 +46,7 @@ class Health:
         return self._message(self._state)
 
     async def watch(self, raw: bytes, context: ServicerContext[bytes, bytes]) -> None:
-        """Stream a service's status until others need the place. Raises TOO_MANY, STALLED."""
+        """Stream a status until others need the place. Raises TOO_MANY, STALLED."""
         is_known = messages.parse(health_pb2.HealthCheckRequest, raw).service in self._services
         try:
             async with asyncio.timeout(None) as place:

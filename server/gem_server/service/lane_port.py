@@ -48,7 +48,7 @@ class LanePort:
 
     @property
     def connections(self) -> tuple[LaneConnection, ...]:
-        """Open connections, oldest first."""
+        """Oldest first."""
         return tuple(self._connections)
 
     @property

@@ -29,7 +29,7 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
-    # No limit: reading pauses at 10 000 unsent answers. With a limit, a peer that reads none cannot be closed (1.85.1).
+    # No limit, or a peer that reads nothing cannot be closed (1.85.1); reading pauses at 10 000 unsent answers.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.bdp_probe", 0),

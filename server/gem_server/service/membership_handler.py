@@ -69,7 +69,7 @@ class MembershipHandler:
         self._ordering = ordering
         self._addresses = addresses
         self._local_steps = rule.worker_step.local_steps
-        # Otherwise the older snapshot's gradient would undo the newer one's progress.
+        # Otherwise the older snapshot's gradient would undo progress.
         self._grants_overlap = rule.sends_parameters and self._local_steps == 1
 
     async def join(self, raw: bytes, context: Context) -> bytes:
@@ -81,7 +81,7 @@ class MembershipHandler:
         return await self._contexts.unary(context, lambda call_session: self._heartbeat(raw, call_session))
 
     async def leave(self, raw: bytes, context: Context) -> bytes:
-        """End a session; complete commits still apply."""
+        """End a session."""
         return await self._contexts.unary(context, lambda call_session: self._leave(raw, call_session))
 
     async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:

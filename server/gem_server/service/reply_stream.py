@@ -38,7 +38,7 @@ async def send(
     offset: int = 0,
     head_is_large: bool = False,
 ) -> int:
-    """Stream from `offset`, then close the reader; return tensor bytes sent. Raises SUPERSEDED.
+    """Stream from `offset`, close the reader; return tensor bytes sent. Raises SUPERSEDED.
 
     `head` travels with the first chunk, a large one alone.
     """

@@ -1,4 +1,4 @@
-"""Passes shared memory to local workers (shared_memory.proto)."""
+"""Passes shared memory (shared_memory.proto)."""
 
 import asyncio
 import errno

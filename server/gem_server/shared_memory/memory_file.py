@@ -1,4 +1,4 @@
-"""Linux memfd of sealed size: without seals, truncation by a peer would kill the server (SIGBUS)."""
+"""Linux memfd of sealed size: truncation by a peer would kill the server (SIGBUS)."""
 
 import fcntl
 import mmap

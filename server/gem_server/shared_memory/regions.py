@@ -39,7 +39,7 @@ class Region:
 
 
 class DeltaRegion(Region):
-    """Deltas, read-only here; `parameters` (float32[parameter_count]) may change during reads."""
+    """Deltas, read-only here; `parameters`: float32[parameter_count]."""
 
     def __init__(self, number: int, layout: Layout) -> None:
         super().__init__(number, layout, worker_writes=True)
@@ -59,7 +59,7 @@ class SnapshotRegion(Region):
         self._stamp: NDArray[np.uint64] = np.frombuffer(self.file.map, np.uint64, 2)
 
     def will_change(self) -> None:
-        """Invalidate the stamp before a change, so that readers detect it."""
+        """Invalidate the stamp before a change."""
         self._stamp[1] = 0
 
     def publish(self, version: Version, buffers: bytes) -> None:

@@ -1,7 +1,6 @@
 """The run's parameters (theta) and version.
 
-While the server serves, only the applying task writes them, from the event loop or the kernel thread. Recovery binds
-them before.
+Only the applying task writes them, from the event loop or the kernel thread; recovery binds them before.
 """
 
 import secrets

@@ -9,7 +9,7 @@ MAX_CURVE = 512
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Loss and accuracy (0 to 1) of a version, and of a text the loss in bits a character.
+    """Loss and accuracy (0 to 1) of a version; of a text also bits a character.
 
     `run_seconds`: seconds of training.
     """

@@ -6,7 +6,7 @@ from gem_server.state.workers import Worker
 
 
 def jain_index(counts: Iterable[int]) -> float:
-    """Return (sum x)^2 / (n * sum x^2), from 1/n to 1; 1 if empty."""
+    """(sum x)^2 / (n * sum x^2), from 1/n to 1; 1 if empty."""
     values = list(counts)
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
@@ -30,7 +30,7 @@ class FairnessWindow:
             self._closed = self.index(live)
 
     def index(self, live: Iterable[Worker]) -> float:
-        """Return the current or last window's index."""
+        """The current or last window's index."""
         if self._closed is not None:
             return self._closed
         return jain_index(

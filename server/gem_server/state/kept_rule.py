@@ -1,4 +1,4 @@
-"""What a rule keeps of the run over restarts, as checkpoints, log and traces hold it."""
+"""What a rule keeps of the run over restarts."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -21,17 +21,17 @@ class KeptRule(NamedTuple):
 
 
 def rule_record(rule: UpdateRule) -> dict[str, Any]:
-    """Return the JSON values."""
+    """The JSON values."""
     return {"name": rule.name, "precondition": rule.precondition, "scalars": rule.kept_scalars}
 
 
 def kept_vectors(rule: UpdateRule, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-    """Return the vectors themselves."""
+    """The vectors themselves."""
     return rule.vectors_of_run(parameters) if rule.kept_vectors else ()
 
 
 def copy_rule(rule: UpdateRule, parameters: NDArray[np.float32]) -> KeptRule:
-    """Return a copy that later commits do not change."""
+    """A copy that later commits do not change."""
     return KeptRule(rule_record(rule), tuple(map(aligned_copy, kept_vectors(rule, parameters))))
 
 
@@ -48,7 +48,7 @@ def restore_rule(rule: UpdateRule, kept: KeptRule) -> bool:
 
 
 def has_begun(rule: UpdateRule, parameters: NDArray[np.float32]) -> bool:
-    """Return whether there is anything that a new rule lacks."""
+    """Whether there is anything that a new rule lacks."""
     return rule.kept_scalars != dict(rule.first_scalars if rule.keeps_run else {}) or any(
         vector.any() for vector in kept_vectors(rule, parameters)
     )

@@ -1,4 +1,4 @@
-"""Ledger of each session's last applied commit, for exactly-once commits.
+"""Each session's last applied commit, for exactly-once commits.
 
 Entries outlive sessions and are in checkpoints, for late retries.
 """
@@ -51,7 +51,7 @@ class Ledger:
     entries: OrderedDict[bytes, Entry] = field(default_factory=OrderedDict)
 
     def open_entry(self, session_id: bytes, worker_name: str, in_use: set[bytes]) -> Entry:
-        """Return the session's entry, new if missing. Keeps `in_use` ones."""
+        """The session's entry, new if missing. Keeps `in_use` ones."""
         entry = self.entries.get(session_id)
         if entry is None:
             entry = self.entries[session_id] = Entry(worker_name)
@@ -60,7 +60,7 @@ class Ledger:
         return entry
 
     def find(self, session_id: bytes) -> Entry | None:
-        """Return the session's entry, if known."""
+        """The session's entry, if known."""
         return self.entries.get(session_id)
 
     def _drop_oldest(self, in_use: set[bytes]) -> None:

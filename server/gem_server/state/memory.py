@@ -1,4 +1,4 @@
-"""Memory budget of the model's vectors. Allocates nothing.
+"""Memory budget. Allocates nothing.
 
 total = central variable + staging buffers + 2 shared snapshots + the rule's run vectors + worker vectors
         + distinct layouts + restored moments
@@ -18,7 +18,7 @@ RETRY_SECONDS = 10.0
 
 
 def count_buffers(wanted: int, layout: Layout | None) -> int:
-    """Return the number of staging buffers for `--staging-buffers`."""
+    """The number of staging buffers."""
     if wanted or layout is None:
         return wanted or DEFAULT_BUFFERS
     return default_buffers(FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes)
@@ -42,14 +42,14 @@ class MemoryBudget:
     _bound: int | None = None
 
     def model_bytes(self, layout: Layout) -> int:
-        """Return the bytes without workers."""
+        """The bytes without workers."""
         vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
         rules = FLOAT32_BYTES * layout.parameter_count * self.vectors_per_run
         buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
         return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules
 
     def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
-        """Return the bytes per worker."""
+        """The bytes per worker."""
         vectors = self.vectors_per_worker + overlap
         return self.state_bytes * layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
 
@@ -73,7 +73,7 @@ class MemoryBudget:
         overlap: bool = False,
         instead_of: bytes | None = None,
     ) -> None:
-        """Reserve a worker's vectors, instead of another's. Raises MEMORY, retryable if that fits alone."""
+        """Reserve a worker's vectors, replacing another's. Raises MEMORY, retryable if that fits alone."""
         model = self.model_bytes(layout) if self._bound is None else self._bound
         worker = self.worker_bytes(layout, overlap=overlap)
         going = (session_id, instead_of)

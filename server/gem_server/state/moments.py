@@ -12,7 +12,7 @@ Vectors: TypeAlias = tuple[NDArray[np.float32], ...]
 
 
 class Moments:
-    """Restored vectors until their worker pulls. `count`: of each; 0: none are kept."""
+    """Restored vectors until their worker pulls. `count`: of each."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -40,7 +40,7 @@ class Moments:
         self._waiting = {worker: vectors for worker, vectors in self._waiting.items() if worker in workers}
 
     def with_live(self, live: Mapping[str, Vectors]) -> dict[str, Vectors]:
-        """Return these and live workers'."""
+        """These and live workers'."""
         return {**self._waiting, **live} if self.count else {}
 
 

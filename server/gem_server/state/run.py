@@ -31,7 +31,7 @@ class Budget:
     commits: int = 0
 
     def limit_of(self, steps_per_epoch: int) -> int | None:
-        """Return a worker's commits; None: unlimited or unknown."""
+        """A worker's commits; None: unlimited or unknown."""
         limits = [self.steps] if self.steps else []
         if self.epochs and steps_per_epoch:
             limits.append(math.ceil(self.epochs * steps_per_epoch))

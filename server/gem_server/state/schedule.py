@@ -9,8 +9,8 @@ from typing import Literal
 class EtaSchedule:
     """Eta as a function of the clock (applied commits).
 
-    Warm-up of W commits: at clock c < W, the schedule's value times (c + 1) / W; decay starts afterwards. The cosine
-    ends after `decay_commits` (0: with the run).
+    Warm-up of W commits: at clock c < W, the schedule's value times (c + 1) / W; then decay. The cosine ends after
+    `decay_commits` (0: with the run).
     """
 
     kind: Literal["constant", "step", "cosine"]
@@ -22,7 +22,7 @@ class EtaSchedule:
     eta_min: float = 0.0
 
     def at(self, commits: int, end: int = 0) -> float:
-        """Return eta after `commits` of `end`."""
+        """Eta after `commits` of `end`."""
         eta = self.eta
         if self.kind == "step":
             eta = self.eta * self.step_factor ** (max(0, commits - self.warmup) // self.step_every)

@@ -75,10 +75,10 @@ class JoinInfo:
 class Session:
     """One worker's membership.
 
-    `number` counts joins from 1. `held`: None before the first pull; written by the applying task only. `idle_calls`:
+    `number` counts joins from 1. `held`: None before the first pull; the applying task writes it. `idle_calls`:
     open calls that wait for the worker. `reader` streams the newest snapshot. `queued_sequence` (0: none),
-    `queued_commit`: in the queue. `asked_at`: when it began waiting for a staging buffer. `regions`: shared memory, now
-    or before. `transport`: of the last commit. `eta`: given by the last Join or verdict, so of the next delta.
+    `queued_commit`: queued. `asked_at`: when it began waiting for a staging buffer. `regions`: shared memory, now or
+    before. `transport`: of the last commit. `eta`: given by the last Join or verdict, so of the next delta.
     """
 
     join_info: JoinInfo
@@ -161,7 +161,7 @@ class Sessions:
         return [s for s in self.live() if not s.worker.done and (s.worker.reserved or not all_reserved)]
 
     def find(self, session_id: bytes) -> Session | None:
-        """Return the live session, if any."""
+        """The live session, if any."""
         return self._live.get(session_id)
 
     def get(self, session_id: bytes, now: float) -> Session:
@@ -179,7 +179,7 @@ class Sessions:
         return session
 
     def join(self, join_info: JoinInfo, now: float) -> Session:
-        """Create a session, or return the live one with this id.
+        """Create a session, or find this id's.
 
         Ends another session of this worker; its id cannot join again. Raises RefusedError, without changes.
         """

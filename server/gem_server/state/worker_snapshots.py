@@ -1,4 +1,4 @@
-"""A worker's snapshots s_w and rule state. Written by the applying task only."""
+"""A worker's snapshots s_w and rule state. Only the applying task writes them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ NO_VERSION = Version(0, 0)
 class WorkerSnapshots:
     """A session's snapshots: `count` is 1; or 2 with overlap, when a gradient may be of the previous one.
 
-    Writes go to `next`, the oldest. With overlap, the newest may be streaming and must not change.
+    Writes go to `next`, the oldest. With overlap, the newest may be streaming and must not change. `commit`,
+    `copy_moments`, `move` and `refresh` may run on any thread.
     """
 
     __slots__ = ("_snapshots", "_state")
@@ -43,7 +44,7 @@ class WorkerSnapshots:
         return self._state.vectors
 
     def copy_moments(self) -> None:
-        """Continue with copies. May run on any thread."""
+        """Continue with copies."""
         self._state.vectors = tuple(map(aligned_copy, self._state.vectors))
 
     @property
@@ -52,7 +53,7 @@ class WorkerSnapshots:
         return self._snapshots[0]
 
     def has(self, version: Version) -> bool:
-        """Return whether a commit may have this base."""
+        """Whether a commit may have this base."""
         return version in [one.version for one in self._snapshots] and version != NO_VERSION
 
     def commit(
@@ -65,7 +66,7 @@ class WorkerSnapshots:
         eta: float,
         look: Look | None = None,
     ) -> Statistics:
-        """Run the rule with snapshot `base`; it writes to `next`. Then call `written`. May run on any thread.
+        """Run the rule with snapshot `base`; it writes to `next`. Then call `written`.
 
         The newest of two is kept: as `base`, it is copied.
         """
@@ -80,7 +81,7 @@ class WorkerSnapshots:
         return central.apply(rule, self._state, delta, staleness, eta)
 
     def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:
-        """Write a pull's parameters to `next`. May run on any thread."""
+        """Write a pull's parameters to `next`."""
         self._state.snapshot = self.next.parameters
         rule.refresh(central.parameters, self._state)
 
@@ -94,7 +95,7 @@ class WorkerSnapshots:
         self._snapshots.rotate(-1)
 
     def move(self, places: Sequence[Published]) -> None:
-        """Move to shared memory. May run on any thread."""
+        """Move to shared memory."""
         for one, place in zip(self._snapshots, places, strict=True):
             np.copyto(place.parameters, one.parameters)
             one.parameters, one.published = place.parameters, place

@@ -56,7 +56,7 @@ class Workers:
         self._next_rank = 0
 
     def enlist(self, name: str, live: set[str]) -> Worker:
-        """Return the worker, with its previous or a new rank."""
+        """The worker, with its previous or a new rank."""
         worker = self._by_name.get(name)
         if worker is None:
             worker = self._by_name[name] = Worker(name, self._next_rank)
@@ -71,7 +71,7 @@ class Workers:
         self._next_rank = max(self._next_rank, worker.rank + 1)
 
     def get(self, name: str) -> Worker | None:
-        """Return the worker of this name."""
+        """The worker of this name."""
         return self._by_name.get(name)
 
     def by_rank(self) -> list[Worker]:
@@ -79,7 +79,7 @@ class Workers:
         return sorted(self._by_name.values(), key=lambda worker: worker.rank)
 
     def anyone_done(self) -> bool:
-        """Return whether any worker is done."""
+        """Whether any worker is done."""
         return any(worker.done for worker in self._by_name.values())
 
     def _forget_longest_gone(self, live: set[str]) -> None:

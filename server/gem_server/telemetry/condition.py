@@ -17,7 +17,7 @@ class Condition(Enum):
     """The first that holds.
 
     GONE: expired. SILENT: no contact for SILENT_SECONDS. SLOW: below half the median rate. MUTED: recent commits had
-    hardly any effect, because others had moved the parameters.
+    hardly any effect.
     """
 
     WELL = "well"

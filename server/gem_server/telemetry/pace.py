@@ -21,7 +21,7 @@ class Pace:
     def relative_speed(
         self, seen: WorkerTelemetry, steps: int, asked_at: float, training: Callable[[], Iterable[WorkerTelemetry]]
     ) -> float:
-        """Record a commit; return the worker's steps per second over the median; 0: unknown.
+        """Record a commit; return steps per second over the median; 0: unknown.
 
         Excludes waits for buffer, turn and queue.
         """

@@ -1,4 +1,4 @@
-"""Pi per tensor over time (figures 9 and 10 of the paper), sampled: n elements have an error of about 1 / sqrt(n)."""
+"""Pi per tensor (the paper's figures 9 and 10), sampled: n elements have an error of about 1 / sqrt(n)."""
 
 import math
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from gem_core import Statistics
 from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
 from gem_server.telemetry.rate_meter import RateMeter
 
-# Weight of the newest commit in means.
+# Newest commit's weight.
 NEWEST = 0.05
 
 

@@ -1,6 +1,6 @@
 """Blocking gRPC client, without torch or Numba.
 
-Names load lazily: a CLI shows the settings without loading gRPC.
+Names load lazily, without gRPC.
 """
 
 from typing import TYPE_CHECKING

@@ -136,7 +136,7 @@ class Client:
 
     @property
     def version(self) -> Version | None:
-        """Version of the parameters held; None if unknown."""
+        """Version held; None if unknown."""
         return self._session.version
 
     @property
@@ -146,12 +146,12 @@ class Client:
 
     @property
     def session_id(self) -> bytes:
-        """16 random bytes that authenticate the session: a secret."""
+        """16 random bytes; a secret."""
         return self._session.session_id
 
     @property
     def transport(self) -> str | None:
-        """Transport of the open commit stream, "grpc" or "lane"; None without one."""
+        """The open commit stream's: "grpc" or "lane"; None without one."""
         return self._primary.committer.transport
 
     @property
@@ -199,7 +199,7 @@ class Client:
     def pull(self, into: memoryview) -> Version:
         """Receive the current parameters in `membership.parameter_wire_type`.
 
-        Raises ValueError for an unsuitable buffer, NotInitializedError if the server has no parameters, else as join().
+        Raises ValueError for an unsuitable buffer, NotInitializedError, else as join().
         """
         self._check_member()
         format_ = PayloadFormat(self._session.whole_layout, self.membership.parameter_wire_type)
@@ -284,7 +284,7 @@ class Client:
     def give_up(self) -> None:
         """Make another thread's call fail, for good: only `leave` works afterwards.
 
-        Thread-safe. Repeat it, because a starting call may miss it.
+        Thread-safe. Repeat it: a starting call may miss it.
         """
         self._primary.give_up()
         if self._shards is not None:

@@ -7,7 +7,7 @@
   stale base         pull, and drop the delta
   region is gone     resend as chunks, under the same sequence
 
-The server checks sequence and CRC, so identical bytes are not applied twice (commit.proto).
+Resending identical bytes is safe (commit.proto).
 """
 
 from gem_core.payload import PayloadFormat
@@ -116,7 +116,6 @@ class Committer:
         return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps)
 
     def _outgoing(self, delta: Delta) -> OutgoingCommit:
-        """Prefer shared memory."""
         session, payload = self._session, self._session.formats.delta
         shared = session.open_shared()
         if shared is not None:

@@ -40,10 +40,10 @@ class CommitCall(Protocol):
         """Context of `send` and `receive`; close the call if interrupted."""
 
     def send(self, messages: Iterable[ChunkMessage]) -> None:
-        """Send messages, consuming each before generating the next; may return earlier."""
+        """Send messages, one at a time; may return earlier."""
 
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
-        """Pass the next message to `reply` and return its fields; None at OK. Raises grpc.RpcError."""
+        """Pass the next message to `reply`; return its fields; None at OK. Raises grpc.RpcError."""
 
     def is_open(self) -> bool:
         """Whether the call is open, without blocking."""
@@ -101,7 +101,7 @@ class GrpcCall:
 
 
 class RequestFeed:
-    """Request iterator; gRPC's sender thread takes one message at a time."""
+    """Request iterator for gRPC's sender thread."""
 
     def __init__(self) -> None:
         self._entries: SimpleQueue[Iterator[ChunkMessage] | None] = SimpleQueue()

@@ -84,7 +84,7 @@ class CommitStream:
             reply.receiver.reset()
             raise TornCallError(f"the reply arrived damaged: {error}") from error
         finally:
-            # Inlines `watch`, so that no interrupt comes in between.
+            # Inlines `watch`: no interrupt in between.
             watchdog.watched = None
             watchdog.called_at = watched.progressed_at
 

@@ -25,12 +25,12 @@ class Connection:
         return self.watchdog.watched is not None
 
     def give_up(self) -> None:
-        """Make another thread's call fail, and all later ones. Thread-safe."""
+        """Make this and later calls fail. Thread-safe."""
         self.session.patience.give_up()
         self.calls.renew()
 
     def interrupt(self) -> None:
-        """Make another thread's call fail, and all until `patience.resume`. Thread-safe."""
+        """Make calls fail until `patience.resume`. Thread-safe."""
         self.session.patience.interrupt()
         self.calls.renew()
 
@@ -47,6 +47,6 @@ class Connection:
         self.committer.has_open_stream()
 
     def _beat(self) -> None:
-        # Watchdog's thread. An open stream needs no heartbeats.
+        # An open stream needs no heartbeats.
         if not self.committer.has_open_stream():
             self.session.beat()

@@ -1,8 +1,4 @@
-"""Commits in a thread while the training thread computes.
-
-One commit is in flight at a time; until it is collected, only the courier may use the client. KeyboardInterrupt loses
-no outcome.
-"""
+"""Commits in a thread while the training thread computes; see DESIGN.md. KeyboardInterrupt loses no outcome."""
 
 import atexit
 import os

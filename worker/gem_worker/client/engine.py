@@ -1,4 +1,4 @@
-"""The cluster engine that started this worker, and its name there."""
+"""The cluster engine, and this worker's name there."""
 
 import multiprocessing
 import os

@@ -34,7 +34,7 @@ class UntrustedServerError(ClientError):
 
 
 class ServerUnavailableError(ClientError):
-    """The server was unreachable, or did not complete the call, for too long."""
+    """The server did not complete the call for too long."""
 
 
 class CallCancelledError(ClientError):
@@ -72,7 +72,7 @@ class ServerRefusedError(ClientError):
 
 
 class SupersededError(ServerRefusedError):
-    """Another process joined under this worker's name."""
+    """Another process joined under this name."""
 
 
 class NotInitializedError(ServerRefusedError):

@@ -19,9 +19,9 @@ class EventKind(Enum):
     # After a restart or lost session.
     JOINED_AGAIN = "joined-again"
     DELTA_DROPPED = "delta-dropped"
-    # Shared memory is offered but unusable.
+    # Offered shared memory is unusable.
     NOT_SHARED = "not-shared"
-    # The server missed this worker's Leave.
+    # The server missed Leave.
     NOT_LEFT = "not-left"
 
 

@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-# Linux (proc_sys_kernel(5)); the same in all containers of a machine, unlike host names.
+# Linux; the same in all containers of a machine, unlike host names.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -1,7 +1,7 @@
 """Defer Ctrl-C and SIGTERM inside gRPC.
 
-A handler that raises inside gRPC can leave a lock held, and the next call blocks forever (grpcio 1.85.1). So a signal
-is recorded, another thread cancels the call, and the handler runs after gRPC returns.
+A handler that raises inside gRPC can leave a lock held, which blocks the next call forever (grpcio 1.85.1). So another
+thread cancels the call, and the handler runs after gRPC returns.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """A lane connection, used in the caller's thread (lane.proto).
 
-Signal handlers may raise inside, leaving the connection undefined: the caller then closes the call.
+Signal handlers may raise inside: the caller then closes the call.
 """
 
 import contextlib
@@ -39,8 +39,6 @@ _WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 
 class _Entry(NamedTuple):
-    """Trailing metadata."""
-
     key: str
     value: bytes
 

@@ -1,4 +1,4 @@
-"""Status, parameters, evaluations and control without a session."""
+"""Access to a run without a session."""
 
 import atexit
 import os
@@ -96,7 +96,7 @@ class Observer:
         return to_dict(response.status)
 
     def watch_status(self, interval: float = 1.0, *, stay: bool = False) -> Generator[dict[str, Any], None, None]:
-        """Yield the status every `interval` seconds (at least 0.1) until the run and all workers have ended.
+        """Yield the status every `interval` seconds (at least 0.1) until all have ended.
 
         With `stay`, continue until closed; an exiting server waits for it.
         """

@@ -1,7 +1,4 @@
-"""What Windows or macOS lack.
-
-No other worker or command module names it (tests/structure/test_operating_systems.py).
-"""
+"""What Windows or macOS lack, named here alone (tests/structure/test_operating_systems.py)."""
 
 import ctypes
 import os
@@ -35,7 +32,7 @@ def packet_socket() -> socket.socket:
 
 
 def receive_descriptors(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Return (message, descriptors)."""
+    """(message, descriptors)."""
     data, descriptors, _, _ = socket.recv_fds(connection, size, most)
     return data, list(descriptors)
 

@@ -26,10 +26,10 @@ _ANY_FIX = "check that it runs there (gemps serve), and that this machine can re
 
 
 class Patience:
-    """Sleep between attempts; give up after failing for too long.
+    """Sleep between attempts; give up after too long.
 
-    Reports the beginning of trouble, each further reason once, and the end. Only `give_up` is thread-safe. `renew`
-    drops the connection; `token_changed` detects a token newer than the refused one.
+    Reports trouble's beginning, each further reason once, and its end. Only `give_up` is thread-safe. `renew` drops the
+    connection; `token_changed` detects a token newer than the refused one.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Patience:
         if self._failing_since is None:
             self._failing_since, self._was_stopped = now, False
         else:
-            # Exclude time in which the process was stopped (SIGSTOP, suspend).
+            # Exclude stopped time (SIGSTOP, suspend).
             stopped = max(0.0, now - self._failed_last - self._slept - self._longest_attempt)
             self._failing_since += stopped
         self._failed_last = now

@@ -14,7 +14,7 @@ ChunkMessage: TypeAlias = tuple[bytes, Buffer, bool]
 
 
 def byte_view(buffer: memoryview, format_: PayloadFormat, what: str, *, writable: bool = False) -> memoryview:
-    """Return `buffer` as bytes. Raises ValueError if unsuitable."""
+    """`buffer` as bytes. Raises ValueError if unsuitable."""
     view = memoryview(buffer)
     if writable and view.readonly:
         raise ValueError(f"{what} must be writable: parameters are received into it")

@@ -42,7 +42,7 @@ _JOIN_FIRST = "join() first: this client is not a member of a run yet"
 
 
 def agent() -> str:
-    """Return the client's name and version."""
+    """The client's name and version."""
     try:
         return f"gemps-python/{version('gemps')}"
     except PackageNotFoundError:
@@ -61,7 +61,7 @@ class ClientSession:
 
     Attributes:
         session_id: 16 random bytes; a secret.
-        held: versions on the server that a commit may name as base, newest last; empty if unknown.
+        held: versions that a commit may name as base, newest last; empty if unknown.
         last_applied: newest sequence known to be applied.
         unsettled: after an interrupted commit, `last_applied` may be outdated.
     """
@@ -209,7 +209,7 @@ class ClientSession:
         return layout
 
     def open_shared(self) -> SharedMemory | None:
-        """Return the shared memory, if still open."""
+        """The shared memory, if still open."""
         if self._shared is not None and not self._shared.is_open():
             self.stop_sharing("the server ended the connection for shared memory")
         return self._shared
@@ -227,7 +227,6 @@ class ClientSession:
             shared.close()
 
     def _share(self, path: str) -> None:
-        """Map shared memory if usable."""
         formats = self.formats
         if self._shared is not None and self._shared.is_open():
             return
@@ -319,7 +318,7 @@ class ClientSession:
         self._is_member = False
 
     def probe(self) -> int | str:
-        """Return the last applied sequence, or why the server is unusable."""
+        """The last applied sequence, or why the server is unusable."""
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
             response = self._calls.heartbeat(request, timeout=PROBE_TIMEOUT)

@@ -21,7 +21,7 @@ TOKEN_RULE = "16 to 1024 letters, digits and . _ ~ + / - (and = at its end)"  # 
 
 
 class ClientSettings(BaseSettings):
-    """Settings of a `Client` or `Observer`, also read from GEMPS_CLIENT_<FIELD>."""
+    """Settings of `Client` and `Observer`, also from GEMPS_CLIENT_<FIELD>."""
 
     model_config = SettingsConfigDict(
         env_prefix="GEMPS_CLIENT_", frozen=True, extra="forbid", hide_input_in_errors=True

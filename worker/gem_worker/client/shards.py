@@ -1,4 +1,4 @@
-"""A session with several servers, each of which holds a range of the parameters (shards.proto)."""
+"""A session with several servers (shards.proto)."""
 
 import os
 from collections.abc import Callable, Sequence

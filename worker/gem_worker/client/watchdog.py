@@ -1,7 +1,6 @@
 """Cancels stalled calls and sends heartbeats.
 
-While bytes are in flight, a pause of `progress_timeout` ends the call. While the server must act next, a heartbeat
-probes it first: the call ends if that fails, or if a commit reported as applied has no verdict by the next probe.
+See DESIGN.md, "Time-outs". A call also ends if a commit reported as applied has no verdict by the next probe.
 """
 
 import threading
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 
 from gem_worker.client.settings import ClientSettings
 
-# Seconds, as for keepalive pings (channel.py).
+# Seconds, as for keepalive pings.
 PROBE_TIMEOUT = 20.0
 # Seconds.
 _LARGEST_TICK = 1.0
@@ -44,7 +43,7 @@ class Watched:
 
 
 class Watchdog:
-    """Watches one call at a time. Callbacks run in its daemon thread.
+    """Watches one call at a time; callbacks run in its thread.
 
     Args:
         probe: returns the last applied sequence, or why the server is unusable.

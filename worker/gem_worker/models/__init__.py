@@ -32,7 +32,7 @@ def create_model(
     seed: int,
     sizes: TransformerSizes = DEFAULT_SIZES,
 ) -> nn.Module:
-    """CPU model initialised from `seed`; keeps the global random state.
+    """CPU model from `seed`; keeps the global random state.
 
     `input_shape`: (channels, height, width), or (positions,) of a text. Raises TaskError if the model is unknown or
     does not fit.

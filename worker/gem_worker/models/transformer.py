@@ -10,7 +10,7 @@ _DEVIATION = 0.02
 
 
 class Transformer(nn.Module):
-    """Pre-norm blocks with causal attention and learned positions, without dropout.
+    """Pre-norm blocks, causal attention, learned positions, no dropout.
 
     `heads`, without elements, gives the layout all sizes: workers of others are refused.
     """

@@ -43,7 +43,7 @@ _TASKS = {
 
 
 def task_names() -> tuple[str, ...]:
-    """Return all names."""
+    """All names."""
     return tuple(_TASKS)
 
 

@@ -29,7 +29,7 @@ class Samples(ABC):
         """Whether to prefetch batches on a thread."""
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return all numbers, in order."""
+        """All numbers, in order."""
         return np.arange(len(self), dtype=np.int64)
 
     def shuffled(self, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -38,7 +38,7 @@ class Samples(ABC):
 
     @abstractmethod
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
-        """Return inputs ([batch, ...]) and labels (int64 [batch], or [batch, positions])."""
+        """Inputs ([batch, ...]) and labels (int64 [batch], or [batch, positions])."""
 
 
 class TensorSamples(Samples):
@@ -98,7 +98,7 @@ def epoch_order(samples: Samples, seed: int, rank: int, epoch: int) -> NDArray[n
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """Return the whole batches in an epoch, at least 1."""
+    """The whole batches in an epoch, at least 1."""
     return max(1, samples // batch_size)
 
 

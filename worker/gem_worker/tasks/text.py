@@ -29,11 +29,11 @@ class TextWindows(Samples):
         return False
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return disjoint windows from the beginning."""
+        """Disjoint windows from the beginning."""
         return self._context * np.arange(len(self), dtype=np.int64)
 
     def shuffled(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return windows from a random offset; the last may overlap."""
+        """From a random offset; the last may overlap."""
         starts = self.numbers() + generator.integers(self._context)
         return generator.permutation(np.minimum(starts, len(self._text) - self._context - 1))
 
@@ -44,7 +44,7 @@ class TextWindows(Samples):
         return values[:, :-1].contiguous(), values[:, 1:].contiguous()
 
     def predictions_per_character(self) -> float:
-        """Return a character's bytes, averaged over the labels of `numbers()`."""
+        """A character's bytes, averaged over the labels of `numbers()`."""
         labels = self._text[1 : len(self) * self._context + 1]
         return len(labels) / max(1, count_characters(labels))
 

@@ -1,4 +1,4 @@
-"""Imports torchvision; a version mismatch becomes a TaskError."""
+"""Imports torchvision."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +9,7 @@ from gem_worker.errors import TaskError
 
 
 def import_torchvision(submodule: str, wanted_for: str) -> Any:
-    """Return `torchvision.<submodule>`. Raises TaskError if missing or incompatible."""
+    """`torchvision.<submodule>`. Raises TaskError if missing or incompatible."""
     try:
         found = version("torchvision")
     except PackageNotFoundError as error:

@@ -39,7 +39,7 @@ def line_chart(
     most: float | None = None,
     is_time: bool = True,
 ) -> str:
-    """Return curves, or "" without points.
+    """Curves, or "" without points.
 
     Axes reach `end`, in seconds if `is_time`, and `most`. Without `from_zero` values may be logarithmic.
     """
@@ -65,7 +65,7 @@ def line_chart(
 
 
 def histogram(about: str, labels: Sequence[str], counts: Sequence[int]) -> str:
-    """Return columns for the nonzero range."""
+    """Columns for the nonzero range."""
     filled = [index for index, count in enumerate(counts) if count]
     if not filled:
         return ""

@@ -16,7 +16,7 @@ MAX_BARS = 64
 
 
 def page(contents: Contents) -> str:
-    """Return the page."""
+    """The page."""
     title = safe(contents.name)
     style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8") + charts.shades()
     body = [

@@ -13,7 +13,7 @@ def safe(text: object) -> str:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return `0.0123`, `12.3`, `1,234` or `-`."""
+    """`0.0123`, `12.3`, `1,234` or `-`."""
     if value is None:
         return _NOT_KNOWN
     value = float(value)
@@ -25,7 +25,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Return `0.4 ms`, `4 min 5 s` or `2 h 10 min`."""
+    """`0.4 ms`, `4 min 5 s` or `2 h 10 min`."""
     if seconds is None:
         return _NOT_KNOWN
     seconds = float(seconds)
@@ -40,7 +40,7 @@ def duration(seconds: Any) -> str:
 
 
 def size(count: Any) -> str:
-    """Return bytes as `12.3 MB`."""
+    """Bytes as `12.3 MB`."""
     if count is None:
         return _NOT_KNOWN
     value = float(count)
