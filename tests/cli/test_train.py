@@ -426,10 +426,12 @@ def test_ctrl_c_or_a_killed_shard_ends_all_shards_and_leaves_the_merged_model(is
         assert sum(file.get_tensor(name).size for name in file.keys()) == summary["parameters"]  # noqa: SIM118
 
 
-def test_shards_and_an_evaluator_exclude_each_other(tmp_path: Path) -> None:
-    done = gemps("train", "--shards=2", "--stop-at-accuracy=0.9", "--run-dir", str(tmp_path))
-    assert done.returncode == USAGE
-    assert "--shards 2" in done.stderr
+def test_an_evaluator_ends_a_run_with_shards(tmp_path: Path) -> None:
+    stop = ["--commits=100000000", "--evaluation-interval=0.5", "--stop-at-accuracy=0.5"]
+    trained = Run(tmp_path, gemps("train", "--shards=2", "--workers=1", *stop, "--run-dir", str(tmp_path)))
+    assert trained.done.returncode == 0, trained.done.stderr
+    evaluated = trained.summary()
+    assert "accuracy" in evaluated["finished_because"]
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="only Linux tells children of their parent's death")

@@ -1,16 +1,21 @@
 """Starting and joining several servers."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 import torch
-from gem_server.errors import StartupError
+from gem_server.errors import RefusedError, StartupError
+from gem_server.flow.commit_order import Piece
 from gem_server.settings import ServerSettings
+from gem_server.shards.operations import CommitExpected, Operation
+from gem_server.shards.primary import Secondary
+from gem_server.shards.secondary import SecondaryOrder
 from gem_worker import ParameterServer
-from gem_worker.client import Observer, ServerRefusedError
+from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
 from gemps.v1 import shards_pb2
 from pydantic import ValidationError
 from torch import nn
@@ -18,6 +23,7 @@ from torch import nn
 from gem_core.wire_types import WireType
 from tests.client.real_server import RealServer
 from tests.shards.group import Group, Worker, serving
+from tests.waiting import eventually
 
 FOLLOW = "/gemps.v1.ParameterServerService/Follow"
 
@@ -100,6 +106,40 @@ def test_a_worker_whose_budget_is_spent_is_sent_home_by_all_shards() -> None:
         assert group.clocks() == [6, 6, 6]
         for worker in workers:
             worker.end()
+
+
+def test_a_commit_that_meets_the_end_of_the_run_ends_on_all_shards(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard refuses its piece before it hears that the primary expects the commit."""
+    late: list[tuple[Secondary, CommitExpected]] = []
+    refused: list[RefusedError] = []
+    put, refuse = Secondary.put, SecondaryOrder.refused
+
+    def put_late(self: Secondary, operation: Operation) -> bool:
+        if isinstance(operation, CommitExpected):
+            late.append((self, operation))
+            return True
+        return put(self, operation)
+
+    def note(self: SecondaryOrder, piece: Piece, refusal: RefusedError) -> None:
+        refuse(self, piece, refusal)
+        refused.append(refusal)
+
+    worker = Worker(group.address, 0)
+    worker.begin()
+    worker.pull()
+    monkeypatch.setattr(Secondary, "put", put_late)
+    monkeypatch.setattr(SecondaryOrder, "refused", note)
+    with ThreadPoolExecutor(1) as threads, Observer(group.address) as observer:
+        commit = threads.submit(worker.commit)
+        eventually(lambda: len(late) == 2)
+        observer.control("finish", "enough")
+        eventually(lambda: len(refused) == 2)
+        group.servers[0].in_loop(lambda: [put(*one) for one in late])
+        with pytest.raises(RunFinishedError):
+            commit.result(30)
+    worker.end()
 
 
 def test_a_script_trains_on_shards_as_on_one_server() -> None:

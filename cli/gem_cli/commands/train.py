@@ -73,7 +73,7 @@ def train(
     check_credentials(client)
     check_has_credentials(given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER), client)
     command = resolved(script, "a task is chosen by --task") if script else None
-    evaluator = _evaluator(given, worker, command, settings.shards)
+    evaluator = _evaluator(given, worker, command)
     if command is None:
         check_model(worker.model, worker.task)
     text = _text_facts(worker) if command is None and worker.task == "text" else None
@@ -166,16 +166,10 @@ def _evaluation_arguments(worker: WorkerSettings) -> list[str]:
     return to_arguments(worker.model_dump(include=set(EVALUATION_FIELDS - {"server"})))
 
 
-def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None, servers: int) -> list[str] | None:
+def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | None) -> list[str] | None:
     wanted = given.load(EvaluatorSettings).model_dump(exclude={"keep_best"}, exclude_none=True)
     if not wanted:
         return None
-    if servers > 1:
-        raise CommandError(
-            "--evaluation-interval and --stop-at-accuracy need one server with the whole model: leave them out, or "
-            f"--shards {servers}",
-            USAGE,
-        )
     if script is not None:
         raise CommandError(
             "--evaluation-interval and --stop-at-accuracy are for the built-in tasks, since only your own script knows "

@@ -75,13 +75,14 @@ class OperationRequest(Request[None]):
 class _Commits:
     """What is known of a session's next commit.
 
-    `expected`: its id; `asked`: that of the last call; `refused`: one that cannot come again; `piece`: complete, not
-    ordered.
+    `expected`: its id; `asked`: that of the last call; `refused`: one that cannot come again; `early`: refused here
+    before it is expected; `piece`: complete, not ordered.
     """
 
     expected: int = 0
     asked: int = 0
     refused: CommitRefused | None = None
+    early: CommitRefused | None = None
     piece: CommitRequest | None = None
     waiting: set["asyncio.Future[None]"] = field(default_factory=set)
 
@@ -139,6 +140,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 if commits.piece is not None and commits.piece.commit_id != commit_id:
                     self._drop(commits, _replaced())
                 commits.expected, commits.refused = commit_id, None
+                if commits.early is not None and commits.early.commit_id == commit_id:
+                    self._report_refused(commits, commits.early)
                 self._wake_all(commits.waiting)
             case CommitRefused(session_id, commit_id, refusal):
                 commits = self._commits_of(session_id)
@@ -207,9 +210,17 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     def refused(self, piece: Piece, refusal: RefusedError) -> None:
         """See CommitOrder: the primary refuses it, too."""
         commits = self._commits.get(piece.session.session_id)
-        if commits is not None and commits.expected == piece.commit_id and commits.piece is None:
-            commits.expected = 0
-            self.report(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
+        if commits is None or commits.piece is not None:
+            return
+        report = CommitRefused(piece.session.session_id, piece.commit_id, refusal)
+        if commits.expected == piece.commit_id:
+            self._report_refused(commits, report)
+        elif refusal.retry_after is None:
+            commits.early = report
+
+    def _report_refused(self, commits: "_Commits", report: CommitRefused) -> None:
+        commits.expected, commits.early = 0, None
+        self.report(report)
 
     def holds_back(self, request: CommitRequest | InitializeRequest) -> bool:
         """See CommitOrder."""
