@@ -59,7 +59,7 @@ _LARGE = Task(
     Layout(
         [
             tensor("weight", (310, 320)),
-            tensor("bias", (801,)),
+            tensor("bias", (1001,)),
             tensor("steps", (), "buffer", "int64"),
             tensor("mean", (1001,), "buffer"),
         ]
