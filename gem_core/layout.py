@@ -245,9 +245,9 @@ class Layout:
 
     def canonical_text(self) -> str:
         """Text that the digest covers."""
-        lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
         if self.part is not None:
-            lines.append(f"shard {self.part.index}/{self.part.count} {self.part.whole.digest.hex()}")
+            return f"{self.part.whole.canonical_text()}shard {self.part.index}/{self.part.count}\n"
+        lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:

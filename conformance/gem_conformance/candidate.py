@@ -22,11 +22,11 @@ _SHOWN_BYTES = 8192
 class Candidate:
     """In a new process group, with output to a file.
 
-    `events` receives EXITED. Raises OSError if it cannot be started.
+    Each of `events` receives EXITED. Raises OSError if it cannot be started.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: dict[str, str], output: Path, events: queue.Queue[Event]
+        self, command: Sequence[str], environment: dict[str, str], output: Path, events: Sequence[queue.Queue[Event]]
     ) -> None:
         self._output = output
         with output.open("wb") as file:
@@ -57,6 +57,7 @@ class Candidate:
             text = file.read().decode("utf-8", "replace")
         return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
 
-    def _wait(self, events: queue.Queue[Event]) -> None:
+    def _wait(self, events: Sequence[queue.Queue[Event]]) -> None:
         status = self._process.wait()
-        events.put(Event(Kind.EXITED, status=status))
+        for one in events:
+            one.put(Event(Kind.EXITED, status=status))

@@ -66,6 +66,7 @@ class FaultName(Enum):
     WRONG_SEQUENCE = "a wrong sequence"
     STALE_BASE = "a base version that is not the session's"
     STALE_DELTA = "a delta of parameters that were replaced"
+    WRONG_COMMIT_ID = "another commit_id than several servers require"
     NEW_SEQUENCE_ON_RETRY = "a new sequence for a commit whose outcome was open"
     OTHER_BYTES_ON_RETRY = "other bytes under the same sequence"
     NO_CHECKSUM_IN_REPEAT = "a repeat without payload_crc32c"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gemps.limits import SESSION_ID_BYTES, TEXT_BYTES
 from gemps.v1 import run_pb2, session_pb2, transfer_pb2
@@ -36,7 +36,9 @@ def joined_session(
     return before
 
 
-def join_response(central: Central, session: Session, chunk_bytes: int) -> session_pb2.JoinResponse:
+def join_response(
+    central: Central, session: Session, chunk_bytes: int, next_eta: float, shards: Sequence[str]
+) -> session_pb2.JoinResponse:
     """Build the response."""
     return session_pb2.JoinResponse(
         incarnation=central.incarnation,
@@ -56,9 +58,10 @@ def join_response(central: Central, session: Session, chunk_bytes: int) -> sessi
         chunk_bytes=chunk_bytes,
         last_applied_sequence=session.last_applied,
         has_parameters=central.theta is not None,
-        next_eta=central.eta,
+        next_eta=next_eta,
         session_timeout_seconds=120.0,
         server_version="gemps conformance",
+        shards=shards,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from gem_conformance.judge import Expected, Upload, judge_values
 from gem_conformance.layouts import layout_to
 from gem_conformance.limits import Limits
 from gem_conformance.pull import Pull, judge_pull
+from gem_conformance.shards import ShardGroup
 from gem_conformance.talk import NOT_SPOKEN, Talk, answer, call_of, is_call, parse, refusal
 from gem_conformance.task import Task, buffer_bytes, first_parameters
 from gem_conformance.transfers import Transfers, as_pull
@@ -26,14 +29,17 @@ from gem_conformance.trouble import Trouble, refused
 from gem_conformance.wire import TORN, Call, Event, Kind, Refusal, Wire
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
+from gem_core.shards import Shard
 from gem_core.wire_types import WireType, decode
 
-__all__ = ["Play"]
+__all__ = ["Play", "perform_together"]
 
 # A looping worker makes thousands.
 _MOST_CALLS = 60
 # Seconds to wait for a protest: minimum, maximum, reactions.
 _PAUSE, _MOST_PAUSE, _REACTIONS = 0.25, 3.0, 3
+# Seconds between two looks at the other servers.
+_MEETING = 0.02
 
 _Found = TypeVar("_Found")
 _Message = TypeVar("_Message", bound=Message)
@@ -46,7 +52,8 @@ class _StoppedError(Exception):
 class Play:
     """Scenario's server. Scenario thread only.
 
-    `wire` must be started. `by_hand`: no process. Scenarios may change `central` and `digest`.
+    `wire` must be started. `by_hand`: no process. Scenarios may change `central` and `digest`. `shard`: what it
+    holds of the task's model; `shards`: addresses of the others, at the primary.
     """
 
     def __init__(
@@ -59,12 +66,18 @@ class Play:
         chunk_bytes: int,
         may_not_speak: bool = False,
         by_hand: bool = False,
+        shard: Shard | None = None,
+        group: ShardGroup | None = None,
+        shards: Sequence[str] = (),
     ) -> None:
-        self.central = Central(task)
+        self.shard = shard or Shard()
+        self._layout = self.shard.layout_of(task.layout)
+        self.central = Central(replace(task, layout=self._layout))
         self.limits = limits
-        self.digest = task.layout.digest
+        self.digest = self._layout.digest
+        self._group = group or ShardGroup()
+        self._shards = shards
         self._task = task
-        self._layout = task.layout
         self._talk = Talk(wire, may_not_speak=may_not_speak)
         self._worker_name = worker_name
         self._chunk_bytes = chunk_bytes
@@ -80,6 +93,7 @@ class Play:
         self._trouble: Trouble | None = None
         self._may_commit = True
         self._may_stop = False
+        self._may_not_speak = may_not_speak
         self._has_left = False
 
     @property
@@ -95,11 +109,17 @@ class Play:
             steps(self)
         except FaultError as fault:
             fault.after = str(self._trouble or "")
+            if not self.shard.is_whole:
+                fault.came += f" (at shard {self.shard})"
             raise
+
+    def abandon(self) -> None:
+        """Let the scenario end, because another server's has failed. Thread-safe."""
+        self._talk.wire.events.put(Event(Kind.EXITED))
 
     def initialised_by_others(self, *, narrow: bool = False) -> None:
         """Set parameters; `narrow`: exact in all float types."""
-        self.central.be_trained(-first_parameters(self._layout.parameter_count) if narrow else self._others_theta())
+        self.central.be_trained(-self._first_theta() if narrow else self._others_theta())
 
     def join(self, refusal: Refusal | None = None) -> None:
         """Await a Join and answer or refuse it."""
@@ -127,8 +147,9 @@ class Play:
             if request.HasField("header"):
                 raise FaultError(FaultName.OUT_OF_ORDER, "one header", "a second one", Place.INITIALIZE)
         rest = buffer_bytes(self._layout.buffers, 0)
-        theta = first_parameters(self._layout.parameter_count)
+        theta = self._first_theta()
         judge_values(payload, bytes(upload.received), Expected(theta, rest, Place.CONFORMANCE), "the first parameters")
+        self._meet()
         self.central.initialise(theta, rest)
         self._say_initialised(call, parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED)
 
@@ -159,6 +180,8 @@ class Play:
         if is_sent:
             pull.call.end()
             session.open = None
+            if not self.shard.is_secondary:
+                self._group.settle()
         self._say_what_was_sent("pull", is_sent=is_sent, damaged=damaged)
 
     def commit(self, *, next_eta: float | None = None) -> None:
@@ -257,7 +280,10 @@ class Play:
         judge_payload(commit, self.session, self._delta_format(), self.central)
 
     def apply(self, commit: Commit) -> None:
-        """Apply others' commits, then this one."""
+        """Apply others' commits, then this one, once all shards hold their pieces."""
+        self._meet()
+        if not self.shard.is_secondary:
+            self._group.settle()
         session, payload = self.session, self._delta_format()
         staleness = self.central.others_commit()
         data = bytes(commit.upload.received)
@@ -291,7 +317,7 @@ class Play:
         verdict.CopyFrom(session.stored)
         verdict.duplicate = commit.is_repeat
         verdict.run_state = self.central.run_state
-        verdict.next_eta = self.central.eta
+        verdict.next_eta = self._said_eta
         payload = PayloadFormat(self._layout, session.parameter_wire_type)
         parts = self._transfers.begin(payload, snapshot, 0, self.digest, damaged=damaged)
         parts.insert(0, commit_pb2.CommitResponse(verdict=verdict))
@@ -323,7 +349,10 @@ class Play:
         self._leave_open(commit)
 
     def refuse(self, commit: Commit, reason: str, retry_after: float | None = None) -> None:
-        """Refuse a commit before its footer."""
+        """Refuse a commit before its footer, at all shards."""
+        self._meet(commit.call)
+        if retry_after is None and not self.shard.is_secondary:
+            self._group.settle()
         if reason == "EXPIRED_SESSION":
             self._forget_session(reason)
         elif reason == "STALE_BASE":
@@ -338,6 +367,7 @@ class Play:
 
     def restart(self, *, lost: int = 0) -> None:
         """Restart on the same port, without `lost` commits."""
+        self._meet()
         self._talk.wire.stop()
         self._trouble = Trouble.restarted()
         self.central.incarnation += 1
@@ -363,7 +393,7 @@ class Play:
             raise FaultError(
                 FaultName.WRONG_EXIT, "exit status 0 at the end of a run", f"exit status {status}", Place.END
             )
-        if not self._has_left:
+        if not (self._has_left or self.shard.is_secondary):
             raise FaultError(FaultName.NO_LEAVE, "Leave when the run is finished", "the end of the process", Place.END)
 
     def must_stop(self, why: str, place: Place) -> None:
@@ -377,6 +407,8 @@ class Play:
 
         `leaving`: one commit may be refused, unless `was_refused`.
         """
+        if self._by_hand and self.shard.is_secondary:
+            return None
         until = time.monotonic() + self.limits.answer + self.limits.exit
         while True:
             event = self._next(max(0.0, until - time.monotonic()))
@@ -432,6 +464,14 @@ class Play:
                 return found
             self._serve(event)
 
+    def _meet(self, refused: Call | None = None) -> None:
+        """Wait until all servers are at this step; answer calls other than `refused`."""
+        meeting = self._group.arrive()
+        while not self._group.all_are_at(meeting):
+            event = self._next(_MEETING)
+            if event is not None and (refused is None or event.call is not refused):
+                self._serve(event)
+
     def _awaited(self, what: str, place: Place) -> tuple[str, Place]:
         if self._trouble is not None:
             return self._trouble.expected, self._trouble.place
@@ -469,7 +509,7 @@ class Play:
                 self._answer_heartbeat(event)
             case "Leave":
                 self._answer_leave(event)
-                if not self._may_stop:
+                if not (self._may_stop or (self._may_not_speak and not self.session.last_applied)):
                     expected = "a worker that stays until the run is finished"
                     raise FaultError(FaultName.LEFT_EARLY, expected, "Leave", Place.END)
             case "GetStatus":
@@ -527,11 +567,12 @@ class Play:
             self._serve(event)
 
     def _answer_join(self, event: Event) -> None:
-        request = parse(event, session_pb2.JoinRequest)
+        request = self._group.judge_join(self.shard, parse(event, session_pb2.JoinRequest))
         self._session = joined_session(request, self._task, self._worker_name, self._session, self.central.eta)
         self._session.is_known = True
         self._session.record_eta(self.central.eta)
-        answer(call_of(event), join_response(self.central, self._session, self._chunk_bytes))
+        response = join_response(self.central, self._session, self._chunk_bytes, self._said_eta, self._shards)
+        answer(call_of(event), response)
         self._talk.joined()
         if self.central.run_state == run_pb2.RUN_STATE_FINISHED and self._trouble is None:
             self._said_finished("Join's answer")
@@ -545,13 +586,15 @@ class Play:
                     incarnation=self.central.incarnation,
                     run_state=self.central.run_state,
                     last_applied_sequence=self.session.last_applied,
-                    next_eta=self.central.eta,
+                    next_eta=self._said_eta,
                 ),
             )
 
     def _answer_leave(self, event: Event) -> None:
         request = parse(event, session_pb2.LeaveRequest)
         self._check_session(request.session_id)
+        if self.shard.is_secondary:
+            raise FaultError(FaultName.UNEXPECTED_CALL, "Leave at the primary alone", "Leave", Place.COMMIT)
         state, last = self.central.run_state, self.session.last_applied
         answer(call_of(event), session_pb2.LeaveResponse(run_state=state, last_applied_sequence=last))
 
@@ -570,6 +613,8 @@ class Play:
     def _forget_session(self, reason: str) -> None:
         self._lost_reason = reason
         self.session.is_known = False
+        if not self.shard.is_secondary:
+            self._group.end_session()
         self._lose_snapshot()
 
     def _lose_snapshot(self) -> None:
@@ -597,8 +642,19 @@ class Play:
 
     def _others_theta(self) -> NDArray[np.float32]:
         """9 bits of significand give bfloat16 ties to round."""
-        count = self._layout.parameter_count
-        return (((np.arange(count) * 7 + 510) % 1021 - 510) / 512).astype(np.float32)
+        count = self._task.layout.parameter_count
+        return self._range((((np.arange(count) * 7 + 510) % 1021 - 510) / 512).astype(np.float32))
+
+    def _first_theta(self) -> NDArray[np.float32]:
+        return self._range(first_parameters(self._task.layout.parameter_count))
+
+    def _range(self, theta: NDArray[np.float32]) -> NDArray[np.float32]:
+        return theta[self.shard.range_of(theta.size)].copy()
+
+    @property
+    def _said_eta(self) -> float:
+        """A secondary's does not count."""
+        return self.central.eta * (2 if self.shard.is_secondary else 1)
 
     def _judge_pull(self, event: Event) -> Pull | None:
         """None: answered."""
@@ -606,10 +662,13 @@ class Play:
         if not self._is_known(call, request.session_id):
             return None
         self._apply_late()
-        outcome = judge_pull(call, request, self.session, self.central, self._transfers.sent)
+        pulled = self._group.pulled if self.shard.is_secondary else None
+        outcome = judge_pull(call, request, self.session, self.central, self._transfers.sent, pulled)
         if isinstance(outcome, Refusal):
             self._refuse(call, outcome)
         elif isinstance(outcome, Pull):
+            if not self.shard.is_secondary:
+                self._group.pulled = outcome.snapshot.version.clock
             return outcome
         else:
             answer(call, parameters_pb2.PullResponse(not_modified=outcome))
@@ -631,7 +690,9 @@ class Play:
             expected = "no training on parameters whose header has the digest of another layout"
             raise FaultError(FaultName.WRONG_DIGEST, expected, came, Place.LAYOUTS)
         self._apply_late()
-        return judge_header(call, message, self.session, self._delta_format(), self._chunk_bytes)
+        commit = judge_header(call, message, self.session, self._delta_format(), self._chunk_bytes)
+        self._group.judge_commit(message.header, is_repeat=commit.is_repeat)
+        return commit
 
     def _require_alone(self, commit: Commit) -> None:
         if not commit.is_alone:
@@ -673,3 +734,21 @@ class Play:
         header, upload = commit.header, commit.upload
         base = Clock.from_wire(header.base_version)
         self.session.open = Attempt(header.sequence, base, bytes(upload.received), upload.is_complete)
+
+
+def perform_together(plays: Sequence[Play], steps: Callable[[Play], None]) -> None:
+    """Run a scenario at each server, in a thread each. Raises the first error."""
+    errors: list[BaseException] = []
+
+    def perform(play: Play) -> None:
+        try:
+            play.perform(steps)
+        except BaseException as error:
+            errors.append(error)
+            for other in plays:
+                other.abandon()
+
+    with ThreadPoolExecutor(len(plays)) as threads:
+        list(threads.map(perform, plays))
+    if errors:
+        raise errors[0]

@@ -26,11 +26,16 @@ class Pull:
 
 
 def judge_pull(
-    call: Call, request: parameters_pb2.PullRequest, session: Session, central: Central, sent: int
+    call: Call,
+    request: parameters_pb2.PullRequest,
+    session: Session,
+    central: Central,
+    sent: int,
+    pulled: int | None = None,
 ) -> Pull | Refusal | parameters_pb2.NotModified:
     """Decide the response; a pull from the start replaces the session's snapshot.
 
-    `sent`: resumable bytes. Raises FaultError.
+    `sent`: resumable bytes. `pulled`: at a secondary, the primary's clock. Raises FaultError.
     """
     if central.theta is None:
         return refusal("NOT_INITIALIZED")
@@ -41,6 +46,8 @@ def judge_pull(
             f"a pull of wire type {request.wire_type}",
             Place.PULL,
         )
+    if pulled is not None:
+        _hold_pulled(request, session, central, pulled)
     held = session.snapshot
     if request.HasField("resume_version"):
         if held is None or Clock.from_wire(request.resume_version) != held.version:
@@ -55,6 +62,22 @@ def judge_pull(
     snapshot = central.snapshot()
     session.hold(snapshot)
     return Pull(call, request, snapshot, 0)
+
+
+def _hold_pulled(request: parameters_pb2.PullRequest, session: Session, central: Central, pulled: int) -> None:
+    """Hold the version that the primary gave, if the request names it."""
+    held, wanted = session.snapshot, Clock(central.incarnation, pulled)
+    came = Clock.from_wire(request.resume_version)
+    if held is not None and came == held.version:
+        return
+    if came != wanted or request.resume_offset or central.clock != pulled:
+        raise FaultError(
+            FaultName.WRONG_RESUME,
+            f"resume_version {wanted}, which the primary gave, with resume_offset 0",
+            f"{came if request.HasField('resume_version') else 'none'}, {request.resume_offset}",
+            Place.PULL,
+        )
+    session.hold(central.snapshot())
 
 
 def _judge_offset(request: parameters_pb2.PullRequest, payload: PayloadFormat, sent: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,10 +14,12 @@ from typing import Literal
 from gem_conformance.candidate import Candidate
 from gem_conformance.faults import FaultError
 from gem_conformance.limits import Limits
-from gem_conformance.play import Play
+from gem_conformance.play import Play, perform_together
 from gem_conformance.scenarios import Scenario
+from gem_conformance.shards import ShardGroup
 from gem_conformance.talk import NotSpokenError
 from gem_conformance.wire import Wire
+from gem_core.shards import Shard
 
 __all__ = ["Outcome", "play_by_hand", "play_scenarios"]
 
@@ -90,22 +93,21 @@ class _Stage:
         self._lock = threading.Lock()
 
     def play(self, scenario: Scenario) -> Outcome:
-        wire = Wire()
-        with tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder:
-            wire.start()
+        with (
+            tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder,
+            _started(scenario) as wires,
+        ):
+            environment = _environment(scenario, wires[0], Path(folder) / "task.json")
+            output, events = Path(folder) / "output.log", [wire.events for wire in wires]
+            candidate = Candidate(self._command, environment, output, events)
             try:
-                environment = _environment(scenario, wire, Path(folder) / "task.json")
-                candidate = Candidate(self._command, environment, Path(folder) / "output.log", wire.events)
-                try:
-                    self._enter(candidate)
-                    play = _play_of(scenario, wire, self._limits, by_hand=False)
-                    return _judge(scenario, play, candidate.last_lines)
-                finally:
-                    candidate.terminate()
-                    with self._lock:
-                        self._candidates.discard(candidate)
+                self._enter(candidate)
+                plays = _plays_of(scenario, wires, self._limits, by_hand=False)
+                return _judge(scenario, plays, candidate.last_lines)
             finally:
-                wire.stop()
+                candidate.terminate()
+                with self._lock:
+                    self._candidates.discard(candidate)
 
     def close(self) -> None:
         with self._lock:
@@ -134,16 +136,13 @@ def play_by_hand(
     """
     outcomes = []
     for scenario in scenarios:
-        wire = Wire(listen)
-        with tempfile.TemporaryDirectory(prefix="gemps-conformance-") as folder:
-            wire.start()
-            listen = wire.address
-            try:
-                on_ready(scenario, _environment(scenario, wire, Path(folder) / "task.json"))
-                play = _play_of(scenario, wire, limits, by_hand=True)
-                outcome = _judge(scenario, play, list)
-            finally:
-                wire.stop()
+        with (
+            tempfile.TemporaryDirectory(prefix="gemps-conformance-") as folder,
+            _started(scenario, listen) as wires,
+        ):
+            listen = wires[0].address
+            on_ready(scenario, _environment(scenario, wires[0], Path(folder) / "task.json"))
+            outcome = _judge(scenario, _plays_of(scenario, wires, limits, by_hand=True), list)
         on_outcome(outcome)
         outcomes.append(outcome)
     return outcomes
@@ -162,21 +161,42 @@ def _worker_name(scenario: Scenario) -> str:
     return f"candidate-{scenario.name}"
 
 
-def _play_of(scenario: Scenario, wire: Wire, limits: Limits, *, by_hand: bool) -> Play:
-    return Play(
-        scenario.task,
-        wire,
-        limits,
-        worker_name=_worker_name(scenario),
-        chunk_bytes=scenario.chunk_bytes,
-        may_not_speak=scenario.may_not_speak,
-        by_hand=by_hand,
-    )
-
-
-def _judge(scenario: Scenario, play: Play, last_lines: Callable[[], list[str]]) -> Outcome:
+@contextmanager
+def _started(scenario: Scenario, listen: str = "127.0.0.1:0") -> Iterator[list[Wire]]:
+    """Servers, the first one at `listen`."""
+    host = listen.rpartition(":")[0]
+    wires = [Wire(listen), *(Wire(f"{host}:0") for _ in range(1, scenario.shards))]
     try:
-        play.perform(scenario.play)
+        for wire in wires:
+            wire.start()
+        yield wires
+    finally:
+        for wire in wires:
+            wire.stop()
+
+
+def _plays_of(scenario: Scenario, wires: Sequence[Wire], limits: Limits, *, by_hand: bool) -> list[Play]:
+    group = ShardGroup(len(wires))
+    return [
+        Play(
+            scenario.task,
+            wire,
+            limits,
+            worker_name=_worker_name(scenario),
+            chunk_bytes=scenario.chunk_bytes,
+            may_not_speak=scenario.may_not_speak,
+            by_hand=by_hand,
+            shard=Shard(index, len(wires)),
+            group=group,
+            shards=[f":{other.port}" for other in wires[1:]] if index == 0 else (),
+        )
+        for index, wire in enumerate(wires)
+    ]
+
+
+def _judge(scenario: Scenario, plays: Sequence[Play], last_lines: Callable[[], list[str]]) -> Outcome:
+    try:
+        perform_together(plays, scenario.play)
     except FaultError as fault:
         return Outcome(scenario.name, "failed", fault, tuple(last_lines()))
     except NotSpokenError:

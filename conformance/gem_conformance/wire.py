@@ -146,6 +146,11 @@ class Wire:
         """HOST:PORT."""
         return f"{self._host}:{self._port}"
 
+    @property
+    def port(self) -> int:
+        """Port, once started."""
+        return self._port
+
     def start(self) -> None:
         """Listen. Raises OSError if the port is taken."""
         server = grpc.server(

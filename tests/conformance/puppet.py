@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from gem_conformance import FaultError, Limits, Outcome, Scenario
 from gem_conformance.layouts import layout_to
-from gem_conformance.play import Play
+from gem_conformance.play import Play, perform_together
+from gem_conformance.shards import ShardGroup
 from gem_conformance.talk import NotSpokenError
 from gem_conformance.task import Task
 from gem_conformance.wire import Event, Kind, Wire
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
+from gem_core.shards import Shard
 from gem_core.wire_types import WireType, decode, encode
 
 NAME = "puppet"
@@ -30,10 +32,15 @@ _SECONDS = 20.0
 
 
 class Puppet:
-    """Holds what a worker holds; see the module. One thread."""
+    """Holds what a worker holds; see the module. One thread. `others`: its sides at the other shards."""
 
-    def __init__(self, wire: Wire, task: Task) -> None:
+    def __init__(self, wires: Sequence[Wire], task: Task, shard: Shard) -> None:
+        wire = wires[shard.index]
         self.task = task
+        self.layout = shard.layout_of(task.layout)
+        others = range(1, len(wires)) if shard.index == 0 else ()
+        self.others = [Puppet(wires, task, Shard(index, shard.count)) for index in others]
+        self.commit_id = self.incarnation = 0
         self.session_id = os.urandom(16)
         self.applied = 0
         self.eta = 0.0
@@ -50,7 +57,7 @@ class Puppet:
     @property
     def payload(self) -> PayloadFormat:
         """Of a delta."""
-        return PayloadFormat(self.task.layout, self.task.delta_wire_types[0])
+        return PayloadFormat(self.layout, self.task.delta_wire_types[0])
 
     @property
     def is_whole(self) -> bool:
@@ -72,13 +79,14 @@ class Puppet:
         )
         self.applied = answer.last_applied_sequence
         self.eta = answer.next_eta
+        self.incarnation = answer.incarnation
         return answer
 
     def initialize(self, data: bytes, *, chunk_bytes: int = 70_000) -> parameters_pb2.InitializeResponse:
         footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=0, crc32c=crc32c(data))
         header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(data))
         messages = [parameters_pb2.InitializeRequest(header=header)]
-        payload = PayloadFormat(self.task.layout, WireType.FLOAT32)
+        payload = PayloadFormat(self.layout, WireType.FLOAT32)
         for start, end in payload.cut(chunk_bytes):
             chunk = transfer_pb2.Chunk(offset=start, data=data[start:end])
             messages.append(parameters_pb2.InitializeRequest(chunk=chunk))
@@ -124,6 +132,7 @@ class Puppet:
             "base_version": self.version,
             "wire_type": int(self.task.delta_wire_types[0]),
             "byte_count": self.payload.byte_count,
+            "commit_id": self.commit_id,
         }
         return commit_pb2.CommitHeader(**(fields | changes))
 
@@ -197,10 +206,10 @@ class Puppet:
 
     def hold(self, data: bytes) -> None:
         """Take parameters as they came, complete or not."""
-        payload = PayloadFormat(self.task.layout, self.task.parameter_wire_types[0])
+        payload = PayloadFormat(self.layout, self.task.parameter_wire_types[0])
         if len(data) < payload.byte_count:
             return
-        self.theta = np.empty(self.task.layout.parameter_count, np.float32)
+        self.theta = np.empty(self.layout.parameter_count, np.float32)
         decode(payload.wire_type, memoryview(data)[: payload.parameter_bytes], self.theta)
         self.buffers = data[payload.parameter_bytes : payload.byte_count]
 
@@ -230,29 +239,37 @@ def until_finished(puppet: Puppet) -> None:
 
 def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> FaultError | str | None:
     """What the kit says of a puppet that takes these steps: a fault, None (passed) or "not spoken"."""
-    wire = Wire()
-    wire.start()
-    puppet = Puppet(wire, scenario.task)
+    wires, group = [Wire() for _ in range(scenario.shards)], ShardGroup(scenario.shards)
+    for wire in wires:
+        wire.start()
+    puppet = Puppet(wires, scenario.task, Shard(0, len(wires)))
     thread = threading.Thread(target=_carry_out, args=(steps, puppet))
-    play = Play(
-        scenario.task,
-        wire,
-        LIMITS,
-        worker_name=NAME,
-        chunk_bytes=scenario.chunk_bytes,
-        may_not_speak=scenario.may_not_speak,
-        by_hand=by_hand,
-    )
+    plays = [
+        Play(
+            scenario.task,
+            wire,
+            LIMITS,
+            worker_name=NAME,
+            chunk_bytes=scenario.chunk_bytes,
+            may_not_speak=scenario.may_not_speak,
+            by_hand=by_hand,
+            shard=Shard(index, len(wires)),
+            group=group,
+        )
+        for index, wire in enumerate(wires)
+    ]
     thread.start()
     try:
-        play.perform(scenario.play)
+        perform_together(plays, scenario.play)
     except FaultError as fault:
         return fault
     except NotSpokenError:
         return "not spoken"
     finally:
-        wire.stop()
-        puppet.disconnect()
+        for wire in wires:
+            wire.stop()
+        for one in (puppet, *puppet.others):
+            one.disconnect()
         thread.join()
     return None
 

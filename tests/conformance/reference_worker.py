@@ -7,7 +7,8 @@ section on conformance: loss = 1/2 sum theta^2, so that delta = float32(-eta) * 
     GEMPS_SERVER=127.0.0.1:50051 GEMPS_WORKER_NAME=w GEMPS_CONFORMANCE=task.json python reference_worker.py
 
 Exit status: 0 once the run is finished; 1 when something must not be retried, or was retried for too long; 2 for a
-setting that is missing; 3 when it speaks none of the wire types of the task.
+setting that is missing; 3 when it speaks none of the wire types of the task, or the model
+is on several servers.
 """
 
 import argparse
@@ -100,6 +101,10 @@ class Refused(Exception):  # noqa: N818 - an answer
 
 class Hopeless(Exception):  # noqa: N818 - the worker ends by it
     """What must not be retried, or was retried for too long."""
+
+
+class NotSpoken(Exception):  # noqa: N818 - the worker ends by it
+    """The run asks for an optional part of the contract."""
 
 
 def judged(error: grpc.RpcError) -> TornCallError | Refused:
@@ -476,6 +481,8 @@ class Worker:
         )
         before = self.membership.incarnation
         self.membership = self.answered(lambda: self.stub.Join(request, timeout=CALL_SECONDS))
+        if self.membership.shards:
+            raise NotSpoken("the model is on several servers, and this worker commits to one")
         if self.membership.settings.local_steps > 1:
             raise Hopeless(f"the run wants {self.membership.settings.local_steps} local steps: this worker has none")
         if self.membership.incarnation != before:
@@ -761,6 +768,9 @@ def main() -> int:
         worker.run()
     except KeyboardInterrupt:
         return 130
+    except NotSpoken as error:
+        print(error, file=sys.stderr)
+        return 3
     except (Refused, Hopeless) as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from gem_conformance import SCENARIOS, FaultError, FaultName, Place
 
+from tests.conformance import shard_workers  # noqa: F401 - adds to RIGHT and WRONG
 from tests.conformance.puppet import Puppet, Steps, begin, verdict_on
 from tests.conformance.right_workers import RIGHT
 from tests.conformance.wrong_workers import WRONG, Wrong
@@ -58,6 +59,15 @@ def test_status_3_is_no_fault_where_a_worker_may_not_speak_something() -> None:
         puppet.exits(3)
 
     assert verdict_on(SCENARIOS["delta-int8-block"], steps, by_hand=False) == "not spoken"
+
+
+def test_a_worker_of_one_server_may_leave_before_it_ends_with_status_3() -> None:
+    def steps(puppet: Puppet) -> None:
+        puppet.join()
+        puppet.leave()
+        puppet.exits(3)
+
+    assert verdict_on(SCENARIOS["shards-small"], steps, by_hand=False) == "not spoken"
 
 
 @pytest.mark.parametrize(("scenario", "steps"), RIGHT, ids=[f"{one[0]}-{one[1].__name__}" for one in RIGHT])

@@ -15,7 +15,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples/workers/python/conforma
 OF_PYTHON = (
     "pull-resumed", "bad-parameters", "wrong-digest", "local-steps", "torn-commit", "dropped-reply", "torn-reply",
     "retry-info", "no-retry", "expired-session", "draining", "delta-bfloat16", "buffers-first", "element-types",
-    "empty-payload", "many-tensors",
+    "empty-payload", "many-tensors", "shards-first", "shards-int8", "shards-retry-info", "shards-expired",
+    "shards-torn-piece", "shards-dropped-reply",
 )  # fmt: skip
 ALL_OF_PYTHON = bool(os.environ.get("GEMPS_TEST_CONFORMANCE"))
 

@@ -51,6 +51,10 @@ def test_layouts_of_different_models_differ_on_each_shard() -> None:
     assert ours.first_difference(theirs) == "tensors of other shards"
 
 
+def test_digest_of_a_shard_covers_a_line_more_than_the_models() -> None:
+    assert Shard(1, 2).layout_of(MODEL).canonical_text() == f"{MODEL.canonical_text()}shard 1/2\n"
+
+
 def test_one_shard_is_the_whole_model() -> None:
     assert Shard().layout_of(MODEL) is MODEL
 

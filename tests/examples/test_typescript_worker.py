@@ -12,10 +12,13 @@ from tests.examples.workers import (
     accuracy_in,
     build,
     conformance,
+    ended,
     log_of,
     serving,
+    wait_for_steps,
     working,
 )
+from tests.shards.processes import SupervisedShards
 
 STEPS = 300
 # With the packages fetched and everything compiled; the kit alone takes half a minute.
@@ -43,6 +46,27 @@ def test_two_of_them_learn_the_digits(typescript_worker: list[str], digits: Path
         log = log_of(tmp_path, name)
         assert f"the run is finished: {STEPS} steps" in log
         assert accuracy_in(log) >= 0.95, log
+
+
+def test_two_of_them_train_on_two_servers_of_which_one_is_killed(
+    typescript_worker: list[str], digits: Path, tmp_path: Path
+) -> None:
+    settings = ("--steps", str(STEPS), "--min-workers", "2", "--eta", "0.05", "--durability", "commit")
+    flags = ("--task", str(digits), "--log-interval", "0")
+    with SupervisedShards(2, tmp_path, *settings) as shards, ExitStack() as stack:
+        workers = [
+            stack.enter_context(working(typescript_worker, name, shards.address, tmp_path, *flags)) for name in "ab"
+        ]
+        wait_for_steps(workers[0], tmp_path, "a", 50)
+        shards.kill(1, after=0)
+        assert [ended(process, tmp_path, name) for name, process in zip("ab", workers, strict=True)] == [0, 0]
+    for name in "ab":
+        log = log_of(tmp_path, name)
+        assert "2 servers" in log
+        assert "joining again" in log
+        assert accuracy_in(log) >= 0.9, log
+    # One version for the first parameters, and one for each commit.
+    assert [f"stopped at clock {1 + 2 * STEPS}" in shards.log(index) for index in range(2)] == [True, True]
 
 
 def test_wrong_usage_is_one_line_with_the_fix(typescript_worker: list[str], tmp_path: Path) -> None:

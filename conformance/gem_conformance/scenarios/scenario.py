@@ -19,7 +19,10 @@ CHUNK_BYTES = 70_001
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Named steps; `is_basic`: part of `--basic`, `may_not_speak`: exit status 3 is allowed."""
+    """Named steps; `is_basic`: part of `--basic`, `may_not_speak`: exit status 3 is allowed.
+
+    `shards`: servers, which all take the steps.
+    """
 
     name: str
     about: str
@@ -28,3 +31,4 @@ class Scenario:
     is_basic: bool = False
     may_not_speak: bool = False
     chunk_bytes: int = CHUNK_BYTES
+    shards: int = 1

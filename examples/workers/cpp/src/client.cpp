@@ -116,6 +116,9 @@ void Client::join_until_answered() {
 }
 
 void Client::check_membership() const {
+  if (joined_.shards_size() > 0) {
+    throw NotSpoken("the model is on several servers, and this worker commits to one: start gemps serve without --shard");
+  }
   const auto offered = [](const std::vector<v1::WireType>& types, v1::WireType chosen) {
     return std::find(types.begin(), types.end(), chosen) != types.end();
   };

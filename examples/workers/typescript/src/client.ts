@@ -2,21 +2,15 @@
 
 import { setInterval } from 'node:timers';
 
-import { connect } from './calls.js';
-import { Committer, type Outcome } from './commit.js';
-import { Patience } from './patience.js';
-import type { ModelState } from './payload.js';
-import { pull } from './pull.js';
-import { type Identity, Session } from './session.js';
-import { type ClientSettings, DEFAULTS } from './settings.js';
+import type { Outcome } from './commit.js';
 import type { DeltaSettings } from './delta.js';
-import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
+import type { ModelState } from './payload.js';
+import { Servers } from './servers.js';
+import type { Identity, Session } from './session.js';
+import { type ClientSettings, DEFAULTS } from './settings.js';
 
 export class Client {
-  readonly #calls: ParameterServerServiceClient;
-  readonly #patience: Patience;
-  readonly #session: Session;
-  readonly #committer: Committer;
+  readonly #servers: Servers;
   #heartbeats: NodeJS.Timeout | undefined;
   #isBusy = false;
 
@@ -27,15 +21,12 @@ export class Client {
    */
   constructor(
     address: string,
-    identity: Identity,
+    private readonly identity: Identity,
     tell: (text: string) => void,
     private readonly stop: AbortSignal,
     private readonly settings: ClientSettings = DEFAULTS,
   ) {
-    this.#calls = connect(address);
-    this.#patience = new Patience(settings, tell, stop);
-    this.#session = new Session({ calls: this.#calls, settings, patience: this.#patience, stop, tell }, identity);
-    this.#committer = new Committer(this.#session);
+    this.#servers = new Servers(address, { identity, tell, stop, settings });
   }
 
   /** From which the first parameters and the order of samples follow. */
@@ -49,7 +40,7 @@ export class Client {
 
   /** The newest values that came from the server. */
   get state(): ModelState {
-    return this.#session.state;
+    return this.#servers.state;
   }
 
   /** As the server told them last. */
@@ -64,41 +55,36 @@ export class Client {
 
   /** Join the run, and get its parameters; `firstState` makes them where there are none yet. */
   async start(firstState: (seed: number) => ModelState): Promise<void> {
-    const session = this.#session;
-    await this.#busy(async () => {
-      await session.join();
-      this.#patience.succeeded();
-      session.state = firstState(this.seed);
-      if (session.isFinished && !session.joined.hasParameters) return; // none will come
-      await pull(session);
-    });
+    await this.#busy(() => this.#servers.start(firstState));
     this.#heartbeats = setInterval(() => this.#beat(), this.settings.heartbeatInterval).unref();
   }
 
   /** A line about the membership. */
   describe(): string {
-    const { settings, rank } = this.#session.joined;
+    const { settings, rank, shards } = this.#session.joined;
     const { delta, parameters } = this.#session.formats;
+    const servers = shards.length > 0 ? `, ${1 + shards.length} servers` : '';
     return (
-      `joined as rank ${rank}, rule ${settings?.rule ?? '?'}, eta ${this.#session.eta}, ${delta.layout.parameterCount} parameters, ` +
-      `deltas in ${delta.codec.name}, parameters in ${parameters.codec.name}`
+      `joined as rank ${rank}, rule ${settings?.rule ?? '?'}, eta ${this.#session.eta}, ` +
+      `${this.identity.layout.parameterCount} parameters, deltas in ${delta.codec.name}, ` +
+      `parameters in ${parameters.codec.name}${servers}`
     );
   }
 
   /** Commit `delta`, float32 of every parameter, with the buffers as they are now. Throws RunFinished. */
   commit(delta: Float32Array, buffers: Uint8Array, loss: number | undefined, samples: number): Promise<Outcome> {
-    return this.#busy(() => {
-      const payload = this.#session.formats.delta.encode({ parameters: delta, buffers });
-      return this.#committer.commit(payload, loss, samples);
-    });
+    return this.#busy(() => this.#servers.commit({ parameters: delta, buffers }, loss, samples));
   }
 
   /** Leave the run and close the connection. */
   async leave(reason: string): Promise<void> {
     clearInterval(this.#heartbeats);
-    this.#committer.close();
-    await this.#session.leave(reason);
-    this.#calls.close();
+    await this.#servers.leave(reason);
+  }
+
+  /** At the primary, whose settings, learning rate and run state are those of the run. */
+  get #session(): Session {
+    return this.#servers.primary;
   }
 
   async #busy<T>(work: () => Promise<T>): Promise<T> {
@@ -112,7 +98,7 @@ export class Client {
 
   /** Keeps the session of a worker that computes for long. What fails here the next call finds out by itself. */
   #beat(): void {
-    if (this.#isBusy || this.#committer.hasOpenStream || this.stop.aborted) return;
+    if (this.#isBusy || this.#servers.hasOpenStream || this.stop.aborted) return;
     this.#session.probe().catch(() => undefined);
   }
 }

@@ -8,6 +8,8 @@
  *   the server restarted      pull, because the snapshot is gone; the delta is dropped unless it was applied
  *   refused, with RetryInfo   wait that long, then the identical bytes again
  *   refused as stale          pull, and drop the delta: a gradient of other parameters must not be applied
+ *
+ * With several servers each has its piece of the delta, and what needs a pull throws SessionLost (servers.ts).
  */
 
 import type { ClientDuplexStream } from '@grpc/grpc-js';
@@ -53,13 +55,14 @@ export class Committer {
 
   /**
    * Commit a delta (bytes of the session's delta format) of the parameters that the session holds. Afterwards the
-   * session holds fresh ones. Throws RunFinished; Refusal where repeating would not help; Unavailable.
+   * session holds fresh ones. Throws RunFinished; Refusal where repeating would not help; Unavailable; SessionLost.
+   * `id` is the same for all pieces of a delta.
    */
-  async commit(payload: Uint8Array, loss: number | undefined, samples: number): Promise<Outcome> {
+  async commit(payload: Uint8Array, loss: number | undefined, samples: number, id = 0n): Promise<Outcome> {
     const { session } = this;
     const { patience, tell } = session.context;
     if (session.held === undefined) throw new Error('pull() first: a delta needs parameters to be of');
-    const delta = new Outgoing(session, payload, loss, samples);
+    const delta = new Outgoing(session, payload, loss, samples, id);
     let isApplied = false; // the server says so: its header alone brings the stored verdict
     let hasPulled = false; // since the session was lost: fresh parameters are here already
     for (;;) {
@@ -77,7 +80,8 @@ export class Committer {
           why = error.message;
           await patience.torn(error);
           if (reply.verdict !== undefined) {
-            await complete(session, reply.receiver.version === undefined ? undefined : reply.receiver);
+            const wanted = session.shard.isPart ? reply.verdict.version : undefined;
+            await complete(session, reply.receiver.version === undefined ? undefined : reply.receiver, wanted);
             return { isApplied: true, verdict: reply.verdict };
           }
           await session.heartbeat();
@@ -119,10 +123,9 @@ export class Committer {
       session.runState = RunState.FINISHED;
       throw new RunFinished(refusal.message);
     }
-    if (refusal.reason === 'STALE_BASE') session.held = undefined;
+    if (refusal.reason === 'STALE_BASE') session.stale(refusal.message);
     else if (LOST_SESSION.has(refusal.reason) || refusal.reason === 'SEQUENCE_GAP') {
       await session.rejoin(refusal.message);
-      session.held = undefined;
     } else if (refusal.reason === 'SUPERSEDED') await session.confirmSuperseded(refusal);
     else await session.context.patience.asked(refusal);
   }
@@ -154,6 +157,7 @@ class Outgoing {
     readonly payload: Uint8Array,
     loss: number | undefined,
     samples: number,
+    id: bigint,
   ) {
     this.sequence = session.lastApplied + 1n;
     this.#format = session.formats.delta;
@@ -168,6 +172,7 @@ class Outgoing {
       loss,
       samples: BigInt(samples),
       payloadCrc32c: this.#crc, // a repeat must have it; a first attempt may
+      commitId: id,
     });
   }
 

@@ -29,6 +29,9 @@ export class Refusal extends Error {
 /** The server does what the contract does not allow: nothing of it can be trusted. */
 export class Misbehaved extends Error {}
 
+/** The session is over at one of several servers: join the primary, then the others, and pull (shards.proto). */
+export class SessionLost extends Error {}
+
 /** The run's budget is spent, or an operator finished it. */
 export class RunFinished extends Error {}
 

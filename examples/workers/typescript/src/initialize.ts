@@ -16,7 +16,7 @@ import { codecOf } from './wire-types.js';
  */
 export async function initialize(session: Session): Promise<void> {
   const { patience } = session.context;
-  const format = new PayloadFormat(session.identity.layout, codecOf('float32'));
+  const format = new PayloadFormat(session.formats.delta.layout, codecOf('float32'));
   const payload = format.encode(session.state);
   while (!session.joined.hasParameters) {
     try {
@@ -25,11 +25,13 @@ export async function initialize(session: Session): Promise<void> {
         throw new Misbehaved(`an upload has the outcome ${outcome}`);
       }
       patience.succeeded();
-      return;
+      session.joined.hasParameters = true;
     } catch (error) {
       if (error instanceof Torn) await patience.torn(error);
       else if (!(error instanceof Refusal)) throw error;
       else if (LOST_SESSION.has(error.reason)) await session.rejoin(error.message);
+      else if (error.reason === 'STALE_BASE')
+        session.stale(error.message); // another worker's upload
       else if (error.reason === 'SUPERSEDED') await session.confirmSuperseded(error);
       else await patience.asked(error);
     }

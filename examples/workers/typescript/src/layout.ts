@@ -46,9 +46,12 @@ export class Layout {
   /** SHA-256 of the canonical text. */
   readonly digest: Uint8Array;
 
-  constructor(readonly tensors: readonly Tensor[]) {
+  constructor(
+    readonly tensors: readonly Tensor[],
+    text = canonicalText(tensors),
+  ) {
     this.parameterCount = this.of('parameter').reduce((sum, tensor) => sum + elementCount(tensor), 0);
-    this.digest = createHash('sha256').update(canonicalText(tensors), 'utf8').digest();
+    this.digest = createHash('sha256').update(text, 'utf8').digest();
   }
 
   /** The tensors of one kind, in order. */

@@ -3,7 +3,7 @@
 import { broken, Incoming, patiently } from './calls.js';
 import { LOST_SESSION, Misbehaved, Refusal, Torn } from './errors.js';
 import type { PullRequest, PullResponse } from './generated/gemps/v1/parameters.js';
-import { WireType } from './generated/gemps/v1/transfer.js';
+import { type Version, WireType } from './generated/gemps/v1/transfer.js';
 import { initialize } from './initialize.js';
 import type { ModelState } from './payload.js';
 import { Damaged, Receiver } from './receiver.js';
@@ -16,19 +16,20 @@ export async function pull(session: Session): Promise<void> {
 
 /**
  * Bring a transfer to its end: from where it was torn as long as the server's snapshot is the same, else from the start.
- * Afterwards the session holds what came. Initializes where a restarted server has no parameters.
+ * Afterwards the session holds what came. Initializes where a restarted server has no parameters. `wanted`: of several
+ * servers, the version to bring.
  */
-export async function complete(session: Session, torn: Receiver | undefined): Promise<void> {
+export async function complete(session: Session, torn: Receiver | undefined, wanted?: Version): Promise<void> {
   const { patience } = session.context;
   let receiver = torn;
   session.held = undefined; // until it is complete, what the server keeps for this session is open
   for (;;) {
-    if (!session.joined.hasParameters && receiver === undefined) await initialize(session);
+    if (!session.joined.hasParameters && receiver === undefined && wanted === undefined) await initialize(session);
     // Anew after each Join, which may have settled another wire type.
     receiver ??= new Receiver(session.formats.parameters);
     const before = receiver.received;
     try {
-      const state = await receive(session, receiver);
+      const state = await receive(session, receiver, wanted);
       session.install(state, receiver);
       patience.succeeded();
       return;
@@ -45,7 +46,10 @@ export async function complete(session: Session, torn: Receiver | undefined): Pr
 
 /** What the refusal of a pull asks for, so that the next attempt may succeed. Returns whether that is a new transfer. */
 async function startsOver(session: Session, refusal: Refusal, receiver: Receiver): Promise<boolean> {
-  if (refusal.reason === 'STALE_BASE' && receiver.version !== undefined) return true;
+  if (refusal.reason === 'STALE_BASE' && (receiver.version !== undefined || session.shard.isPart)) {
+    session.stale(refusal.message);
+    return true;
+  }
   if (LOST_SESSION.has(refusal.reason) || refusal.reason === 'NOT_INITIALIZED') {
     await session.rejoin(refusal.message);
     return true;
@@ -56,9 +60,9 @@ async function startsOver(session: Session, refusal: Refusal, receiver: Receiver
 }
 
 /** One Pull into `receiver`, which keeps what arrived when the stream breaks. */
-async function receive(session: Session, receiver: Receiver): Promise<ModelState> {
+async function receive(session: Session, receiver: Receiver, wanted?: Version): Promise<ModelState> {
   const { calls, settings, stop } = session.context;
-  const call = calls.pull(request(session, receiver));
+  const call = calls.pull(request(session, receiver, wanted));
   const incoming = new Incoming<PullResponse>(call);
   try {
     for (let isFirst = true; ; isFirst = false) {
@@ -81,11 +85,11 @@ async function receive(session: Session, receiver: Receiver): Promise<ModelState
   }
 }
 
-function request(session: Session, receiver: Receiver): PullRequest {
+function request(session: Session, receiver: Receiver, wanted?: Version): PullRequest {
   return {
     sessionId: session.id,
     knownVersion: undefined,
-    resumeVersion: receiver.version,
+    resumeVersion: receiver.version ?? wanted,
     resumeOffset: receiver.version === undefined ? 0n : BigInt(receiver.received),
     wireType: WireType.UNSPECIFIED, // Join has settled it
     withLayout: false,

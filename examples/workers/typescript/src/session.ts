@@ -1,11 +1,10 @@
 /** This worker's membership: how it is gained, kept, lost and regained. Commit, pull and initialize build on it. */
 
-import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 
 import { ask, type Method } from './calls.js';
-import { LOST_SESSION, Misbehaved, Refusal, Torn } from './errors.js';
+import { LOST_SESSION, Misbehaved, Refusal, SessionLost, Torn } from './errors.js';
 import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
 import { RunState } from './generated/gemps/v1/run.js';
 import { JoinRequest } from './generated/gemps/v1/session.js';
@@ -16,6 +15,7 @@ import type { Patience } from './patience.js';
 import { type ModelState, PayloadFormat } from './payload.js';
 import type { Receiver } from './receiver.js';
 import type { ClientSettings } from './settings.js';
+import { Shard } from './shard.js';
 import { type Codec, codecOf, codecOfWire, type WireTypeName } from './wire-types.js';
 
 const LARGEST_CHUNK = 2 << 20;
@@ -47,7 +47,6 @@ interface Formats {
 }
 
 export class Session {
-  readonly id: Uint8Array = randomBytes(16); // a secret; the same over reconnects and restarts of the server
   /** Parameters that this worker holds and the server knows it to hold; undefined when that is open: pull. */
   held: Version | undefined;
   /** The newest values that came, and what Initialize would upload; kept when `held` is lost. */
@@ -61,9 +60,15 @@ export class Session {
   #formats: Formats | undefined;
   #isMember = false;
 
+  /**
+   * @param id 16 random bytes: a secret, the same over reconnects and restarts, and at all servers of a model.
+   * @param shard What the server holds; the primary says in Join how many there are.
+   */
   constructor(
     readonly context: Context,
     readonly identity: Identity,
+    readonly id: Uint8Array,
+    public shard = new Shard(),
   ) {}
 
   /** What the last Join told. */
@@ -101,19 +106,30 @@ export class Session {
     }
     if (this.#joined?.incarnation !== incarnation) this.held = undefined;
     this.#joined = response;
-    const { layout } = this.identity;
+    if (this.shard.index === 0) this.shard = new Shard(0, 1 + response.shards.length);
+    const layout = this.shard.layoutOf(this.identity.layout);
     this.#formats = { delta: new PayloadFormat(layout, delta), parameters: new PayloadFormat(layout, parameters) };
     this.lastApplied = response.lastAppliedSequence;
     this.eta = response.nextEta;
     this.runState = response.runState;
   }
 
-  /** Join again after the server lost the session, was restarted, or counts otherwise than we do. */
+  /**
+   * Join again after the server lost the session, was restarted, or counts otherwise than we do. Throws SessionLost if
+   * there are several servers.
+   */
   async rejoin(why: string): Promise<void> {
+    this.stale(why);
     this.context.tell(`joining again: ${why}`);
-    this.held = undefined;
     await this.context.patience.failed(why);
     await this.join();
+    this.stale(why);
+  }
+
+  /** What this worker holds is in doubt: pull. Throws SessionLost if that takes several servers. */
+  stale(why: string): void {
+    this.held = undefined;
+    if (this.shard.isPart) throw new SessionLost(why);
   }
 
   /** Ask where the session stands, after a torn call; afterwards `lastApplied` is right. Joins again where needed. */
