@@ -45,11 +45,13 @@ from gem_server.service.listener import Listener
 from gem_server.service.membership_handler import MembershipHandler, Ports
 from gem_server.service.operations import Operations
 from gem_server.service.pull_handler import PullHandler
+from gem_server.service.shard_status import ShardList
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
 from gem_server.shards.operations import Hello
 from gem_server.shards.primary import PrimaryOrder, ShardLostError
+from gem_server.shards.reporter import Reporter
 from gem_server.shards.secondary import OutOfOrderError, SecondaryOrder
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
@@ -129,6 +131,7 @@ class Server:
         self.primary = PrimaryOrder(self.shard) if not self.shard.is_whole and not self.shard.is_secondary else None
         forgets = bool(self.rule.vectors_per_run)
         self.secondary = SecondaryOrder(monotonic, forgets=forgets) if self.shard.is_secondary else None
+        self._reporter = Reporter(self.secondary, self.central) if self.secondary is not None else None
         self._ordering = self.primary or self.secondary or CommitOrder()
         self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
@@ -452,6 +455,14 @@ class Server:
             self._run_settings,
             self.times.run_seconds,
             self.times.uptime,
+            ShardList(
+                self.shard,
+                self.primary,
+                self.central,
+                self._ports,
+                self.settings.shard_address,
+                self.settings.primary,
+            ),
         )
         return Status(self._contexts, observed, monotonic)
 
@@ -626,6 +637,8 @@ class Server:
         while True:
             await asyncio.sleep(tick)
             self.telemetry.tick()
+            if self._reporter is not None and not self._primary_ended.is_set():
+                self._reporter.tick(monotonic())
             for session in self.sessions.expire(monotonic()):
                 name, seconds = session.worker.name, self.sessions.timeout
                 about = {"event": "expired", "worker": name, "seconds": seconds}

@@ -61,8 +61,16 @@ class SessionRefused(_message.Message):
     message: str
     def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class ShardState(_message.Message):
+    __slots__ = ("clock", "anonymous_bytes")
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    anonymous_bytes: int
+    def __init__(self, clock: _Optional[int] = ..., anonymous_bytes: _Optional[int] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written")
+    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written", "shard_state")
     PIECE_HELD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_HELD_FIELD_NUMBER: _ClassVar[int]
     SESSION_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +78,7 @@ class Report(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     RECORD_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SHARD_STATE_FIELD_NUMBER: _ClassVar[int]
     piece_held: PieceHeld
     parameters_held: PieceHeld
     session_refused: SessionRefused
@@ -77,7 +86,8 @@ class Report(_message.Message):
     ready: ShardReady
     record_written: RecordWritten
     checkpoint_written: CheckpointWritten
-    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ...) -> None: ...
+    shard_state: ShardState
+    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., shard_state: _Optional[_Union[ShardState, _Mapping]] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("hello", "reports")

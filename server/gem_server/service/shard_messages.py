@@ -34,6 +34,7 @@ from gem_server.shards.operations import (
     RecordWritten,
     Report,
     SessionRefused,
+    ShardState,
 )
 
 _REASONS = {reason.value[1]: reason for reason in Reason}
@@ -154,6 +155,9 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
         case CheckpointWritten(clock, error):
             message.checkpoint_written.clock = clock
             message.checkpoint_written.error = error
+        case ShardState(clock, anonymous_bytes):
+            message.shard_state.clock = clock
+            message.shard_state.anonymous_bytes = anonymous_bytes
 
 
 def report_from(message: shards_pb2.Report) -> Report:
@@ -173,6 +177,8 @@ def report_from(message: shards_pb2.Report) -> Report:
             return _refused_from(message.piece_refused)
         case "session_refused":
             return SessionRefused(message.session_refused.session_id, _reason_from(message.session_refused))
+        case "shard_state":
+            return ShardState(message.shard_state.clock, message.shard_state.anonymous_bytes)
     raise RefusedError(Reason.MALFORMED, "Follow: an unknown report")
 
 

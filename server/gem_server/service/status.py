@@ -15,6 +15,7 @@ from gem_server.flow.staging_pool import StagingPool
 from gem_server.process_memory import anonymous_bytes
 from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, Context
+from gem_server.service.shard_status import ShardList
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.run import Run, RunState
@@ -71,6 +72,7 @@ class Observed:
     run_settings: run_pb2.RunSettings
     run_seconds: Callable[[], float]
     uptime: Callable[[], float]
+    shards: ShardList
 
 
 class Status:
@@ -192,6 +194,7 @@ class Status:
             report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
         if seen.evaluations.best is not None:
             report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
+        seen.shards.put(report)
         return report
 
     def _rate(self, now: float) -> float:

@@ -143,6 +143,14 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardState:
+    """Report, once a second: the clock, and anonymous memory in bytes."""
+
+    clock: int = 0
+    anonymous_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PieceHeld:
     """Report: the piece lies in memory, complete and valid."""
 
@@ -182,7 +190,7 @@ Operation: TypeAlias = (
     | CheckpointComplete
 )
 Report: TypeAlias = (
-    PieceHeld | CommitRefused | ParametersHeld | SessionRefused | Ready | RecordWritten | CheckpointWritten
+    PieceHeld | CommitRefused | ParametersHeld | SessionRefused | Ready | RecordWritten | CheckpointWritten | ShardState
 )
 
 

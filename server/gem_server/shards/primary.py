@@ -36,6 +36,7 @@ from gem_server.shards.operations import (
     RecordWritten,
     Report,
     SessionRefused,
+    ShardState,
 )
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
@@ -61,6 +62,7 @@ class Secondary:
         self.hello = hello
         self.index = hello.shard.index
         self.is_ready = False
+        self.state = ShardState()
         self._closed = False
         self._operations: deque[Operation] = deque()
         self._changed = asyncio.Event()
@@ -148,6 +150,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         """Of the secondaries, in order."""
         return [self._secondaries[index].hello.address for index in sorted(self._secondaries)]
 
+    def connected(self, index: int) -> Secondary | None:
+        """Return the secondary of this index."""
+        return self._secondaries.get(index)
+
     def connect(self, hello: Hello) -> Secondary:
         """Connect a secondary. Raises MALFORMED, TOO_MANY."""
         shard = hello.shard
@@ -221,6 +227,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         match report:
             case Ready():
                 secondary.is_ready = True
+            case ShardState():
+                secondary.state = report
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
             case CheckpointWritten(clock, error):

@@ -1,0 +1,63 @@
+"""What the servers of one run tell about it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gem_worker.client import Observer
+
+from gem_core.shards import Shard
+from tests.client.real_server import RealServer
+from tests.shards.group import MODEL, Group, Worker, serving
+from tests.waiting import eventually
+
+SHARDS = 3
+
+
+def status_of(server: RealServer) -> Any:
+    with Observer(server.address) as observer:
+        return observer.get_status()
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    with serving(SHARDS, rule="gem") as started:
+        yield started
+
+
+def test_the_primary_lists_all_shards(group: Group) -> None:
+    before = status_of(group.servers[0])["shards"]
+    assert [(one["begin"], one["end"]) for one in before["servers"]] == [(0, 0)] * SHARDS
+    worker = Worker(group.address, 0)
+    worker.begin()
+    worker.pull()
+    clocks = [worker.commit().version.clock for _ in range(3)]
+
+    def reported() -> Any:
+        found = status_of(group.servers[0])["shards"]
+        return found if {one["clock"] for one in found["servers"]} == {clocks[-1]} else None
+
+    found = eventually(reported)
+    worker.end()
+    assert (found["index"], found["count"], found["primary"]) == (0, SHARDS, "")
+    shown = found["servers"]
+    assert [one["index"] for one in shown] == [0, 1, 2]
+    assert [one["address"] for one in shown] == [f":{server.port}" for server in group.servers]
+    ranges = [Shard(index, SHARDS).range_of(MODEL.parameter_count) for index in range(SHARDS)]
+    assert [slice(one["begin"], one["end"]) for one in shown] == ranges
+    assert [one["ready"] for one in shown] == [True] * SHARDS
+    assert all(one["anonymous_bytes"] > 1 << 20 for one in shown)
+
+
+def test_a_secondary_says_which_shard_it_is_and_where_the_primary_is(group: Group) -> None:
+    found = status_of(group.servers[2])["shards"]
+    assert (found["index"], found["count"], found["primary"]) == (2, SHARDS, group.address)
+    assert [(one["index"], one["address"]) for one in found["servers"]] == [(2, f":{group.servers[2].port}")]
+
+
+def test_a_server_alone_lists_no_shards() -> None:
+    server = RealServer()
+    try:
+        assert "shards" not in status_of(server)
+    finally:
+        server.stop()
