@@ -1,10 +1,13 @@
 """What the servers of one run tell about it."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from gem_worker.client import Observer
+from prometheus_client.parser import text_string_to_metric_families
 
 from gem_core.shards import Shard
 from tests.client.real_server import RealServer
@@ -21,7 +24,7 @@ def status_of(server: RealServer) -> Any:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    with serving(SHARDS, rule="gem") as started:
+    with serving(SHARDS, rule="gem", dashboard="127.0.0.1:0") as started:
         yield started
 
 
@@ -55,9 +58,26 @@ def test_a_secondary_says_which_shard_it_is_and_where_the_primary_is(group: Grou
     assert [(one["index"], one["address"]) for one in found["servers"]] == [(2, f":{group.servers[2].port}")]
 
 
+def test_metrics_and_dashboard_show_the_shards(group: Group) -> None:
+    url = group.servers[0].server.web_urls["--dashboard"]
+    with urlopen(f"{url}metrics") as response:
+        found = {one.name: one for one in text_string_to_metric_families(response.read().decode())}
+    assert [one.labels["shard"] for one in found["gemps_info"].samples] == ["0/3"]
+    for name in ("ready", "clock_commits", "memory_anonymous_bytes"):
+        assert [one.labels for one in found[f"gemps_shard_{name}"].samples] == [
+            {"shard": str(i)} for i in range(SHARDS)
+        ]
+    assert [one.value for one in found["gemps_shard_ready"].samples] == [1, 1, 1]
+    with urlopen(f"{url}events") as events:
+        status = next(json.loads(line[6:]) for line in events if line.startswith(b"data: {"))
+    assert [one["address"] for one in status["shards"]["servers"]] == [f":{server.port}" for server in group.servers]
+
+
 def test_a_server_alone_lists_no_shards() -> None:
-    server = RealServer()
+    server = RealServer(metrics="127.0.0.1:0")
     try:
         assert "shards" not in status_of(server)
+        with urlopen(f"{server.server.web_urls['--metrics']}metrics") as response:
+            assert b"shard" not in response.read()
     finally:
         server.stop()

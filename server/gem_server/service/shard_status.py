@@ -21,7 +21,7 @@ class ShardList:
     address: str
     primary: str
 
-    def put(self, status: status_pb2.RunStatus) -> None:
+    def add_to(self, status: status_pb2.RunStatus) -> None:
         """Add the shards, if there are several."""
         count = self.shard.count
         if count == 1:

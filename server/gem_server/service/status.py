@@ -194,7 +194,7 @@ class Status:
             report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
         if seen.evaluations.best is not None:
             report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
-        seen.shards.put(report)
+        seen.shards.add_to(report)
         return report
 
     def _rate(self, now: float) -> float:
