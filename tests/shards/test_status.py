@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from gem_worker.client import Observer
 from prometheus_client.parser import text_string_to_metric_families
@@ -56,6 +57,69 @@ def test_a_secondary_says_which_shard_it_is_and_where_the_primary_is(group: Grou
     found = status_of(group.servers[2])["shards"]
     assert (found["index"], found["count"], found["primary"]) == (2, SHARDS, group.address)
     assert [(one["index"], one["address"]) for one in found["servers"]] == [(2, f":{group.servers[2].port}")]
+
+
+FIELDS = ("mean_pi", "blocked_fraction", "clamped_fraction")
+NORMS = ("proxy_norm", "drift_norm", "delta_norm", "update_norm")
+
+
+def figures_of(status: Any) -> list[float]:
+    """All statistics of a status."""
+    workers = [
+        value
+        for one in status["workers"]
+        for value in (
+            *(one["statistics"][name] for name in FIELDS + NORMS),
+            *(one[f"recent_{name}"] for name in FIELDS),
+        )
+    ]
+    return [*(status[name] for name in FIELDS), *workers]
+
+
+def commit(worker: Worker, scale: float) -> Any:
+    """Commit a delta without zeros."""
+    values = (scale * (1 + np.arange(MODEL.parameter_count) % 97)).astype(np.float32)
+    return worker.client.commit(memoryview(values.tobytes() + bytes(8)), worker.into).verdict
+
+
+def drive(address: str) -> list[tuple[float, ...]]:
+    """Commit in a fixed order; return the verdicts' statistics."""
+    workers = [Worker(address, number) for number in range(2)]
+    for worker in workers:
+        worker.begin()
+        worker.pull()
+    return [commit(worker, 1e-3 * (step - 2)).statistics for step in (0, 1, 3, 4) for worker in workers]
+
+
+def test_statistics_are_those_of_one_server() -> None:
+    with serving(1, rule="gem") as alone:
+        verdicts = drive(alone.address)
+        expected = figures_of(status_of(alone.servers[0]))
+    assert len(expected) == 23
+    assert expected[0] not in (0, 1)
+    with serving(SHARDS, rule="gem") as group:
+        assert np.array(drive(group.address)) == pytest.approx(np.array(verdicts), rel=1e-5)
+
+        def combines() -> bool:
+            return figures_of(status_of(group.servers[0])) == pytest.approx(expected, rel=1e-5)
+
+        eventually(combines, lambda: (figures_of(status_of(group.servers[0])), expected))
+
+
+def test_the_history_has_norms_of_the_whole_model() -> None:
+    with serving(SHARDS, rule="downpour") as group, Observer(group.address) as observer:
+        worker = Worker(group.address, 0)
+        worker.begin()
+        worker.pull()
+
+        def has_the_norm() -> bool:
+            norm = commit(worker, 1e-6).statistics.delta_norm
+            intervals = observer.get_history()["intervals"]
+            # Updates are equal, so it does not matter when they are reported.
+            return bool(intervals) and intervals[-1].get("update_norm") == pytest.approx(norm, rel=1e-5)
+
+        eventually(has_the_norm)
+        worker.end()
 
 
 def test_metrics_and_dashboard_show_the_shards(group: Group) -> None:

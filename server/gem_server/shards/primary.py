@@ -37,7 +37,9 @@ from gem_server.shards.operations import (
     Report,
     SessionRefused,
     ShardState,
+    WorkerFigures,
 )
+from gem_server.shards.whole import WholeStatistics
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session, Sessions
@@ -118,8 +120,9 @@ class _Commit:
 class PrimaryOrder(CommitOrder, CommitObserver):
     """Orders commits once all shards hold their pieces."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, statistics: WholeStatistics) -> None:
         self._shard = shard
+        self.statistics = statistics
         self._secondaries: dict[int, Secondary] = {}
         self._commits: dict[Session, _Commit] = {}
         self._has_all = asyncio.Event()
@@ -229,6 +232,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 secondary.is_ready = True
             case ShardState():
                 secondary.state = report
+                self.statistics.keep(secondary.index, report)
+            case WorkerFigures():
+                self.statistics.keep(secondary.index, report)
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
             case CheckpointWritten(clock, error):

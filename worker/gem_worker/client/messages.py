@@ -189,6 +189,11 @@ class Verdict(NamedTuple):
             wire.update_norm,
         )
 
+    def with_statistics(self, values: Iterable[float]) -> Self:
+        """Replace the statistics."""
+        named = dict(zip(CommitStatistics._fields, values, strict=True))
+        return self._replace(wire_statistics=commit_pb2.CommitStatistics(**named))
+
 
 class CommitOutcome(NamedTuple):
     """Result of a commit; `parameters` are those of `version`.

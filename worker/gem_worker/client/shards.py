@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from gem_core.payload import PayloadFormat
-from gem_core.shards import MAX_SHARDS, Shard
+from gem_core.shards import MAX_SHARDS, Shard, combined
 from gem_core.wire_types import WireType, encoded_bytes
 from gem_worker.client.connection import Connection
 from gem_worker.client.errors import (
@@ -154,9 +154,12 @@ class Shards:
         lost = [one for one in results if isinstance(one, SessionLostError)]
         outcomes = self._settled([one for one in results if not isinstance(one, SessionLostError)])
         clocks = {one.version.clock for one in outcomes}
-        if not lost and len(clocks) == 1 and all(one.verdict is not None for one in outcomes):
+        verdicts = [one.verdict for one in outcomes if one.verdict is not None]
+        if not lost and len(clocks) == 1 and len(verdicts) == len(outcomes):
             self._patience.succeeded()
-            return outcomes[0]._replace(parameters=into)
+            elements = [one.session.layout.parameter_count for one in self._all]
+            statistics = combined([one.statistics for one in verdicts], elements)
+            return outcomes[0]._replace(parameters=into, verdict=verdicts[0].with_statistics(statistics))
         return self._settle_lost(sequence, str(lost[0]) if lost else "the session began anew", results[0], into)
 
     def _settle_lost(
