@@ -98,7 +98,7 @@ def plain_report(status: Status) -> str:
 
 
 def shards(status: Status) -> Sequence[Status]:
-    """The servers of a model that several hold; else none."""
+    """The servers, if several hold the model."""
     servers: Sequence[Status] = status.get("shards", {}).get("servers", ())
     return servers
 
@@ -186,7 +186,7 @@ def run_figures(status: Status) -> Table:
 
 
 def shard_table(status: Status, *, rows: int | None = None) -> Table:
-    """At most `rows` rows; empty if one server holds the model."""
+    """At most `rows` rows; empty with one server."""
     found = [shard_cells(one) for one in shards(status)]
     shown = found if rows is None or len(found) <= rows else found[: rows - 1]
     table = Table(box=None, padding=(0, 1), header_style="dim")

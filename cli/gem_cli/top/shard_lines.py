@@ -8,7 +8,7 @@ from gem_cli.top.text import fit
 
 
 def shard_lines(status: Status, most: int, cut: str) -> list[Text]:
-    """At most `most` lines; none if one server holds the model."""
+    """At most `most` lines; none with one server."""
     found = shards(status)
     shown = found if len(found) <= most else found[: max(0, most - 1)]
     lines = [_line(one, cut) for one in shown]

@@ -12,7 +12,7 @@ from gem_server.state.central_variable import CentralVariable
 
 @dataclass(frozen=True, slots=True)
 class ShardList:
-    """`ordering`: of the primary, else None; `address`: of this shard, or "" for its port; `primary`: its address."""
+    """Adds them; `ordering`: the primary's; `address`: this shard's, "" for its port."""
 
     shard: Shard
     ordering: PrimaryOrder | None

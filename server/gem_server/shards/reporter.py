@@ -11,10 +11,12 @@ from gem_server.telemetry.history import STATISTICS
 from gem_server.telemetry.telemetry import Telemetry
 
 INTERVAL_SECONDS = 1.0
+# In a report; others follow.
+MAX_WORKERS = 64
 
 
 class Reporter:
-    """Reports to the primary at most once in INTERVAL_SECONDS, so that commits cost nothing more."""
+    """At most once in INTERVAL_SECONDS."""
 
     def __init__(
         self, ordering: SecondaryOrder, central: CentralVariable, workers: Workers, telemetry: Telemetry
@@ -24,10 +26,12 @@ class Reporter:
         self._workers = workers
         self._telemetry = telemetry
         self._reported_at = -math.inf
-        self._measured: dict[str, int] = {}
+        self._reports = 0
+        # By worker: number of its last report, commits then.
+        self._reported: dict[str, tuple[int, int]] = {}
 
     def report_if_due(self, now: float) -> None:
-        """Report the state, and figures of workers that have committed."""
+        """Report the state, and workers that have committed, longest unreported first."""
         if now - self._reported_at < INTERVAL_SECONDS:
             return
         self._reported_at = now
@@ -36,9 +40,12 @@ class Reporter:
         sums = tuple(getattr(total, name) for name in STATISTICS)
         report = self._ordering.report
         report(ShardState(self._central.clock, anonymous_bytes(), total.commits, sums))
+        self._reports += 1
         workers = self._workers.by_rank()
-        for worker in workers:
-            figures = worker.telemetry.figures
-            if figures is not None and worker.telemetry.measured != self._measured.get(worker.name):
+        reported = {worker.name: self._reported.get(worker.name, (0, 0)) for worker in workers}
+        changed = [worker for worker in workers if worker.telemetry.measured != reported[worker.name][1]]
+        for worker in sorted(changed, key=lambda one: reported[one.name])[:MAX_WORKERS]:
+            if (figures := worker.telemetry.figures) is not None:
                 report(WorkerFigures(worker.name, figures))
-        self._measured = {worker.name: worker.telemetry.measured for worker in workers}
+            reported[worker.name] = self._reports, worker.telemetry.measured
+        self._reported = reported

@@ -11,7 +11,7 @@ from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
 
 
 class WholeStatistics:
-    """Combines what shards have reported with what this one, the first of `count`, measures."""
+    """Combines reports of the other `count` - 1 shards with this one's statistics."""
 
     def __init__(self, count: int, workers: Workers, layout: Callable[[], Layout | None]) -> None:
         self._count = count

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from gem_core.payload import PayloadFormat
-from gem_core.shards import MAX_SHARDS, Shard, combined
+from gem_core.shards import MAX_SHARDS, Shard
 from gem_core.wire_types import WireType, encoded_bytes
 from gem_worker.client.connection import Connection
 from gem_worker.client.errors import (
@@ -158,8 +158,8 @@ class Shards:
         if not lost and len(clocks) == 1 and len(verdicts) == len(outcomes):
             self._patience.succeeded()
             elements = [one.session.layout.parameter_count for one in self._all]
-            statistics = combined([one.statistics for one in verdicts], elements)
-            return outcomes[0]._replace(parameters=into, verdict=verdicts[0].with_statistics(statistics))
+            pieces = [(one.wire_statistics, count) for one, count in zip(verdicts, elements, strict=True)]
+            return outcomes[0]._replace(parameters=into, verdict=verdicts[0]._replace(pieces=pieces))
         return self._settle_lost(sequence, str(lost[0]) if lost else "the session began anew", results[0], into)
 
     def _settle_lost(
