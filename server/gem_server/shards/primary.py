@@ -230,11 +230,6 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         match report:
             case Ready():
                 secondary.is_ready = True
-            case ShardState():
-                secondary.state = report
-                self.statistics.keep(secondary.index, report)
-            case WorkerFigures():
-                self.statistics.keep(secondary.index, report)
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
             case CheckpointWritten(clock, error):
@@ -262,6 +257,11 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 if (session := self._sessions.find(session_id)) is not None:
                     logger.warning("shard %d refused worker %s: %s", secondary.index, session.worker.name, refusal)
                     self._sessions.end(session, WorkerState.LEFT, refusal)
+            case ShardState():
+                secondary.state = report
+                self.statistics.keep(secondary.index, report)
+            case WorkerFigures():
+                self.statistics.keep(secondary.index, report)
 
     def upload_starts(self, piece: Piece) -> None:
         """See CommitOrder."""
