@@ -6,13 +6,16 @@ shard also holds the BUFFERs, which follow the PARAMETERs in a payload; FROZEN t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from typing import Self
 
 from gem_core.errors import LayoutError
 from gem_core.layout import Layout, Part, TensorRole, TensorSpec
 
-__all__ = ["MAX_SHARDS", "Shard"]
+__all__ = ["MAX_SHARDS", "Shard", "combined"]
 
 ALIGNMENT = 256
 MAX_SHARDS = 256
@@ -84,6 +87,16 @@ class Shard:
             start = stop
         tensors += whole.buffers if self.is_last else ()
         return Layout(tensors, Part(self.index, self.count, whole))
+
+
+def combined(pieces: Sequence[Sequence[float]], elements: Sequence[int]) -> list[float]:
+    """Combine the values of Statistics: three shares, weighted by each piece's `elements`, then norms.
+
+    Shares are exact if no element of the delta is 0.
+    """
+    columns = list(zip(*pieces, strict=True))
+    shares = [sum(map(mul, column, elements)) / sum(elements) for column in columns[:3]]
+    return shares + [math.hypot(*column) for column in columns[3:]]
 
 
 def _cut_to(tensor: TensorSpec, elements: int) -> TensorSpec:

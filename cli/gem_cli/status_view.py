@@ -91,10 +91,28 @@ def plain_line(status: Status) -> str:
 def plain_report(status: Status) -> str:
     """The run in plain lines."""
     lines = [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
-    for worker in status.get("workers", ()):
-        name, *cells = _cells(worker).items()
-        lines.append(f"worker {name[1]}: " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
+    for row in (*map(shard_cells, shards(status)), *map(_cells, status.get("workers", ()))):
+        (kind, name), *cells = row.items()
+        lines.append(f"{kind} {name}: " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
     return "\n".join(lines)
+
+
+def shards(status: Status) -> Sequence[Status]:
+    """The servers, if several hold the model."""
+    servers: Sequence[Status] = status.get("shards", {}).get("servers", ())
+    return servers
+
+
+def shard_cells(shard: Status) -> dict[str, str]:
+    """Cells of its row, by heading."""
+    return {
+        "shard": str(shard["index"]),
+        "state": "ready" if shard["ready"] else "starting" if shard["address"] else "lost",
+        "address": printable(shard["address"], 40) or "-",
+        "elements": f"[{shard['begin']:,}, {shard['end']:,})",
+        "clock": str(shard["clock"]),
+        "memory": mib(shard, "anonymous_bytes"),
+    }
 
 
 def held_out_loss(status: Status) -> list[str]:
@@ -124,8 +142,14 @@ def report(status: Status, *, width: int, height: int | None = None) -> Renderab
     grid = Table.grid(padding=(0, 2))
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
-    rows = None if height is None else max(1, height - grid.row_count - 7)
-    return Group(summary_panel(status, grid), worker_table(status, width=width, rows=rows))
+    servers = shard_table(status, rows=None if height is None else max(2, (height - grid.row_count - 7) // 2))
+    above = grid.row_count + (servers.row_count + 1 if servers.row_count else 0)
+    rows = None if height is None else max(1, height - above - 7)
+    return Group(
+        summary_panel(status, grid),
+        *([servers] if servers.row_count else []),
+        worker_table(status, width=width, rows=rows),
+    )
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
@@ -159,6 +183,21 @@ def run_figures(status: Status) -> Table:
     grid.add_row(*(f"[dim]{name}[/dim]" for name in names))
     grid.add_row(*(f"[bold]{value}[/bold]" for value in values))
     return grid
+
+
+def shard_table(status: Status, *, rows: int | None = None) -> Table:
+    """At most `rows` rows; empty with one server."""
+    found = [shard_cells(one) for one in shards(status)]
+    shown = found if rows is None or len(found) <= rows else found[: rows - 1]
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in shown[0] if shown else ():
+        table.add_column(name, justify="left" if name in ("state", "address") else "right", no_wrap=True)
+    for cells in shown:
+        style = "green" if cells["state"] == "ready" else "bold red"
+        table.add_row(*(Text(cell, style if name == "state" else "") for name, cell in cells.items()))
+    if len(shown) < len(found):
+        table.add_row("", Text(f"and {len(found) - len(shown)} more", "dim"))
+    return table
 
 
 _TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
@@ -260,6 +299,12 @@ def facts(status: Status) -> list[tuple[str, str]]:
         ("checkpoint", str(status.get("checkpoint", {}).get("path", "")) or "none"),
         ("server", f"gemps {status.get('server_version', '')}, up {number(status.get('uptime_seconds'))} s"),
     ]
+    if several := status.get("shards"):
+        ready = sum(one["ready"] for one in several["servers"])
+        is_secondary = bool(several["primary"])
+        text = f"{several['index']}/{several['count']}"
+        text += f"; primary at {several['primary']}" if is_secondary else f"; {ready} of {several['count']} ready"
+        found.append(("shard", text))
     workers = [worker for worker in status.get("workers", ()) if state(worker, "state") in LIVE]
     if overlapping := sum(bool(worker.get("overlap")) for worker in workers):
         found.append(

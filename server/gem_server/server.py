@@ -45,12 +45,15 @@ from gem_server.service.listener import Listener
 from gem_server.service.membership_handler import MembershipHandler, Ports
 from gem_server.service.operations import Operations
 from gem_server.service.pull_handler import PullHandler
+from gem_server.service.shard_status import ShardList
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
 from gem_server.settings import ServerSettings
 from gem_server.shards.operations import Hello
 from gem_server.shards.primary import PrimaryOrder, ShardLostError
+from gem_server.shards.reporter import Reporter
 from gem_server.shards.secondary import OutOfOrderError, SecondaryOrder
+from gem_server.shards.whole import WholeStatistics
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
@@ -126,7 +129,7 @@ class Server:
             lambda: self.central.layout,
             moments=moments,
         )
-        self.primary = PrimaryOrder(self.shard) if not self.shard.is_whole and not self.shard.is_secondary else None
+        self.primary = self._make_primary()
         forgets = bool(self.rule.vectors_per_run)
         self.secondary = SecondaryOrder(monotonic, forgets=forgets) if self.shard.is_secondary else None
         self._ordering = self.primary or self.secondary or CommitOrder()
@@ -159,6 +162,7 @@ class Server:
         self.telemetry = Telemetry(
             self.rule, monotonic, self.times.run_seconds, self._measure, is_wanted=settings.telemetry
         )
+        self._reporter = self._make_reporter()
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
@@ -438,6 +442,17 @@ class Server:
         except ThreadingError as error:
             raise StartupError(str(error)) from error
 
+    def _make_primary(self) -> PrimaryOrder | None:
+        if self.shard.is_whole or self.shard.is_secondary:
+            return None
+        statistics = WholeStatistics(self.shard.count, self.workers, lambda: self.central.layout)
+        return PrimaryOrder(self.shard, statistics)
+
+    def _make_reporter(self) -> Reporter | None:
+        if self.secondary is None:
+            return None
+        return Reporter(self.secondary, self.central, self.workers, self.telemetry)
+
     def _make_status(self) -> Status:
         observed = Observed(
             self.central,
@@ -453,6 +468,15 @@ class Server:
             self._run_settings,
             self.times.run_seconds,
             self.times.uptime,
+            ShardList(
+                self.shard,
+                self.primary,
+                self.central,
+                self._ports,
+                self.settings.shard_address,
+                self.settings.primary,
+            ),
+            self.primary.statistics.figures if self.primary is not None else lambda seen: seen.figures,
         )
         return Status(self._contexts, observed, monotonic)
 
@@ -607,6 +631,8 @@ class Server:
         interval.workers = len(self.sessions)
         interval.queued = len(self.queue)
         interval.memory = anonymous_bytes()
+        if self.primary is not None:
+            self.primary.statistics.complete(interval)
 
     def _run_finished(self) -> None:
         self.telemetry.run_finished()
@@ -628,6 +654,8 @@ class Server:
         while True:
             await asyncio.sleep(tick)
             self.telemetry.tick()
+            if self._reporter is not None and not self._primary_ended.is_set():
+                self._reporter.report_if_due(monotonic())
             for session in self.sessions.expire(monotonic()):
                 name, seconds = session.worker.name, self.sessions.timeout
                 about = {"event": "expired", "worker": name, "seconds": seconds}

@@ -22,6 +22,18 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
+SHARDS: dict[str, Any] = {
+    "index": 0, "count": 3, "primary": "",
+    "servers": [
+        {"index": 0, "address": ":50051", "begin": 0, "end": 1536, "ready": True, "clock": 241,
+         "anonymous_bytes": 3 << 20},
+        {"index": 1, "address": "10.0.0.2:50051", "begin": 1536, "end": 3072, "ready": False, "clock": 0,
+         "anonymous_bytes": 0},
+        {"index": 2, "address": "", "begin": 3072, "end": 4810, "ready": False, "clock": 0, "anonymous_bytes": 0},
+    ],
+}  # fmt: skip
+
+
 def changed(**fields: Any) -> dict[str, Any]:
     return {**copy.deepcopy(STATUS), **fields}
 
@@ -126,6 +138,32 @@ def test_a_worker_that_has_left_is_neither_silent_nor_well() -> None:
         "seconds_since_last_call": 999.0,
     }
     assert "state left" in status_view.plain_report(changed(workers=[gone]))
+
+
+def test_shards_are_listed_where_there_are_several() -> None:
+    status = changed(shards=SHARDS)
+    lines = status_view.plain_report(status).splitlines()
+    assert "shard: 0/3; 1 of 3 ready" in lines
+    assert [line for line in lines if line.startswith(("shard 0", "shard 1", "shard 2"))] == [
+        "shard 0: state ready, address :50051, elements [0, 1,536), clock 241, memory 3 MiB",
+        "shard 1: state starting, address 10.0.0.2:50051, elements [1,536, 3,072), clock 0, memory 0 MiB",
+        "shard 2: state lost, address -, elements [3,072, 4,810), clock 0, memory 0 MiB",
+    ]
+    assert "10.0.0.2:50051" in rendered(status, 80)
+    assert "shard" not in status_view.plain_report(STATUS) + rendered(STATUS, 80)
+
+
+def test_a_secondary_names_the_primary() -> None:
+    secondary = {**SHARDS, "index": 1, "primary": "10.0.0.1:50051", "servers": SHARDS["servers"][1:2]}
+    assert "shard: 1/3; primary at 10.0.0.1:50051" in status_view.plain_report(changed(shards=secondary))
+
+
+def test_more_shards_than_lines_are_counted() -> None:
+    many = {**SHARDS, "servers": 100 * SHARDS["servers"]}
+    text = rendered(changed(shards=many), 80, height=40)
+    assert len(text.splitlines()) <= 40
+    assert "and 291 more" in text
+    assert "worker-0" in text
 
 
 def test_more_workers_than_lines_are_counted() -> None:

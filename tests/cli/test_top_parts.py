@@ -15,7 +15,7 @@ from gem_cli.top.view import View
 from gem_cli.top.worker_table import ORDERS, columns_for, ordered
 from rich.cells import cell_len
 
-from tests.cli.test_status_view import WORKER, changed
+from tests.cli.test_status_view import SHARDS, WORKER, changed
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,13 @@ HOSTILE = "[/bold]\x1b[2J日本語" + "x" * 60
 
 @pytest.mark.parametrize("glyphs", [BLOCKS, ASCII])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (120, 30), (40, 10), (20, 5)])
-@pytest.mark.parametrize("workers", [0, 3, 500])
+@pytest.mark.parametrize(("workers", "shards"), [(0, 0), (3, 3), (500, 256)])
 def test_every_frame_has_exactly_the_size_of_the_terminal(
-    width: int, height: int, workers: int, glyphs: Glyphs
+    width: int, height: int, workers: int, shards: int, glyphs: Glyphs
 ) -> None:
     crowd = [worker(rank, name=HOSTILE, commits=10**12, loss=1e-9, device=HOSTILE) for rank in range(workers)]
-    status = changed(workers=crowd, commits=10**12, commits_of_process=10**12, run_seconds=1e6)
+    servers = {**SHARDS, "servers": [{**SHARDS["servers"][0], "address": HOSTILE}] * shards}
+    status = changed(workers=crowd, commits=10**12, commits_of_process=10**12, run_seconds=1e6, shards=servers)
     view = View("a-machine-with-a-long-name.example.org:50051", 1.0, status, 0.0)
     view.report(status, 0.0)
     for prepare in ("", "?", "end", "lost"):
@@ -186,6 +187,18 @@ def test_what_is_wrong_with_a_worker_is_a_word_not_a_colour_alone() -> None:
     (row,) = [line for line in lines if line.startswith("w0 ")]
     assert row.split()[2] == "SILENT"
     assert row.endswith(" 45 s")
+
+
+def test_shards_stand_between_curves_and_workers() -> None:
+    view = View("server:1", 1.0, changed(shards=SHARDS), 0.0)
+    lines = [line.plain.rstrip() for line in frame(view, 80, 24, 0.0, BLOCKS)]
+    first = lines.index("shard 0  ready    clock 241     3 MiB      0 to 1.54k       :50051")
+    assert lines[first + 1].split()[:3] == ["shard", "1", "starting"]
+    assert lines[first + 2].split()[:3] == ["shard", "2", "lost"]
+    assert "workers 1" in lines[first + 3]
+    assert not any(
+        line.startswith("shard") for line in map(str, frame(View("s:1", 1.0, changed(), 0.0), 80, 24, 0.0, BLOCKS))
+    )
 
 
 def test_reports_that_stop_are_told_by_their_age() -> None:

@@ -137,7 +137,7 @@ def test_server_knows_the_wire_only_in_its_service_and_its_pages() -> None:
         ("flow", ("state", "shared_memory", "telemetry")),
         ("durability", ("state", "flow")),
         ("security", ("settings",)),
-        ("shards", ("state", "flow", "durability")),
+        ("shards", ("state", "flow", "durability", "telemetry")),
         ("recorder", ("state", "flow", "settings")),
         ("service", ("state", "flow", "durability", "security", "shared_memory", "telemetry", "settings", "shards")),
         ("web", ("service", "settings")),

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 from gem_server.telemetry.condition import Condition, condition, median_rate
-from gem_server.telemetry.worker_telemetry import Distributions, WorkerTelemetry
+from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 WELL: dict[str, Any] = {
     "has_expired": False,
     "trains": True,
     "silent_for": 1.0,
-    "seen": WorkerTelemetry(measured=100, distributions=Distributions(blocked=0.9)),
+    "seen": WorkerTelemetry(measured=100),
+    "blocked": 0.9,
     "rate": 9.0,
     "median_rate": 10.0,
 }
-BLOCKED = Distributions(blocked=0.99)
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ BLOCKED = Distributions(blocked=0.99)
         ({"rate": 4.9}, Condition.SLOW),
         ({"rate": 4.9, "median_rate": None}, Condition.WELL),
         ({"rate": 0.0, "seen": WorkerTelemetry()}, Condition.WELL),  # it has only come
-        ({"seen": WorkerTelemetry(measured=100, distributions=BLOCKED)}, Condition.MUTED),
-        ({"seen": WorkerTelemetry(measured=19, distributions=BLOCKED)}, Condition.WELL),
-        ({"seen": WorkerTelemetry(measured=100)}, Condition.WELL),  # no telemetry
+        ({"blocked": 0.99}, Condition.MUTED),
+        ({"blocked": 0.99, "seen": WorkerTelemetry(measured=19)}, Condition.WELL),
+        ({"blocked": None}, Condition.WELL),  # no telemetry
     ],
 )
 def test_condition(changes: dict[str, Any], expected: Condition) -> None:

@@ -130,7 +130,7 @@ def test_page_updates_live(page: Browser) -> None:
 
 
 def test_every_panel_has_data(page: Browser) -> None:
-    assert set(page.see("[...document.querySelectorAll('.panel')].map((one) => one.id)")) == PANELS
+    assert set(page.see("[...document.querySelectorAll('.panel:not([hidden])')].map((one) => one.id)")) == PANELS
     assert page.see(BLANK) == 0
     for tile in ("loss", "accuracy", "rate", "staleness", "pi", "blocked", "jain", "workers"):
         assert any(figure.isdigit() for figure in page.text(f"#tile-{tile}")), tile

@@ -14,6 +14,7 @@ from gem_cli.top.explained import EXPLAINED
 from gem_cli.top.figures import compact, count, duration, two_decimals
 from gem_cli.top.glyphs import Glyphs
 from gem_cli.top.progress import progress
+from gem_cli.top.shard_lines import shard_lines
 from gem_cli.top.text import fit
 from gem_cli.top.view import View
 
@@ -29,6 +30,7 @@ _CHARTS = (
 _FIGURES = ("loss", "staleness", "mean_pi", "blocked", "clamped")
 _BESIDE_CHARTS = 5  # title, budget, table summary, headings, keys
 _TALL = 48  # for three-line charts
+_SMALL = 16  # no lines of shards
 _WIDE = 120
 _LABEL, _VALUE, _GAP = 10, 7, 2
 _FEWEST_WORKERS = 3
@@ -48,13 +50,16 @@ def frame(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> li
 
 def _dashboard(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> list[Text]:
     rows = 3 if height >= _TALL else 1
-    shown = len(_CHARTS) if rows > 1 else max(0, min(len(_CHARTS), height - _BESIDE_CHARTS - _FEWEST_WORKERS))
+    shards = shard_lines(view.status, max(0, height - _SMALL) // 2, glyphs.cut)
+    beside = _BESIDE_CHARTS + len(shards)
+    shown = len(_CHARTS) if rows > 1 else max(0, min(len(_CHARTS), height - beside - _FEWEST_WORKERS))
     charts = _charts(view, shown, rows, width, glyphs)
     return [
         _title(view, width, now, glyphs),
         _budget(view.status, width, glyphs),
         *charts,
-        *_workers(view, width, height - _BESIDE_CHARTS - len(charts), glyphs),
+        *shards,
+        *_workers(view, width, height - beside - len(charts), glyphs),
         _footer(view, width, glyphs),
     ]
 

@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from gemps.v1 import commit_pb2 as gemps_dot_v1_dot_commit__pb2
 from gemps.v1 import errors_pb2 as gemps_dot_v1_dot_errors__pb2
 from gemps.v1 import layout_pb2 as gemps_dot_v1_dot_layout__pb2
 from gemps.v1 import transfer_pb2 as gemps_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/shards.proto\x12\x08gemps.v1\x1a\x15gemps/v1/errors.proto\x1a\x15gemps/v1/layout.proto\x1a\x17gemps/v1/transfer.proto\"g\n\nShardHello\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06shards\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06\x63locks\x18\x05 \x03(\x04\x12\x0b\n\x03run\x18\x06 \x01(\t\"\x0c\n\nShardReady\"\x1e\n\rRecordWritten\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"1\n\x11\x43heckpointWritten\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"2\n\tPieceHeld\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\"\\\n\x0eSessionRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xe9\x02\n\x06Report\x12)\n\npiece_held\x18\x01 \x01(\x0b\x32\x13.gemps.v1.PieceHeldH\x00\x12.\n\x0fparameters_held\x18\x02 \x01(\x0b\x32\x13.gemps.v1.PieceHeldH\x00\x12\x33\n\x0fsession_refused\x18\x03 \x01(\x0b\x32\x18.gemps.v1.SessionRefusedH\x00\x12\x30\n\rpiece_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12%\n\x05ready\x18\x05 \x01(\x0b\x32\x14.gemps.v1.ShardReadyH\x00\x12\x31\n\x0erecord_written\x18\x06 \x01(\x0b\x32\x17.gemps.v1.RecordWrittenH\x00\x12\x39\n\x12\x63heckpoint_written\x18\x07 \x01(\x0b\x32\x1b.gemps.v1.CheckpointWrittenH\x00\x42\x08\n\x06report\"W\n\rFollowRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.gemps.v1.ShardHello\x12!\n\x07reports\x18\x02 \x03(\x0b\x32\x10.gemps.v1.Report\"\xc9\x01\n\rSessionJoined\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0bworker_name\x18\x02 \x01(\t\x12 \n\x06layout\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Layout\x12+\n\x0f\x64\x65lta_wire_type\x18\x04 \x01(\x0e\x32\x12.gemps.v1.WireType\x12/\n\x13parameter_wire_type\x18\x05 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x0f\n\x07overlap\x18\x06 \x01(\x08\"Z\n\x0cSessionEnded\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"7\n\x0e\x43ommitExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\"\x98\x01\n\rCommitRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12%\n\x06reason\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x18\n\x0bretry_after\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_retry_after\"R\n\rCommitOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\x12\x0b\n\x03\x65ta\x18\x04 \x01(\x01\"0\n\x0bPullOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\r\n\x05\x63lock\x18\x02 \x01(\x04\"%\n\x0fWorkerForgotten\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"(\n\x12ParametersExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"\'\n\x11ParametersOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\" \n\x0fSnapshotOrdered\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1d\n\x0bRunFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"#\n\x05\x42\x65gin\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\t\"\x1c\n\x0bRecordEnded\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\"\n\x11\x44urableEverywhere\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1e\n\rCheckpointCut\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"#\n\x12\x43heckpointComplete\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\xb5\x06\n\tOperation\x12\x31\n\x0esession_joined\x18\x01 \x01(\x0b\x32\x17.gemps.v1.SessionJoinedH\x00\x12/\n\rsession_ended\x18\x02 \x01(\x0b\x32\x16.gemps.v1.SessionEndedH\x00\x12\x33\n\x0f\x63ommit_expected\x18\x03 \x01(\x0b\x32\x18.gemps.v1.CommitExpectedH\x00\x12\x31\n\x0e\x63ommit_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12\x31\n\x0e\x63ommit_ordered\x18\x05 \x01(\x0b\x32\x17.gemps.v1.CommitOrderedH\x00\x12-\n\x0cpull_ordered\x18\x06 \x01(\x0b\x32\x15.gemps.v1.PullOrderedH\x00\x12\x35\n\x10worker_forgotten\x18\x07 \x01(\x0b\x32\x19.gemps.v1.WorkerForgottenH\x00\x12;\n\x13parameters_expected\x18\x08 \x01(\x0b\x32\x1c.gemps.v1.ParametersExpectedH\x00\x12\x39\n\x12parameters_ordered\x18\t \x01(\x0b\x32\x1b.gemps.v1.ParametersOrderedH\x00\x12-\n\x0crun_finished\x18\n \x01(\x0b\x32\x15.gemps.v1.RunFinishedH\x00\x12-\n\x0crecord_ended\x18\x0b \x01(\x0b\x32\x15.gemps.v1.RecordEndedH\x00\x12\x39\n\x12\x64urable_everywhere\x18\x0c \x01(\x0b\x32\x1b.gemps.v1.DurableEverywhereH\x00\x12\x31\n\x0e\x63heckpoint_cut\x18\r \x01(\x0b\x32\x17.gemps.v1.CheckpointCutH\x00\x12;\n\x13\x63heckpoint_complete\x18\x0e \x01(\x0b\x32\x1c.gemps.v1.CheckpointCompleteH\x00\x12\x35\n\x10snapshot_ordered\x18\x0f \x01(\x0b\x32\x19.gemps.v1.SnapshotOrderedH\x00\x42\x0b\n\toperation\"Y\n\x0e\x46ollowResponse\x12\x1e\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x0f.gemps.v1.Begin\x12\'\n\noperations\x18\x02 \x03(\x0b\x32\x13.gemps.v1.OperationBK\n\x0c\x64\x65v.gemps.v1B\x0bShardsProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/shards.proto\x12\x08gemps.v1\x1a\x15gemps/v1/commit.proto\x1a\x15gemps/v1/errors.proto\x1a\x15gemps/v1/layout.proto\x1a\x17gemps/v1/transfer.proto\"g\n\nShardHello\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06shards\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06\x63locks\x18\x05 \x03(\x04\x12\x0b\n\x03run\x18\x06 \x01(\t\"\x0c\n\nShardReady\"\x1e\n\rRecordWritten\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"1\n\x11\x43heckpointWritten\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"2\n\tPieceHeld\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\"\\\n\x0eSessionRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"o\n\nShardState\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x17\n\x0f\x61nonymous_bytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\x12(\n\x04sums\x18\x04 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\"`\n\rWorkerFigures\x12\x13\n\x0bworker_name\x18\x01 \x01(\t\x12*\n\x06newest\x18\x02 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12\x0e\n\x06recent\x18\x03 \x03(\x01\"\xc9\x03\n\x06Report\x12)\n\npiece_held\x18\x01 \x01(\x0b\x32\x13.gemps.v1.PieceHeldH\x00\x12.\n\x0fparameters_held\x18\x02 \x01(\x0b\x32\x13.gemps.v1.PieceHeldH\x00\x12\x33\n\x0fsession_refused\x18\x03 \x01(\x0b\x32\x18.gemps.v1.SessionRefusedH\x00\x12\x30\n\rpiece_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12%\n\x05ready\x18\x05 \x01(\x0b\x32\x14.gemps.v1.ShardReadyH\x00\x12\x31\n\x0erecord_written\x18\x06 \x01(\x0b\x32\x17.gemps.v1.RecordWrittenH\x00\x12\x39\n\x12\x63heckpoint_written\x18\x07 \x01(\x0b\x32\x1b.gemps.v1.CheckpointWrittenH\x00\x12+\n\x0bshard_state\x18\x08 \x01(\x0b\x32\x14.gemps.v1.ShardStateH\x00\x12\x31\n\x0eworker_figures\x18\t \x01(\x0b\x32\x17.gemps.v1.WorkerFiguresH\x00\x42\x08\n\x06report\"W\n\rFollowRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.gemps.v1.ShardHello\x12!\n\x07reports\x18\x02 \x03(\x0b\x32\x10.gemps.v1.Report\"\xc9\x01\n\rSessionJoined\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0bworker_name\x18\x02 \x01(\t\x12 \n\x06layout\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Layout\x12+\n\x0f\x64\x65lta_wire_type\x18\x04 \x01(\x0e\x32\x12.gemps.v1.WireType\x12/\n\x13parameter_wire_type\x18\x05 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x0f\n\x07overlap\x18\x06 \x01(\x08\"Z\n\x0cSessionEnded\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"7\n\x0e\x43ommitExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\"\x98\x01\n\rCommitRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12%\n\x06reason\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x18\n\x0bretry_after\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_retry_after\"R\n\rCommitOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\x12\x0b\n\x03\x65ta\x18\x04 \x01(\x01\"0\n\x0bPullOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\r\n\x05\x63lock\x18\x02 \x01(\x04\"%\n\x0fWorkerForgotten\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"(\n\x12ParametersExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"\'\n\x11ParametersOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\" \n\x0fSnapshotOrdered\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1d\n\x0bRunFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"#\n\x05\x42\x65gin\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\t\"\x1c\n\x0bRecordEnded\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\"\n\x11\x44urableEverywhere\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1e\n\rCheckpointCut\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"#\n\x12\x43heckpointComplete\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\xb5\x06\n\tOperation\x12\x31\n\x0esession_joined\x18\x01 \x01(\x0b\x32\x17.gemps.v1.SessionJoinedH\x00\x12/\n\rsession_ended\x18\x02 \x01(\x0b\x32\x16.gemps.v1.SessionEndedH\x00\x12\x33\n\x0f\x63ommit_expected\x18\x03 \x01(\x0b\x32\x18.gemps.v1.CommitExpectedH\x00\x12\x31\n\x0e\x63ommit_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12\x31\n\x0e\x63ommit_ordered\x18\x05 \x01(\x0b\x32\x17.gemps.v1.CommitOrderedH\x00\x12-\n\x0cpull_ordered\x18\x06 \x01(\x0b\x32\x15.gemps.v1.PullOrderedH\x00\x12\x35\n\x10worker_forgotten\x18\x07 \x01(\x0b\x32\x19.gemps.v1.WorkerForgottenH\x00\x12;\n\x13parameters_expected\x18\x08 \x01(\x0b\x32\x1c.gemps.v1.ParametersExpectedH\x00\x12\x39\n\x12parameters_ordered\x18\t \x01(\x0b\x32\x1b.gemps.v1.ParametersOrderedH\x00\x12-\n\x0crun_finished\x18\n \x01(\x0b\x32\x15.gemps.v1.RunFinishedH\x00\x12-\n\x0crecord_ended\x18\x0b \x01(\x0b\x32\x15.gemps.v1.RecordEndedH\x00\x12\x39\n\x12\x64urable_everywhere\x18\x0c \x01(\x0b\x32\x1b.gemps.v1.DurableEverywhereH\x00\x12\x31\n\x0e\x63heckpoint_cut\x18\r \x01(\x0b\x32\x17.gemps.v1.CheckpointCutH\x00\x12;\n\x13\x63heckpoint_complete\x18\x0e \x01(\x0b\x32\x1c.gemps.v1.CheckpointCompleteH\x00\x12\x35\n\x10snapshot_ordered\x18\x0f \x01(\x0b\x32\x19.gemps.v1.SnapshotOrderedH\x00\x42\x0b\n\toperation\"Y\n\x0e\x46ollowResponse\x12\x1e\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x0f.gemps.v1.Begin\x12\'\n\noperations\x18\x02 \x03(\x0b\x32\x13.gemps.v1.OperationBK\n\x0c\x64\x65v.gemps.v1B\x0bShardsProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,56 +36,60 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemps.v1.shards_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\013ShardsProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
-  _globals['_SHARDHELLO']._serialized_start=106
-  _globals['_SHARDHELLO']._serialized_end=209
-  _globals['_SHARDREADY']._serialized_start=211
-  _globals['_SHARDREADY']._serialized_end=223
-  _globals['_RECORDWRITTEN']._serialized_start=225
-  _globals['_RECORDWRITTEN']._serialized_end=255
-  _globals['_CHECKPOINTWRITTEN']._serialized_start=257
-  _globals['_CHECKPOINTWRITTEN']._serialized_end=306
-  _globals['_PIECEHELD']._serialized_start=308
-  _globals['_PIECEHELD']._serialized_end=358
-  _globals['_SESSIONREFUSED']._serialized_start=360
-  _globals['_SESSIONREFUSED']._serialized_end=452
-  _globals['_REPORT']._serialized_start=455
-  _globals['_REPORT']._serialized_end=816
-  _globals['_FOLLOWREQUEST']._serialized_start=818
-  _globals['_FOLLOWREQUEST']._serialized_end=905
-  _globals['_SESSIONJOINED']._serialized_start=908
-  _globals['_SESSIONJOINED']._serialized_end=1109
-  _globals['_SESSIONENDED']._serialized_start=1111
-  _globals['_SESSIONENDED']._serialized_end=1201
-  _globals['_COMMITEXPECTED']._serialized_start=1203
-  _globals['_COMMITEXPECTED']._serialized_end=1258
-  _globals['_COMMITREFUSED']._serialized_start=1261
-  _globals['_COMMITREFUSED']._serialized_end=1413
-  _globals['_COMMITORDERED']._serialized_start=1415
-  _globals['_COMMITORDERED']._serialized_end=1497
-  _globals['_PULLORDERED']._serialized_start=1499
-  _globals['_PULLORDERED']._serialized_end=1547
-  _globals['_WORKERFORGOTTEN']._serialized_start=1549
-  _globals['_WORKERFORGOTTEN']._serialized_end=1586
-  _globals['_PARAMETERSEXPECTED']._serialized_start=1588
-  _globals['_PARAMETERSEXPECTED']._serialized_end=1628
-  _globals['_PARAMETERSORDERED']._serialized_start=1630
-  _globals['_PARAMETERSORDERED']._serialized_end=1669
-  _globals['_SNAPSHOTORDERED']._serialized_start=1671
-  _globals['_SNAPSHOTORDERED']._serialized_end=1703
-  _globals['_RUNFINISHED']._serialized_start=1705
-  _globals['_RUNFINISHED']._serialized_end=1734
-  _globals['_BEGIN']._serialized_start=1736
-  _globals['_BEGIN']._serialized_end=1771
-  _globals['_RECORDENDED']._serialized_start=1773
-  _globals['_RECORDENDED']._serialized_end=1801
-  _globals['_DURABLEEVERYWHERE']._serialized_start=1803
-  _globals['_DURABLEEVERYWHERE']._serialized_end=1837
-  _globals['_CHECKPOINTCUT']._serialized_start=1839
-  _globals['_CHECKPOINTCUT']._serialized_end=1869
-  _globals['_CHECKPOINTCOMPLETE']._serialized_start=1871
-  _globals['_CHECKPOINTCOMPLETE']._serialized_end=1906
-  _globals['_OPERATION']._serialized_start=1909
-  _globals['_OPERATION']._serialized_end=2730
-  _globals['_FOLLOWRESPONSE']._serialized_start=2732
-  _globals['_FOLLOWRESPONSE']._serialized_end=2821
+  _globals['_SHARDHELLO']._serialized_start=129
+  _globals['_SHARDHELLO']._serialized_end=232
+  _globals['_SHARDREADY']._serialized_start=234
+  _globals['_SHARDREADY']._serialized_end=246
+  _globals['_RECORDWRITTEN']._serialized_start=248
+  _globals['_RECORDWRITTEN']._serialized_end=278
+  _globals['_CHECKPOINTWRITTEN']._serialized_start=280
+  _globals['_CHECKPOINTWRITTEN']._serialized_end=329
+  _globals['_PIECEHELD']._serialized_start=331
+  _globals['_PIECEHELD']._serialized_end=381
+  _globals['_SESSIONREFUSED']._serialized_start=383
+  _globals['_SESSIONREFUSED']._serialized_end=475
+  _globals['_SHARDSTATE']._serialized_start=477
+  _globals['_SHARDSTATE']._serialized_end=588
+  _globals['_WORKERFIGURES']._serialized_start=590
+  _globals['_WORKERFIGURES']._serialized_end=686
+  _globals['_REPORT']._serialized_start=689
+  _globals['_REPORT']._serialized_end=1146
+  _globals['_FOLLOWREQUEST']._serialized_start=1148
+  _globals['_FOLLOWREQUEST']._serialized_end=1235
+  _globals['_SESSIONJOINED']._serialized_start=1238
+  _globals['_SESSIONJOINED']._serialized_end=1439
+  _globals['_SESSIONENDED']._serialized_start=1441
+  _globals['_SESSIONENDED']._serialized_end=1531
+  _globals['_COMMITEXPECTED']._serialized_start=1533
+  _globals['_COMMITEXPECTED']._serialized_end=1588
+  _globals['_COMMITREFUSED']._serialized_start=1591
+  _globals['_COMMITREFUSED']._serialized_end=1743
+  _globals['_COMMITORDERED']._serialized_start=1745
+  _globals['_COMMITORDERED']._serialized_end=1827
+  _globals['_PULLORDERED']._serialized_start=1829
+  _globals['_PULLORDERED']._serialized_end=1877
+  _globals['_WORKERFORGOTTEN']._serialized_start=1879
+  _globals['_WORKERFORGOTTEN']._serialized_end=1916
+  _globals['_PARAMETERSEXPECTED']._serialized_start=1918
+  _globals['_PARAMETERSEXPECTED']._serialized_end=1958
+  _globals['_PARAMETERSORDERED']._serialized_start=1960
+  _globals['_PARAMETERSORDERED']._serialized_end=1999
+  _globals['_SNAPSHOTORDERED']._serialized_start=2001
+  _globals['_SNAPSHOTORDERED']._serialized_end=2033
+  _globals['_RUNFINISHED']._serialized_start=2035
+  _globals['_RUNFINISHED']._serialized_end=2064
+  _globals['_BEGIN']._serialized_start=2066
+  _globals['_BEGIN']._serialized_end=2101
+  _globals['_RECORDENDED']._serialized_start=2103
+  _globals['_RECORDENDED']._serialized_end=2131
+  _globals['_DURABLEEVERYWHERE']._serialized_start=2133
+  _globals['_DURABLEEVERYWHERE']._serialized_end=2167
+  _globals['_CHECKPOINTCUT']._serialized_start=2169
+  _globals['_CHECKPOINTCUT']._serialized_end=2199
+  _globals['_CHECKPOINTCOMPLETE']._serialized_start=2201
+  _globals['_CHECKPOINTCOMPLETE']._serialized_end=2236
+  _globals['_OPERATION']._serialized_start=2239
+  _globals['_OPERATION']._serialized_end=3060
+  _globals['_FOLLOWRESPONSE']._serialized_start=3062
+  _globals['_FOLLOWRESPONSE']._serialized_end=3151
 # @@protoc_insertion_point(module_scope)

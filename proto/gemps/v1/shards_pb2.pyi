@@ -1,3 +1,4 @@
+from gemps.v1 import commit_pb2 as _commit_pb2
 from gemps.v1 import errors_pb2 as _errors_pb2
 from gemps.v1 import layout_pb2 as _layout_pb2
 from gemps.v1 import transfer_pb2 as _transfer_pb2
@@ -61,8 +62,30 @@ class SessionRefused(_message.Message):
     message: str
     def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class ShardState(_message.Message):
+    __slots__ = ("clock", "anonymous_bytes", "commits", "sums")
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    anonymous_bytes: int
+    commits: int
+    sums: _commit_pb2.CommitStatistics
+    def __init__(self, clock: _Optional[int] = ..., anonymous_bytes: _Optional[int] = ..., commits: _Optional[int] = ..., sums: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ...) -> None: ...
+
+class WorkerFigures(_message.Message):
+    __slots__ = ("worker_name", "newest", "recent")
+    WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    worker_name: str
+    newest: _commit_pb2.CommitStatistics
+    recent: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, worker_name: _Optional[str] = ..., newest: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., recent: _Optional[_Iterable[float]] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written")
+    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written", "shard_state", "worker_figures")
     PIECE_HELD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_HELD_FIELD_NUMBER: _ClassVar[int]
     SESSION_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +93,8 @@ class Report(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     RECORD_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SHARD_STATE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIGURES_FIELD_NUMBER: _ClassVar[int]
     piece_held: PieceHeld
     parameters_held: PieceHeld
     session_refused: SessionRefused
@@ -77,7 +102,9 @@ class Report(_message.Message):
     ready: ShardReady
     record_written: RecordWritten
     checkpoint_written: CheckpointWritten
-    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ...) -> None: ...
+    shard_state: ShardState
+    worker_figures: WorkerFigures
+    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., shard_state: _Optional[_Union[ShardState, _Mapping]] = ..., worker_figures: _Optional[_Union[WorkerFigures, _Mapping]] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("hello", "reports")

@@ -231,6 +231,11 @@ def put_statistics(statistics: Statistics, message: commit_pb2.CommitStatistics)
     message.update_norm = statistics.update_norm
 
 
+def statistics_from(message: commit_pb2.CommitStatistics) -> Statistics:
+    """Decode."""
+    return Statistics(*(getattr(message, name) for name in Statistics._fields))
+
+
 def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSettings:
     """Encode."""
     return run_pb2.RunSettings(

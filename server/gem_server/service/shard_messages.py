@@ -5,7 +5,7 @@ from typing import Any
 
 from gemps.v1 import shards_pb2
 
-from gem_core import Layout, WireType
+from gem_core import Layout, Statistics, WireType
 from gem_core.shards import MAX_SHARDS, Shard
 from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
@@ -34,8 +34,11 @@ from gem_server.shards.operations import (
     RecordWritten,
     Report,
     SessionRefused,
+    ShardState,
     SnapshotOrdered,
+    WorkerFigures,
 )
+from gem_server.telemetry.worker_telemetry import Figures
 
 _REASONS = {reason.value[1]: reason for reason in Reason}
 
@@ -157,6 +160,14 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
         case CheckpointWritten(clock, error):
             message.checkpoint_written.clock = clock
             message.checkpoint_written.error = error
+        case ShardState(clock, anonymous_bytes, commits, sums):
+            state = message.shard_state
+            state.clock, state.anonymous_bytes, state.commits = clock, anonymous_bytes, commits
+            messages.put_statistics(Statistics._make((*sums[:5], 0.0, sums[5])), state.sums)
+        case WorkerFigures(worker_name, figures):
+            message.worker_figures.worker_name = worker_name
+            messages.put_statistics(figures.newest, message.worker_figures.newest)
+            message.worker_figures.recent.extend(figures.recent)
 
 
 def report_from(message: shards_pb2.Report) -> Report:
@@ -176,6 +187,15 @@ def report_from(message: shards_pb2.Report) -> Report:
             return _refused_from(message.piece_refused)
         case "session_refused":
             return SessionRefused(message.session_refused.session_id, _reason_from(message.session_refused))
+        case "shard_state":
+            state = message.shard_state
+            sums = messages.statistics_from(state.sums)
+            return ShardState(state.clock, state.anonymous_bytes, state.commits, (*sums[:5], sums.update_norm))
+        case "worker_figures":
+            seen = message.worker_figures
+            if len(seen.recent) not in (0, 3):
+                raise RefusedError(Reason.MALFORMED, "Follow: recent has 3 values, or none")
+            return WorkerFigures(seen.worker_name, Figures(messages.statistics_from(seen.newest), tuple(seen.recent)))
     raise RefusedError(Reason.MALFORMED, "Follow: an unknown report")
 
 

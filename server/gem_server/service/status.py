@@ -15,6 +15,7 @@ from gem_server.flow.staging_pool import StagingPool
 from gem_server.process_memory import anonymous_bytes
 from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, Context
+from gem_server.service.shard_status import ShardList
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.run import Run, RunState
@@ -23,7 +24,7 @@ from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
 from gem_server.telemetry.histogram import Histogram
 from gem_server.telemetry.telemetry import Telemetry
-from gem_server.telemetry.worker_telemetry import WorkerTelemetry
+from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
 
 MIN_INTERVAL_SECONDS = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
@@ -71,6 +72,8 @@ class Observed:
     run_settings: run_pb2.RunSettings
     run_seconds: Callable[[], float]
     uptime: Callable[[], float]
+    shards: ShardList
+    figures: Callable[[WorkerTelemetry], Figures | None]
 
 
 class Status:
@@ -140,7 +143,8 @@ class Status:
         # Live workers, or else all measured.
         measured = [worker for worker in workers if worker.telemetry.measured]
         training = [worker for worker in measured if worker.name in live] or measured
-        statistics = [worker.telemetry.statistics for worker in training if worker.telemetry.statistics]
+        figures = {worker.name: seen.figures(worker.telemetry) for worker in workers}
+        statistics = [one.newest for worker in training if (one := figures[worker.name]) is not None]
         losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
         usual = median_rate(worker.telemetry.rate.rate(now) for worker in measured if _trains(worker, live))
         layout = seen.central.layout
@@ -160,7 +164,10 @@ class Status:
             blocked_fraction=_mean([one.blocked_fraction for one in statistics]),
             clamped_fraction=_mean([one.clamped_fraction for one in statistics]),
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
-            workers=[_worker(worker, live.get(worker.name), now, usual, with_histograms) for worker in workers],
+            workers=[
+                _worker(worker, live.get(worker.name), figures[worker.name], now, usual, with_histograms)
+                for worker in workers
+            ],
             queue=status_pb2.QueueStatus(
                 length=len(seen.queue),
                 staging_buffers=seen.staging.capacity,
@@ -192,6 +199,7 @@ class Status:
             report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
         if seen.evaluations.best is not None:
             report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
+        seen.shards.add_to(report)
         return report
 
     def _rate(self, now: float) -> float:
@@ -236,7 +244,12 @@ def _trains(worker: Worker, live: Mapping[str, Session]) -> bool:
 
 
 def _worker(
-    worker: Worker, session: Session | None, now: float, usual: float | None, with_histograms: bool
+    worker: Worker,
+    session: Session | None,
+    figures: Figures | None,
+    now: float,
+    usual: float | None,
+    with_histograms: bool,
 ) -> status_pb2.WorkerStatus:
     seen = worker.telemetry
     is_busy = session is not None and session.open_calls > session.idle_calls
@@ -247,6 +260,7 @@ def _worker(
         trains=session is not None and worker.state is not WorkerState.FINISHED,
         silent_for=silent_for,
         seen=seen,
+        blocked=figures.recent[1] if figures is not None and figures.recent else None,
         rate=rate,
         median_rate=usual,
     )
@@ -281,8 +295,11 @@ def _worker(
     _put_distributions(seen, status, with_histograms)
     if seen.loss is not None:
         status.loss = seen.loss
-    if seen.statistics is not None:
-        messages.put_statistics(seen.statistics, status.statistics)
+    if figures is not None:
+        messages.put_statistics(figures.newest, status.statistics)
+        if figures.recent:
+            recent = figures.recent
+            status.recent_mean_pi, status.recent_blocked_fraction, status.recent_clamped_fraction = recent
     if session is not None and session.transport is not None:
         status.transport = _TRANSPORTS[session.transport]
     if session is not None and session.held is not None:
@@ -294,9 +311,6 @@ def _put_distributions(seen: WorkerTelemetry, status: status_pb2.WorkerStatus, w
     kept = seen.distributions
     if kept is None:
         return
-    status.recent_mean_pi = kept.mean_pi
-    status.recent_blocked_fraction = kept.blocked
-    status.recent_clamped_fraction = kept.clamped
     if with_histograms:
         _put_histogram(kept.staleness, status.staleness)
         _put_histogram(kept.wait, status.wait)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from gem_core import Layout, WireType
 from gem_core.shards import Shard
 from gem_server.errors import RefusedError
+from gem_server.telemetry.worker_telemetry import Figures
 
 # Operations, or reports, in one message.
 MAX_TOGETHER = 32
@@ -143,6 +144,24 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardState:
+    """Report, once a second: the clock, anonymous memory, commits and sums of their history.STATISTICS."""
+
+    clock: int = 0
+    anonymous_bytes: int = 0
+    commits: int = 0
+    sums: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """Report: a worker's figures have changed."""
+
+    worker_name: str
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
 class PieceHeld:
     """Report: the piece lies in memory, complete and valid."""
 
@@ -190,7 +209,15 @@ Operation: TypeAlias = (
     | SnapshotOrdered
 )
 Report: TypeAlias = (
-    PieceHeld | CommitRefused | ParametersHeld | SessionRefused | Ready | RecordWritten | CheckpointWritten
+    PieceHeld
+    | CommitRefused
+    | ParametersHeld
+    | SessionRefused
+    | Ready
+    | RecordWritten
+    | CheckpointWritten
+    | ShardState
+    | WorkerFigures
 )
 
 

@@ -36,8 +36,11 @@ from gem_server.shards.operations import (
     RecordWritten,
     Report,
     SessionRefused,
+    ShardState,
     SnapshotOrdered,
+    WorkerFigures,
 )
+from gem_server.shards.whole import WholeStatistics
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session, Sessions
@@ -63,6 +66,7 @@ class Secondary:
         self.hello = hello
         self.index = hello.shard.index
         self.is_ready = False
+        self.state = ShardState()
         self._closed = False
         self._operations: deque[Operation] = deque()
         self._changed = asyncio.Event()
@@ -118,8 +122,9 @@ class _Commit:
 class PrimaryOrder(CommitOrder, CommitObserver):
     """Orders commits once all shards hold their pieces."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, statistics: WholeStatistics) -> None:
         self._shard = shard
+        self.statistics = statistics
         self._secondaries: dict[int, Secondary] = {}
         self._commits: dict[Session, _Commit] = {}
         self._has_all = asyncio.Event()
@@ -149,6 +154,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     def addresses(self) -> list[str]:
         """Of the secondaries, in order."""
         return [self._secondaries[index].hello.address for index in sorted(self._secondaries)]
+
+    def connected(self, index: int) -> Secondary | None:
+        """Return the secondary of this index."""
+        return self._secondaries.get(index)
 
     def connect(self, hello: Hello) -> Secondary:
         """Connect a secondary. Raises MALFORMED, TOO_MANY."""
@@ -250,6 +259,11 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 if (session := self._sessions.find(session_id)) is not None:
                     logger.warning("shard %d refused worker %s: %s", secondary.index, session.worker.name, refusal)
                     self._sessions.end(session, WorkerState.LEFT, refusal)
+            case ShardState():
+                secondary.state = report
+                self.statistics.keep(secondary.index, report)
+            case WorkerFigures():
+                self.statistics.keep(secondary.index, report)
 
     def upload_starts(self, piece: Piece) -> None:
         """See CommitOrder."""

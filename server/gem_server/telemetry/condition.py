@@ -33,12 +33,13 @@ def condition(
     trains: bool,
     silent_for: float,
     seen: WorkerTelemetry,
+    blocked: float | None,
     rate: float,
     median_rate: float | None,
 ) -> Condition:
     """A worker's condition.
 
-    `trains`: joined, with budget left. `silent_for` in seconds, rates in commits per second.
+    `trains`: joined, with budget left. `silent_for` in seconds, rates in commits per second. `blocked`: recent share.
     """
     if has_expired:
         return Condition.GONE
@@ -48,8 +49,7 @@ def condition(
         return Condition.SILENT
     if median_rate is not None and seen.measured and rate < SLOW_FACTOR * median_rate:
         return Condition.SLOW
-    means = seen.distributions
-    if means is not None and seen.measured >= MUTED_AFTER and means.blocked >= MUTED_BLOCKED:
+    if blocked is not None and seen.measured >= MUTED_AFTER and blocked >= MUTED_BLOCKED:
         return Condition.MUTED
     return Condition.WELL
 

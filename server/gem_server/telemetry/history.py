@@ -71,6 +71,8 @@ class Interval:
         return whole
 
 
+# As `gem_core.shards.combined` wants them.
+STATISTICS = ("mean_pi", "blocked", "clamped", "proxy_norm", "drift_norm", "update_norm")
 _AT_THE_END = ("ends", "clock", "jain_index", "workers", "memory")
 _SUMS = tuple(
     one.name for one in fields(Interval) if one.name not in (*_AT_THE_END, "begins", "staleness_max", "queued")
@@ -88,6 +90,12 @@ class History:
         self.seconds = FIRST_INTERVAL_SECONDS
         self.joins = 0  # number of merges
         self.current = Interval()
+        self._closed = Interval()
+
+    @property
+    def total(self) -> Interval:
+        """All intervals in one."""
+        return self._closed.followed_by(self.current)
 
     def is_over(self, run_seconds: float) -> bool:
         """Whether to close the interval."""
@@ -97,6 +105,7 @@ class History:
         """Begin the next interval; `measure` sets this one's gauges."""
         current = self.current
         current.ends = run_seconds
+        self._closed = self.total
         measure(current)
         self.intervals.append(current)
         self.current = Interval(begins=run_seconds)

@@ -1,6 +1,7 @@
 """Measurements of a worker's commits."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gem_core import Statistics
 from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
@@ -29,12 +30,19 @@ class Distributions:
         self.clamped += weight * (statistics.clamped_fraction - self.clamped)
 
 
+class Figures(NamedTuple):
+    """Statistics of the newest commit; recent means of its first three (disabled: empty)."""
+
+    newest: Statistics
+    recent: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class WorkerTelemetry:
     """A worker's telemetry in this process.
 
     `measured`: commits in the sums. Waits in seconds. `step_seconds`: of `Pace`.
-    `distributions`: None before the first commit, or disabled.
+    `distributions`: None before the first commit, or disabled. `pieces`: figures that other shards reported, by index.
     """
 
     rate: RateMeter = field(default_factory=RateMeter)
@@ -54,3 +62,12 @@ class WorkerTelemetry:
     bytes_received: int = 0
     bytes_sent: int = 0
     distributions: Distributions | None = None
+    pieces: dict[int, Figures] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> Figures | None:
+        """Those of this server; None before the first commit."""
+        if self.statistics is None:
+            return None
+        kept = self.distributions
+        return Figures(self.statistics, (kept.mean_pi, kept.blocked, kept.clamped) if kept is not None else ())

@@ -65,6 +65,8 @@ class _OfStatus(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _of_the_run(self._status)
         yield from _of_the_server(self._status)
+        if self._status.HasField("shards"):
+            yield from _of_shards(self._status.shards)
         yield from _of_workers(self._status)
 
 
@@ -84,6 +86,7 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
             "rule": settings.rule,
             "order": run_pb2.ServingOrder.Name(settings.order).removeprefix("SERVING_ORDER_").lower(),
             "durability": status.checkpoint.durability,
+            **({"shard": f"{status.shards.index}/{status.shards.count}"} if status.HasField("shards") else {}),
         },
     )
     state = GaugeMetricFamily(
@@ -138,6 +141,18 @@ def _of_the_server(status: status_pb2.RunStatus) -> Iterator[Metric]:
         yield _gauge(
             "gemps_checkpoint_age_seconds", "Since the newest checkpoint was written.", status.checkpoint.seconds_ago
         )
+
+
+def _of_shards(shards: status_pb2.ShardsStatus) -> Iterator[Metric]:
+    for field, name, text in (
+        ("ready", "ready", "1 if the shard is connected, and has recovered."),
+        ("clock", "clock_commits", "Commits that the shard has applied: the clock of its version."),
+        ("anonymous_bytes", "memory_anonymous_bytes", "Anonymous memory of its process."),
+    ):
+        gauge = GaugeMetricFamily(f"gemps_shard_{name}", text, None, ["shard"])
+        for shard in shards.servers:
+            gauge.add_metric([str(shard.index)], float(getattr(shard, field)))
+        yield gauge
 
 
 def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
 """Returned values, and their protobuf forms."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from gemps.v1 import commit_pb2, layout_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.descriptor import EnumDescriptor
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.shards import combined
 from gem_core.wire_types import WireType
 from gem_worker.client.errors import ServerMisbehavedError
 
@@ -150,7 +151,7 @@ class CommitStatistics(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Answer to a commit; `duplicate`: stored from an earlier attempt."""
+    """Answer to a commit; `duplicate`: stored from an earlier attempt. `pieces`: shards' statistics and elements."""
 
     sequence: int
     version: Version
@@ -160,6 +161,7 @@ class Verdict(NamedTuple):
     next_eta: float
     wire_statistics: commit_pb2.CommitStatistics
     relative_speed: float
+    pieces: Sequence[tuple[commit_pb2.CommitStatistics, int]] = ()
 
     @classmethod
     def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
@@ -178,16 +180,22 @@ class Verdict(NamedTuple):
     @property
     def statistics(self) -> CommitStatistics:
         """Converted on demand."""
-        wire = self.wire_statistics
-        return CommitStatistics(
-            wire.mean_pi,
-            wire.blocked_fraction,
-            wire.clamped_fraction,
-            wire.proxy_norm,
-            wire.drift_norm,
-            wire.delta_norm,
-            wire.update_norm,
-        )
+        if self.pieces:
+            pieces, elements = zip(*self.pieces, strict=True)
+            return CommitStatistics._make(combined([_statistics_of(one) for one in pieces], elements))
+        return _statistics_of(self.wire_statistics)
+
+
+def _statistics_of(wire: commit_pb2.CommitStatistics) -> CommitStatistics:
+    return CommitStatistics(
+        wire.mean_pi,
+        wire.blocked_fraction,
+        wire.clamped_fraction,
+        wire.proxy_norm,
+        wire.drift_norm,
+        wire.delta_norm,
+        wire.update_norm,
+    )
 
 
 class CommitOutcome(NamedTuple):

@@ -154,9 +154,12 @@ class Shards:
         lost = [one for one in results if isinstance(one, SessionLostError)]
         outcomes = self._settled([one for one in results if not isinstance(one, SessionLostError)])
         clocks = {one.version.clock for one in outcomes}
-        if not lost and len(clocks) == 1 and all(one.verdict is not None for one in outcomes):
+        verdicts = [one.verdict for one in outcomes if one.verdict is not None]
+        if not lost and len(clocks) == 1 and len(verdicts) == len(outcomes):
             self._patience.succeeded()
-            return outcomes[0]._replace(parameters=into)
+            elements = [one.session.layout.parameter_count for one in self._all]
+            pieces = [(one.wire_statistics, count) for one, count in zip(verdicts, elements, strict=True)]
+            return outcomes[0]._replace(parameters=into, verdict=verdicts[0]._replace(pieces=pieces))
         return self._settle_lost(sequence, str(lost[0]) if lost else "the session began anew", results[0], into)
 
     def _settle_lost(

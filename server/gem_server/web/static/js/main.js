@@ -8,6 +8,7 @@ import { bytes, count, percent, shortTime } from "./format.js";
 import { HeatMap } from "./heat_map.js";
 import { LineChart, joined } from "./line_chart.js";
 import { Run } from "./run.js";
+import { ShardTable } from "./shards.js";
 import { Share } from "./share.js";
 import { Staleness } from "./staleness.js";
 import { WorkerTable } from "./workers.js";
@@ -22,7 +23,7 @@ const LINKS = {
 
 const run = new Run();
 const link = { state: "connecting", text: "", ended: false };
-const parts = { table: new WorkerTable(), heat: new HeatMap(byId("tensors")), staleness: new Staleness(byId("staleness")), share: new Share(byId("share")) };
+const parts = { table: new WorkerTable(), shards: new ShardTable(), heat: new HeatMap(byId("tensors")), staleness: new Staleness(byId("staleness")), share: new Share(byId("share")) };
 const percents = { size: 40, show: (value) => `${Math.round(100 * value)}\u202f%`, range: () => [0, 1] };
 const charts = {
   loss: new LineChart(byId("loss"), {
@@ -123,6 +124,7 @@ function drawStatus() {
   showMemory(run);
   showFacts(run);
   parts.table.set(run.workers, status.workers_left_out);
+  parts.shards.set(status.shards);
   const noTelemetry = run.keepsTelemetry ? "" : "Telemetry is off here: the server was started with --no-telemetry.";
   const noWorkers = run.workers.length ? "" : "Waiting for workers: none has joined yet.";
   parts.staleness.set(run.workers, status.staleness?.bounds ?? [], noTelemetry || noWorkers);
