@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from gem_worker.client.shards import Shards
+from gem_worker.client.pull import Puller
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.payload import PayloadFormat
 from gem_core.registry import BUILT_IN, PRECONDITIONED
 from gem_core.rules.blocks import BLOCK
 from tests.shards.group import MODEL, Float32, Worker, serving
@@ -98,15 +99,15 @@ def test_a_pull_of_bfloat16_state_is_of_one_clock_although_commits_follow(monkey
             worker.begin()
             worker.pull()
         assert second.commit().applied  # so that the pull changes the snapshot
-        original = Shards._on_others
+        pull = Puller.pull
 
-        def commit_between(self: Shards, call: Any) -> Any:
-            monkeypatch.undo()
-            assert second.commit().applied
-            return original(self, call)
+        def commit_between(self: Puller, into: memoryview, payload: PayloadFormat, wanted: Any = None) -> Any:
+            if wanted is not None:
+                assert second.commit().applied
+            return pull(self, into, payload, wanted)
 
         at_pull = group.parameters()
-        monkeypatch.setattr(Shards, "_on_others", commit_between)
+        monkeypatch.setattr(Puller, "pull", commit_between)
         assert first.pull() == group.clocks()[0] - 1
         assert np.array_equal(first.parameters, at_pull)
         first.end()

@@ -1,11 +1,15 @@
 """Pulls without a session from several servers are of one clock."""
 
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from gem_worker.client import Observer, ServerRefusedError, ServerUnavailableError
+from gem_worker.client import observer as observer_module
 from gem_worker.client.observer import PulledParameters
+from gem_worker.client.pull import receive_pull
+from gemps.v1.parameters_pb2 import PullRequest
 
 from gem_core.wire_types import WireType
 from tests.shards.group import MODEL, Float32, Group, Worker, serving
@@ -30,13 +34,13 @@ def test_a_reader_gets_one_clock_although_commits_follow(state_type: str, monkey
         worker = worker_of(group)
         assert worker.commit().applied
         expected, clock = group.parameters(), group.clocks()[0]
-        original = Observer._pull_shard
 
-        def commit_before(self: Observer, *parts: Any) -> None:
-            assert worker.commit().applied
-            original(self, *parts)
+        def commit_before(calls: Any, watchdog: Any, request: PullRequest, receiver: Any) -> Any:
+            if request.clock:
+                assert worker.commit().applied
+            return receive_pull(calls, watchdog, request, receiver)
 
-        monkeypatch.setattr(Observer, "_pull_shard", commit_before)
+        monkeypatch.setattr(observer_module, "receive_pull", commit_before)
         pulled = observer.pull()
         assert np.array_equal(values(pulled), expected)
         assert pulled is not None
@@ -50,17 +54,18 @@ def test_a_reader_gets_one_clock_although_commits_follow(state_type: str, monkey
 def test_a_reader_that_is_overtaken_pulls_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(2) as group, Observer(group.address) as observer, Observer(group.address) as other:
         worker = worker_of(group)
-        original = Observer._pull_shard
-        overtaken = []
+        overtaken: list[int] = []
+        is_overtaking = threading.Lock()
 
-        def overtake(self: Observer, *parts: Any) -> None:
-            if self is observer and len(overtaken) < limit:
-                overtaken.append(parts)
+        def overtake(calls: Any, watchdog: Any, request: PullRequest, receiver: Any) -> Any:
+            if request.clock and len(overtaken) < limit and is_overtaking.acquire(blocking=False):
+                overtaken.append(request.clock)
                 assert worker.commit().applied
                 other.pull()
-            original(self, *parts)
+                is_overtaking.release()
+            return receive_pull(calls, watchdog, request, receiver)
 
-        monkeypatch.setattr(Observer, "_pull_shard", overtake)
+        monkeypatch.setattr(observer_module, "receive_pull", overtake)
         limit = 2
         assert np.array_equal(values(observer.pull()), group.parameters())
         assert len(overtaken) == 2

@@ -29,7 +29,7 @@ def split_model(model: Path, folder: Path, file_bytes: int = FILE_BYTES) -> Path
         folder.mkdir(parents=True, exist_ok=True)
         names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
         for name, group in zip(names, groups, strict=True):
-            _write(folder / name, source, 8 + length, group, metadata)
+            _copy_tensors(folder / name, source, 8 + length, group, metadata)
     sizes = [end - start for group in groups for start, end in (one["data_offsets"] for one in group.values())]
     weights = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
     index.write_text(json.dumps({"metadata": {"total_size": sum(sizes)}, "weight_map": weights}), encoding="utf-8")
@@ -51,7 +51,7 @@ def _groups(described: dict[str, Any], file_bytes: int) -> Iterator[dict[str, An
         yield group
 
 
-def _write(file: Path, source: Any, data: int, group: dict[str, Any], metadata: dict[str, str]) -> None:
+def _copy_tensors(file: Path, source: Any, data: int, group: dict[str, Any], metadata: dict[str, str]) -> None:
     first = min(tensor["data_offsets"][0] for tensor in group.values())
     last = max(tensor["data_offsets"][1] for tensor in group.values())
     moved = {
