@@ -93,5 +93,6 @@ function request(session: Session, receiver: Receiver, wanted?: Version): PullRe
     resumeOffset: receiver.version === undefined ? 0n : BigInt(receiver.received),
     wireType: WireType.UNSPECIFIED, // Join has settled it
     withLayout: false,
+    clock: 0n,
   };
 }

@@ -59,6 +59,7 @@ class Quiet {
         layout: undefined,
         sharedMemory: undefined,
         adapter: new Uint8Array(0),
+        shards: [],
       },
       chunk: { offset: 0n, data: BYTES },
       footer: { byteCount: 8n, chunkCount: 1n, crc32c: crc32c(BYTES) },

@@ -33,6 +33,7 @@ function header(format: PayloadFormat, changed: Partial<ParametersHeader> = {}):
     layout: undefined,
     sharedMemory: undefined,
     adapter: new Uint8Array(0),
+    shards: [],
     ...changed,
   };
 }
