@@ -67,16 +67,6 @@ def test_a_shard_with_another_rule_does_not_start() -> None:
         RealServer(shard="1/2", primary=started.address, rule="gem")
 
 
-def test_whole_models_are_refused_by_a_shard(group: Group) -> None:
-    """A pull without a session would get a part of the model."""
-    worker = Worker(group.address, 0)
-    worker.begin()
-    for server in group.servers:
-        with Observer(server.address) as observer, pytest.raises(ServerRefusedError, match="pull with a session"):
-            observer.pull()
-    worker.end()
-
-
 @pytest.mark.parametrize("wire_type", [WireType.INT8_BLOCK, WireType.BFLOAT16])
 def test_encoded_deltas_are_cut_between_blocks(wire_type: WireType) -> None:
     def theta(shards: int) -> Any:
