@@ -15,7 +15,7 @@ from gem_server.shards.operations import CommitExpected, Operation
 from gem_server.shards.primary import Secondary
 from gem_server.shards.secondary import SecondaryOrder
 from gem_worker import ParameterServer
-from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
+from gem_worker.client import Observer, RunFinishedError
 from gemps.v1 import shards_pb2
 from pydantic import ValidationError
 from torch import nn
