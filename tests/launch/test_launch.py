@@ -102,7 +102,7 @@ def work():
     atexit.register(act)
     return 7
 
-print(gemps.launch(work, 2))
+print(gemps.launch(work, 2, min_workers=1))
 """,
     )
     assert done.returncode == 0, done.stderr

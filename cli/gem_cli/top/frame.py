@@ -51,15 +51,15 @@ def frame(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> li
 def _dashboard(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> list[Text]:
     rows = 3 if height >= _TALL else 1
     shards = shard_lines(view.status, max(0, height - _SMALL) // 2, glyphs.cut)
-    beside = _BESIDE_CHARTS + len(shards)
-    shown = len(_CHARTS) if rows > 1 else max(0, min(len(_CHARTS), height - beside - _FEWEST_WORKERS))
+    others = _BESIDE_CHARTS + len(shards)
+    shown = len(_CHARTS) if rows > 1 else max(0, min(len(_CHARTS), height - others - _FEWEST_WORKERS))
     charts = _charts(view, shown, rows, width, glyphs)
     return [
         _title(view, width, now, glyphs),
         _budget(view.status, width, glyphs),
         *charts,
         *shards,
-        *_workers(view, width, height - beside - len(charts), glyphs),
+        *_workers(view, width, height - others - len(charts), glyphs),
         _footer(view, width, glyphs),
     ]
 

@@ -92,7 +92,6 @@ class LaneConnection:
         self._is_over = False
         self._is_waiting_for_turn = False
         self._to_drop = 0  # bytes, after END
-        self._is_admitting = False  # a commit whose first message is here
         self._pinged_at = -PING_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self._begun: asyncio.Future[Message] = self._loop.create_future()
@@ -155,18 +154,14 @@ class LaneConnection:
     async def receive(self) -> Message | None:
         """See CommitTransport."""
         message = await self._begun
-        self._is_admitting = True
         self._begun = self._loop.create_future()
         return message
 
     async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
         """See CommitTransport."""
         self._footer = self._loop.create_future()
-        if self._to_drop:
-            raise FramingError("a message came before PROCEED: wait for it")
         self._put(Kind.MESSAGE, proceed)
         self._check()
-        self._is_admitting = False
         self._sink = sink
         self._lane.enter(State.COMMITTING)
         try:
@@ -305,8 +300,7 @@ class LaneConnection:
             self.close()  # the handler has ended
             return
         if self._begun.done():
-            self._to_drop = LINGER_BYTES  # it came before the answer to the first message
-            return
+            raise IllegalFrameError(f"a frame of kind {frame.kind} before the answer to the one before")
         try:
             self._begun.set_result(split_message(commit_pb2.CommitRequest, bytes(frame.body), COMMIT_REQUEST_CHUNK))
         except FramingError as error:
@@ -363,20 +357,23 @@ class LaneConnection:
         self._on_illegal(self, reason)
         if self._is_secured:
             self._end(_status("INVALID_ARGUMENT", reason))
-        self.close()
+        if self._to_drop and self.task is not None:
+            self.task.cancel()
+        else:
+            self.close()
 
     def _end(self, status: bytes) -> None:
-        """Send END, unless within a frame; drain uploads."""
+        """Send END, unless within a frame; after WELCOME, drain input, or a reset would destroy END."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
         is_torn = bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)
-        was_sending = self._lane.state is State.COMMITTING or self._is_admitting or self._to_drop > 0
+        is_welcome = self._lane.state is not State.HELLO
         header = self._lane.header(Kind.END, len(status))
         if not is_torn:
             with suppress(OSError):
                 (self._tls or self._socket).sendall(header + status)
                 self._socket.shutdown(socket.SHUT_WR)
-        if is_torn or not was_sending:
+        if is_torn or not is_welcome:
             self.close()
             return
         self._to_drop = LINGER_BYTES
