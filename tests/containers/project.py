@@ -93,11 +93,11 @@ class Project:
         command = ("gemps", "finish", "server:50051", "--reason", "the test has seen enough")
         self.compose("run", "--rm", "--no-deps", "-T", "worker", *command)
 
-    def state(self, folder: Path) -> tuple[dict[str, Any], Path]:
+    def state(self, folder: Path, service: str = "server") -> tuple[dict[str, Any], Path]:
         """(state.json, model.safetensors) of the newest checkpoint on the volume, copied out as the docs say."""
         model = folder / "model.safetensors"
-        self.compose("cp", "server:/data/latest/model.safetensors", str(model))
-        self.compose("cp", "server:/data/latest/state.json", str(folder / "state.json"))
+        self.compose("cp", f"{service}:/data/latest/model.safetensors", str(model))
+        self.compose("cp", f"{service}:/data/latest/state.json", str(folder / "state.json"))
         return json.loads((folder / "state.json").read_text(encoding="utf-8")), model
 
     def _compose(self) -> list[str]:
