@@ -109,7 +109,7 @@ class FailingDisk(Files):
 
 
 class GatedDisk(Files):
-    """Stops before it writes to the log while `gate` is closed; `reached` says that it has come to that."""
+    """Stops before it writes to the log or syncs a checkpoint while `gate` is closed; `reached`: it has come to that."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -117,7 +117,14 @@ class GatedDisk(Files):
         self.reached = threading.Event()
 
     def write(self, descriptor: int, pieces: Sequence[memoryview], offset: int) -> None:
+        self._wait()
+        super().write(descriptor, pieces, offset)
+
+    def sync(self, path: Path) -> None:
+        self._wait()
+        super().sync(path)
+
+    def _wait(self) -> None:
         if not self.gate.is_set():
             self.reached.set()
             self.gate.wait()
-        super().write(descriptor, pieces, offset)

@@ -1,5 +1,6 @@
 """Data directories of shards: common checkpoints, and resumption with another number of shards."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from gem_server.durability import model_files, recovery, shard_files
 from gem_server.errors import StartupError
+from gem_server.shards.agreement import SecondaryAgreement
+from gem_server.shards.operations import CheckpointWritten, Report
 from safetensors.numpy import load_file
 
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
@@ -122,6 +125,21 @@ def test_all_shards_write_checkpoints_of_one_clock(tmp_path: Path) -> None:
     found = [recovery.clocks(folder)[0] for folder in data_dirs(tmp_path, 3)]
     assert found[0] == found[1] == found[2]
     assert found[0][-1] == 1 + WORKERS * ROUNDS
+
+
+async def test_a_checkpoint_that_is_overtaken_while_it_is_written_fails(tmp_path: Path) -> None:
+    reports: list[Report] = []
+    agreement = SecondaryAgreement(reports.append)
+    agreement.checkpoint_cut(6)
+    agreement.checkpoint_cut(13)
+    with pytest.raises(OSError, match="not all shards wrote the checkpoint of clock 6"):
+        await asyncio.wait_for(agreement.wait_checkpoint(6, tmp_path), 60)
+    waiting = asyncio.ensure_future(agreement.wait_checkpoint(13, tmp_path))
+    while not reports:
+        await asyncio.sleep(0)
+    assert reports == [CheckpointWritten(13, "")]
+    agreement.checkpoint_complete(13)
+    await asyncio.wait_for(waiting, 60)
 
 
 def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:

@@ -173,13 +173,19 @@ class Checkpointer:
         async with call.ending(), self._next_log() as file:
             request = CutRequest(None, call, lambda: self._describe_cut(file), with_moments)
             (submit or self._applier.submit)(request)
-            state, reader, rule = await request.done
             try:
-                await self._log_has_begun(file)
-                return await self._store(reader.version, reader.parameters, reader.buffers, state, rule, file)
+                state, reader, rule = await request.done
+                try:
+                    await self._log_has_begun(file)
+                    written = request.written.set
+                    return await self._store(
+                        reader.version, reader.parameters, reader.buffers, state, rule, file, written
+                    )
+                finally:
+                    self._applier.end_cut()
+                    reader.close()
             finally:
-                self._applier.end_cut()
-                reader.close()
+                request.written.set()
 
     async def _write_still(self, with_moments: bool) -> Path:
         async with self._next_log() as file:
@@ -239,6 +245,7 @@ class Checkpointer:
         state: dict[str, Any],
         rule: KeptRule,
         file: LogFile | None,
+        written: Callable[[], None] = lambda: None,
         *,
         alone: bool = False,
     ) -> Path:
@@ -262,6 +269,7 @@ class Checkpointer:
             failure = StorageError(f"a checkpoint could not be written: {error}")
             self._on_failure(failure)
             raise failure from error
+        written()
         if not alone:
             await self._agreement.wait_checkpoint(version.clock, self.newest)
         self._complete = self.newest

@@ -334,15 +334,27 @@ class Applier:
     async def cut(self, request: CutRequest) -> None:
         """Describe the state, copy what the rule keeps, and open a reader of the parameters.
 
-        Moments are copied at their worker's next commit, until `end_cut`.
+        Moments are copied at their worker's next commit, until `end_cut`. A compact rule's commits wait until `written`.
         """
         rule = await self._copy_rule()
+        if self._rule.is_compact:
+            await self._hold_commits(request, rule)
+            return
         if request.with_moments:
             rule = rule._replace(moments=self.moments())
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
         if request.resolve((request.describe(), reader, rule)):
             self._cut_moments = rule.moments
+        else:
+            reader.close()
+
+    async def _hold_commits(self, request: CutRequest, rule: KeptRule) -> None:
+        """A copy would take as much memory as a compact worker."""
+        central = self._central
+        reader = Reader(request.call, central.version, central.parameters, central.buffers, self._clock)
+        if request.resolve((request.describe(), reader, rule)):
+            await request.written.wait()
         else:
             reader.close()
 

@@ -187,12 +187,13 @@ class ForgetRequest(Request[None]):
 
 @dataclass(slots=True, eq=False)
 class CutRequest(Request[tuple[dict[str, Any], Reader, KeptRule]]):
-    """Reads the state at one point, for a checkpoint."""
+    """Reads the state at one point, for a checkpoint; `written`: it is, or never will be."""
 
     session: None
     call: Call
     describe: Callable[[], dict[str, Any]]
     with_moments: bool
+    written: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
 
     async def _execute(self, applier: "Applier") -> None:
         await applier.cut(self)

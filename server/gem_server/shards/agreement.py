@@ -87,7 +87,8 @@ class SecondaryAgreement(Agreement):
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
         self._durable = 0
-        self._completing: tuple[int, asyncio.Future[None]] | None = None
+        self._cut_clock = 0
+        self._completing: asyncio.Future[None] | None = None
         self.log: Log | None = None
 
     def written(self, clock: int) -> int:
@@ -108,8 +109,10 @@ class SecondaryAgreement(Agreement):
 
     async def wait_checkpoint(self, clock: int, path: Path) -> None:
         """See Agreement."""
+        if clock != self._cut_clock:
+            raise _incomplete(clock)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._completing = clock, future
+        self._completing = future
         self._report(CheckpointWritten(clock, ""))
         await future
 
@@ -117,12 +120,17 @@ class SecondaryAgreement(Agreement):
         """See Agreement."""
         self._report(CheckpointWritten(clock, str(error)))
 
+    def checkpoint_cut(self, clock: int) -> None:
+        """A checkpoint begins; an earlier one will not be complete."""
+        if self._completing is not None and not self._completing.done():
+            self._completing.set_exception(_incomplete(self._cut_clock))
+        self._cut_clock = clock
+
     def checkpoint_complete(self, clock: int) -> None:
-        """All shards have this checkpoint; a later one begins: not all have those before."""
-        if self._completing is None or self._completing[1].done():
-            return
-        expected, future = self._completing
-        if expected == clock:
-            future.set_result(None)
-        else:
-            future.set_exception(OSError(f"not all shards wrote the checkpoint of clock {expected}"))
+        """All shards have this checkpoint."""
+        if clock == self._cut_clock and self._completing is not None and not self._completing.done():
+            self._completing.set_result(None)
+
+
+def _incomplete(clock: int) -> OSError:
+    return OSError(f"not all shards wrote the checkpoint of clock {clock}")

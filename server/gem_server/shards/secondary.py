@@ -189,7 +189,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             case DurableEverywhere(clock):
                 self.agreement.durable_everywhere(clock)
             case CheckpointCut(clock):
-                self.agreement.checkpoint_complete(clock)  # an earlier one will not be
+                self.agreement.checkpoint_cut(clock)
                 self._queue(self._cut)
             case SnapshotOrdered(clock):
                 self._queue(lambda: self._keep(clock))
