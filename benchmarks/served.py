@@ -40,16 +40,17 @@ def serve(folder: Path, *flags: str, place: Place = LOOPBACK) -> Iterator[Served
 
 @contextmanager
 def serve_shards(folder: Path, places: Sequence[Place], *flags: str) -> Iterator[list[Served]]:
-    """A shard with these flags at each place, the primary first; as `serve`."""
+    """A shard with these flags at each place, the primary first; as `serve`. {shard} in a flag: its number."""
     primary = f"{places[0].host}:{free_port()}"
     with ExitStack() as stack:
         started = []
         for index, place in reversed(list(enumerate(places))):  # the primary is stopped first: the others wait for it
             bind = [f"--bind={place.host}:0", f"--primary={primary}"] if index else [f"--bind={primary}"]
             own = folder / f"shard-{index}"
-            own.mkdir()
+            own.mkdir(exist_ok=True)
+            own_flags = [flag.format(shard=index) for flag in flags]
             process = stack.enter_context(
-                _started(own, f"--shard={index}/{len(places)}", *bind, *flags, within=place.within)
+                _started(own, f"--shard={index}/{len(places)}", *bind, *own_flags, within=place.within)
             )
             started.append((process, own))
         yield [_ready(process, own) for process, own in reversed(started)]
