@@ -171,7 +171,7 @@ test-hostile: $(INSTALLED)
 test-kills: $(INSTALLED)
 	GEMPS_TEST_KILLS=$(MINUTES) GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
 
-# Shards that are killed 100 times under load, at each level of durability.
+# Shards that are killed 100 times under load, at each level of durability; workers, too.
 test-shards: $(INSTALLED)
 	GEMPS_SHARD_KILLS=100 $(BIN)/python -m pytest tests/shards/test_kills.py $(ARGS)
 

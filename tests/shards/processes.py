@@ -122,6 +122,14 @@ class CountingWorker(threading.Thread):
         return outcome.run_finished
 
 
+def count_commits(address: str, number: int) -> None:
+    """Be a counting worker, until the run is finished."""
+    worker = CountingWorker(address, number)
+    worker.run()
+    if worker.error is not None:
+        raise worker.error
+
+
 def counts(parameters: NDArray[np.float32]) -> list[set[float]]:
     """Of each worker, the values of its elements."""
     return [set(parameters[number::WORKERS].tolist()) for number in range(WORKERS)]

@@ -1,9 +1,13 @@
-"""Shards that are killed under load: no commit is on some of them only, and none that was acknowledged is lost.
+"""Shards and workers are killed under load: no commit is on some shards only, none that was acknowledged is lost.
 
-GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 100 at each level).
+GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 100 of shards at each level, 100 of workers).
 """
 
+import multiprocessing
 import os
+import random
+import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +15,16 @@ import pytest
 from gem_server.durability import recovery
 from gem_worker.client import ClientSettings, Observer
 
-from tests.shards.processes import DEADLINE_SECONDS, WORKERS, CountingWorker, SupervisedShards, counts, kill_at_random
+from tests.shards.processes import (
+    DEADLINE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    WORKERS,
+    CountingWorker,
+    SupervisedShards,
+    count_commits,
+    counts,
+    kill_at_random,
+)
 from tests.waiting import eventually
 
 KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "1"))
@@ -37,6 +50,52 @@ def test_killed_shards(level: str, tmp_path: Path) -> None:
         for worker in workers:
             worker.join()
             assert worker.error is None
+    totals = commits_on_all(shards)
+    if level == "commit":
+        assert totals == [worker.applied for worker in workers]
+
+
+@pytest.mark.timeout(120 + 40 * KILLS)
+def test_killed_workers(tmp_path: Path) -> None:
+    choose = random.Random(1)
+    context = multiprocessing.get_context("spawn")
+    with SupervisedShards(SHARDS, tmp_path) as shards, Observer(shards.address, wait=DEADLINE_SECONDS) as observer:
+
+        def start(number: int) -> BaseProcess:
+            worker = context.Process(target=count_commits, args=(shards.address, number))
+            worker.start()
+            return worker
+
+        def commits() -> dict[str, int]:
+            return {one["name"]: int(one["commits"]) for one in observer.get_status()["workers"]}
+
+        workers = [start(number) for number in range(WORKERS)]
+        for _ in range(KILLS + 1):
+            before = commits()
+            eventually(
+                lambda before=before: (
+                    len(commits()) == WORKERS  # type: ignore[misc]
+                    and all(now > before.get(name, 0) + 2 for name, now in commits().items())
+                ),
+                lambda: [worker.exitcode for worker in workers],
+                patience=DEADLINE_SECONDS,
+            )
+            number = choose.randrange(WORKERS)
+            time.sleep(choose.random() * LONGEST_PAUSE_SECONDS)
+            workers[number].kill()
+            workers[number].join()
+            workers[number] = start(number)
+        observer.control("finish", "the test has seen enough")
+        for worker in workers:
+            worker.join()
+            assert worker.exitcode == 0
+        expected = commits()
+    assert shards.starts == [1] * SHARDS
+    assert commits_on_all(shards) == [expected[f"worker-{number}"] for number in range(WORKERS)]
+
+
+def commits_on_all(shards: SupervisedShards) -> list[float]:
+    """Of each worker, after the end; fails if shards differ."""
     found = [recovery.recover(shards.data_dir(index)) for index in range(SHARDS)]
     wholes = [one.whole for one in found if one is not None]
     assert len({whole.clock for whole in wholes}) == 1
@@ -44,5 +103,4 @@ def test_killed_shards(level: str, tmp_path: Path) -> None:
     assert all(len(one) == 1 for one in applied), "a commit is on some shards only"
     totals = [one.pop() for one in applied]
     assert sum(totals) == wholes[0].clock - 1
-    if level == "commit":
-        assert totals == [worker.applied for worker in workers]
+    return totals
