@@ -197,7 +197,8 @@ class ServerSettings(BaseSettings):
         "float32",
         description="How the server keeps gem's moment and snapshot of each worker. bfloat16 takes 4 bytes a parameter "
         "and worker instead of 8, and one vector of the model's size. Replies are then read from --staging-buffers, "
-        "and commits wait while a checkpoint is written. Without preconditioner, --keep-moments, --record and shared memory.",
+        "and commits wait while a checkpoint is written. Without preconditioner, --keep-moments, --record and shared "
+        "memory.",
         json_schema_extra={"panel": "Update rule"},
     )
     direction: Direction = Field(

@@ -334,7 +334,8 @@ class Applier:
     async def cut(self, request: CutRequest) -> None:
         """Describe the state, copy what the rule keeps, and open a reader of the parameters.
 
-        Moments are copied at their worker's next commit, until `end_cut`. A compact rule's commits wait until `written`.
+        Moments are copied at their worker's next commit, until `end_cut`. With a compact rule commits wait until the
+        checkpoint is written.
         """
         rule = await self._copy_rule()
         if self._rule.is_compact:
