@@ -109,7 +109,7 @@ class FailingDisk(Files):
 
 
 class GatedDisk(Files):
-    """Stops before it writes to the log or syncs a checkpoint while `gate` is closed; `reached`: it has come to that."""
+    """Stops before it writes to the log or syncs a checkpoint while `gate` is closed; `reached`: it has."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
