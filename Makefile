@@ -28,7 +28,7 @@ ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards bench-large compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
 
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
@@ -113,6 +113,10 @@ bench-simulated: $(INSTALLED)
 bench-shards: $(INSTALLED)
 	$(BIN)/python benchmarks/shards.py $(ARGS)
 
+# A model of 1 000 million parameters on four servers within 24 GB; 25 GB of disk; as root.
+bench-large: $(INSTALLED)
+	$(BIN)/python benchmarks/large_model.py $(ARGS)
+
 # What --telemetry costs in processor time a commit, with 32 workers: two minutes.
 bench-telemetry: $(INSTALLED)
 	$(BIN)/python benchmarks/telemetry.py $(ARGS)
@@ -143,7 +147,7 @@ test-containers: $(INSTALLED) $(HELM)/.installed
 test-hosts: $(INSTALLED)
 	$(BIN)/python -m pytest tests/hosts tests/faults/test_bad_network.py $(ARGS)
 
-# The units of deploy/systemd under a real systemd, in a container of the worker's image (`make test-containers` builds it).
+# The units of deploy/systemd under a real systemd, in containers (`make test-containers` builds the images).
 test-systemd: $(INSTALLED)
 	GEMPS_TEST_SYSTEMD=1 $(BIN)/python -m pytest tests/hosts/test_systemd.py $(ARGS)
 

@@ -1,6 +1,6 @@
 """The units of deploy/systemd under a real systemd: they start, survive kill -9, stop well, and know when to stay down.
 
-Long, and it needs an engine and the worker's image: GEMPS_TEST_SYSTEMD=1 after `docker compose build worker`.
+Long, and it needs an engine and both images: GEMPS_TEST_SYSTEMD=1 after `docker compose build`.
 """
 
 import json
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,27 +83,44 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if os.environ.get("GEMPS_TEST_SYSTEMD") != "1":
         pytest.skip("boots systemd in a container: set GEMPS_TEST_SYSTEMD=1")
-    worker_image = os.environ.get("WORKER_IMAGE", "gemps-worker")
-    inspect = ["docker", "image", "inspect", worker_image]
+    images = {role: os.environ.get(f"{role.upper()}_IMAGE", f"gemps-{role}") for role in ("server", "worker")}
+    inspect = ["docker", "image", "inspect", *images.values()]
     if shutil.which("docker") is None or subprocess.run(inspect, capture_output=True).returncode:
-        pytest.skip(f"needs a Docker engine with the image {worker_image}: run `docker compose build worker`")
+        pytest.skip(f"needs a Docker engine with {' and '.join(images.values())}: run `docker compose build`")
     context = tmp_path_factory.mktemp("image")
-    fetch_packages(worker_image, context / "packages")
+    fetch_packages(images["worker"], context / "packages")
     shutil.copytree(ROOT / "deploy", context / "deploy")
     dockerfile = str(Path(__file__).with_name("systemd.Dockerfile"))
-    build = ("build", "--build-arg", f"WORKER_IMAGE={worker_image}", "--file", dockerfile, "--tag", IMAGE, str(context))
-    docker(*build)
+    arguments = [f"--build-arg={role.upper()}_IMAGE={name}" for role, name in images.items()]
+    docker("build", *arguments, "--file", dockerfile, "--tag", IMAGE, str(context))
+    yield IMAGE
+    docker("image", "rm", IMAGE)
+
+
+@contextmanager
+def booted(image: str) -> Iterator[Machine]:
     for_systemd = ("--privileged", "--cgroupns", "private", "--tmpfs", "/run", "--tmpfs", "/run/lock")
-    made = Machine(docker("run", "--detach", "--hostname", "machine", *for_systemd, IMAGE))
+    made = Machine(docker("run", "--detach", "--hostname", "machine", *for_systemd, image))
     try:
         made.wait_until(made.is_up, "systemd is up")
         yield made
     finally:
         docker("rm", "--force", "--volumes", made.id)
-        docker("image", "rm", IMAGE)
+
+
+@pytest.fixture
+def machine(image: str) -> Iterator[Machine]:
+    with booted(image) as made:
+        yield made
+
+
+@pytest.fixture
+def other_machine(image: str) -> Iterator[Machine]:
+    with booted(image) as made:
+        yield made
 
 
 def fetch_packages(image: str, folder: Path) -> None:
@@ -155,6 +173,27 @@ def test_the_units_start_survive_and_stop_as_the_page_says(machine: Machine) -> 
     workers_are_stopped(machine)
     the_run_is_finished(machine)
     settings_are_wrong(machine)
+
+
+@pytest.mark.timeout(1200)
+def test_servers_of_two_machines_hold_one_model(machine: Machine, other_machine: Machine) -> None:
+    address = docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", machine.id)
+    shards = {machine: "GEMPS_SHARD=0/2", other_machine: f"GEMPS_SHARD=1/2\nGEMPS_PRIMARY={address}:50051"}
+    for one, lines in shards.items():
+        one.run("bash", "-ec", page("server", "useradd").replace("--now", ""))
+        one.settings("server", f"{lines}\nGEMPS_COMMITS=1000000")
+        one.run("systemctl", "start", "--no-block", SERVER)
+    machine.run("bash", "-ec", page("worker-1", "useradd").replace("useradd", ": useradd"))
+    machine.settings("worker", "GEMPS_SERVER=127.0.0.1:50051")
+    machine.run("systemctl", "restart", *WORKERS)
+    machine.wait_until(lambda: machine.state(SERVER, "ActiveState") == ["active"], "the first server is ready")
+    machine.wait_until(lambda: len(machine.workers()) == 2, "both workers have joined")
+    machine.wait_until_each_commits(20)
+    other_machine.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", SERVER)
+    for one in shards:
+        one.wait_until(lambda one=one: one.log(SERVER).count("serving on") == 2, "it is back")  # type: ignore[misc]
+    machine.wait_until(lambda: len(machine.workers()) == 2, "both workers are back")
+    machine.wait_until_each_commits(20)
 
 
 def the_server_is_killed(machine: Machine) -> None:
