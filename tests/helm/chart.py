@@ -13,6 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "gemps"
 VERSIONS = tuple(f"1.{minor}" for minor in range(31, 38))
 Manifest = dict[str, Any]
+# Without one, kubectl asks port 8080 of this machine, which other programs may use.
+NO_CLUSTER = {
+    "current-context": "none",
+    "contexts": [{"name": "none", "context": {"cluster": "none"}}],
+    "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}],
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,8 @@ class Helm:
         self._bin = environment / "bin"
         self._folder = folder
         self._number = 0
+        self._no_cluster = folder / "no-cluster.json"
+        self._no_cluster.write_text(json.dumps(NO_CLUSTER), encoding="utf-8")
         self._reader = subprocess.Popen(
             [self._bin / "python", Path(__file__).with_name("manifest_reader.py")],
             stdin=subprocess.PIPE,
@@ -86,7 +94,7 @@ class Helm:
 
     def run(self, tool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run helm or kubectl, which find no cluster."""
-        environment = {"HOME": str(self._folder), "PATH": "/usr/bin:/bin", "KUBECONFIG": str(self._folder / "none")}
+        environment = {"HOME": str(self._folder), "PATH": "/usr/bin:/bin", "KUBECONFIG": str(self._no_cluster)}
         return subprocess.run(
             [self._bin / tool, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
         )
