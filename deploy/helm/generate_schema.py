@@ -19,6 +19,7 @@ NOT_OF_SERVER = {
     "bind", "lane_port", "insecure", "credentials", "tls_cert", "tls_key", "tls_client_ca", "tokens",
     "dashboard", "dashboard_hosts", "metrics", "shared_memory_socket", "data_dir", "resume", "ready_file",
     "exit_when_finished", "exit_grace", "exit_linger",
+    "shard", "primary", "primary_credentials", "shard_address",
 }  # fmt: skip
 NOT_OF_WORKER = {"server", "worker_name", "dataset_dir"}
 NOT_OF_CLIENT = {

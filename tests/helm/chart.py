@@ -11,6 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "gemps"
+NAMESPACE = "team"
 VERSIONS = tuple(f"1.{minor}" for minor in range(31, 38))
 Manifest = dict[str, Any]
 # Without one, kubectl asks port 8080 of this machine, which other programs may use.
@@ -58,6 +59,19 @@ class Rendered:
 def pod_of(workload: Manifest) -> Manifest:
     found: Manifest = workload["spec"]["template"]
     return found
+
+
+def pods_of(workload: Manifest) -> list[Manifest]:
+    """Its pods, with the labels that they have in a cluster; of a Job or Deployment, whose pods are alike, one."""
+    pod = pod_of(workload)
+    if workload["kind"] != "StatefulSet":
+        return [pod]
+    names = [f"{workload['metadata']['name']}-{index}" for index in range(workload["spec"]["replicas"])]
+    labels = pod["metadata"]["labels"]
+    return [
+        pod | {"metadata": {"name": name, "labels": labels | {"statefulset.kubernetes.io/pod-name": name}}}
+        for name in names
+    ]
 
 
 def container_of(workload: Manifest) -> Manifest:
@@ -120,11 +134,11 @@ class Helm:
         chart: Path = CHART,
         versions: Iterable[str] = (VERSIONS[-1],),
     ) -> Rendered:
-        text = self.checked("template", release, chart, "--namespace", "team", "--values", self.values(values))
+        text = self.checked("template", release, chart, "--namespace", NAMESPACE, "--values", self.values(values))
         return self.read(text, versions)
 
     def notes(self, values: Mapping[str, Any], *, release: str = "gemps") -> str:
-        arguments = ("--namespace", "team", "--dry-run=client", "--values", self.values(values))
+        arguments = ("--namespace", NAMESPACE, "--dry-run=client", "--values", self.values(values))
         return self.checked("install", release, CHART, *arguments).partition("\nNOTES:\n")[2]
 
     def checked(self, *arguments: str | Path) -> str:

@@ -1,7 +1,7 @@
 """Pods of the chart on a Docker engine: what kubelet makes of a pod, as far as a container can have it.
 
-Image, arguments, variables, user, read-only root, volumes and probes are those of the manifest. A pod's address is the
-name of its Service.
+Image, arguments, variables, user, read-only root, volumes and probes are those of the manifest. A pod's addresses
+are the names of its Services.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.containers.project import docker, inspect, logs, wait_until
 
-from .chart import Manifest, Rendered, container_of, pod_of
+from .chart import NAMESPACE, Manifest, Rendered, container_of, pod_of, pods_of, selects
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -57,10 +57,11 @@ class Pod:
                 self._variables[one["name"]] = fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
         for variable, value in self._variables.items():
             self._variables[variable] = re.sub(r"\$\((\w+)\)", lambda found: self._variables[found[1]], value)
+        own = next((one for one in pods_of(workload) if one["metadata"].get("name") == name), pod_of(workload))
         self._alias = [
-            f"--network-alias={one['metadata']['name']}"
-            for one in rendered.of_kind("Service")
-            if one["spec"]["selector"].items() <= pod_of(workload)["metadata"]["labels"].items()
+            f"--network-alias={address(service, name)}"
+            for service in rendered.of_kind("Service")
+            if selects(service["spec"]["selector"], own)
         ]
         self.id = ""
 
@@ -128,6 +129,12 @@ class Pod:
     @property
     def log(self) -> str:
         return logs(self.id)
+
+
+def address(service: Manifest, pod: str) -> str:
+    """The name by which others of its namespace reach a pod through a Service."""
+    name = service["metadata"]["name"]
+    return f"{pod}.{name}.{NAMESPACE}.svc" if service["spec"].get("clusterIP") == "None" else name
 
 
 def given(folder: Path, group: int, mode: int) -> Path:

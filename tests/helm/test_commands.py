@@ -1,5 +1,6 @@
 """Commands of docs/kubernetes.md and of the chart's notes: helm and kubectl take them, and what they name exists."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -7,12 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from gem_cli.certificates import names_of
+from gem_server.security.shard_credentials import read_shard_credentials
 
 from tests.docs import command_line
 from tests.docs.blocks import blocks_of
 from tests.docs.shell import simple_commands
 
-from .chart import ROOT, VERSIONS, Helm, Rendered, pod_of, selects
+from .chart import NAMESPACE, ROOT, VERSIONS, Helm, Rendered, pod_of, pods_of, selects
+from .pods import address
 from .value_sets import VALUE_SETS
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -34,14 +38,14 @@ def values_of(words: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def installed(helm: Helm) -> Rendered:
     """What the page's first block installs."""
-    (line,) = [words for words in of_page("helm") if words[1] == "install"]
+    line = next(words for words in of_page("helm") if words[1] == "install")
     text = helm.checked("template", line[2], line[3], *values_of(line))
     return helm.read(text, VERSIONS)
 
 
 def names(words: list[str], rendered: Rendered) -> None:
     """Fail unless what a kubectl line names is rendered, or made by a StatefulSet that is."""
-    pods = {f"{rendered.server['metadata']['name']}-0"}
+    pods = {pod["metadata"]["name"] for pod in pods_of(rendered.server)}
     claims = {f"{one['metadata']['name']}-{pod}" for one in rendered.server["spec"]["volumeClaimTemplates"]
               for pod in pods}  # fmt: skip
     verb = words[3] if words[1] == "-n" else words[1]
@@ -73,12 +77,12 @@ def test_what_the_page_installs_is_valid_and_runs_the_images_that_it_builds(inst
 
 def test_secrets_of_the_page_are_those_that_the_pods_mount(helm: Helm, installed: Rendered, tmp_path: Path) -> None:
     certs = tmp_path / "certs"
-    (line,) = of_page("gemps")
+    line = next(iter(of_page("gemps")))
     subprocess.run([sys.executable, "-m", "gem_cli", *line[1:]], cwd=tmp_path, check=True)
     assert installed.one("Service")["metadata"]["name"] in line, "the certificate is for the Service"
     made = {}
     for words in of_page("kubectl"):
-        if words[1] == "create":
+        if words[1] == "create" and "gemps-operator" not in words:
             given = [word.replace("=certs", f"={certs}") for word in words[1:]]
             done = helm.run("kubectl", *given, "--dry-run=client", "--output=yaml")
             secret = helm.read(done.stdout).one("Secret")
@@ -87,6 +91,28 @@ def test_secrets_of_the_page_are_those_that_the_pods_mount(helm: Helm, installed
                for one in pod_of(workload)["spec"]["volumes"] if "secret" in one]  # fmt: skip
     assert sorted(made) == sorted(mounted)
     assert all(made.values())
+
+
+def test_shards_get_the_certificate_and_the_operators_files_of_the_page(
+    helm: Helm, releases: dict[str, Rendered], tmp_path: Path
+) -> None:
+    certs = tmp_path / "certs"
+    line = [word.replace("NAMESPACE", NAMESPACE) for word in of_page("gemps")[1]]
+    subprocess.run([sys.executable, "-m", "gem_cli", *line[1:]], cwd=tmp_path, check=True)
+    names_in_certificate = names_of((certs / "server" / "server.crt").read_bytes())
+    services = releases["shards"].of_kind("Service")
+    (domain,) = {address(one, "pod").removeprefix("pod") for one in services if "clusterIP" in one["spec"]}
+    assert {"gemps", f"*{domain}"} <= set(names_in_certificate)
+
+    (words,) = [words for words in of_page("kubectl") if "gemps-operator" in words]
+    given = [word.replace("=certs", f"={certs}") for word in words[1:]]
+    done = helm.run("kubectl", *given, "--dry-run=client", "--output=yaml")
+    secret = helm.read(done.stdout).one("Secret")
+    spec = pod_of(releases["shards"].server)["spec"]
+    (volume,) = [one for one in spec["volumes"] if one["name"] == "operator"]
+    assert volume["secret"] == {"secretName": secret["metadata"]["name"], "defaultMode": 0o440}
+    assert all(read_shard_credentials(certs / "operator"))
+    assert {"ca.crt", "client.crt", "client.key", "token"} == secret["data"].keys()
 
 
 def test_kubectl_takes_the_lines_of_the_page(helm: Helm, installed: Rendered) -> None:
@@ -114,13 +140,13 @@ def test_values_of_the_page_are_valid(helm: Helm, tmp_path: Path) -> None:
     assert helm.read(text, VERSIONS).wrong == []
 
 
-@pytest.mark.parametrize("name", ["trusted", "tls", "elastic", "closed"])
+@pytest.mark.parametrize("name", ["trusted", "tls", "elastic", "closed", "shards"])
 def test_notes_say_commands_that_work(helm: Helm, releases: dict[str, Rendered], name: str) -> None:
     notes = helm.notes(VALUE_SETS[name])
     lines = [line.strip() for line in notes.splitlines() if line.startswith("  ")]
     assert lines
     for line in lines:
-        words = shlex.split(line.partition(" > ")[0], comments=True)
+        words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
         for one in simple_commands(" ".join(words[words.index("gemps") :]) if "gemps" in words else ""):
             assert command_line.objection(one.words[1:], {}) == "", line
         if words[0] in ("kubectl", "helm"):
@@ -131,3 +157,4 @@ def test_notes_say_commands_that_work(helm: Helm, releases: dict[str, Rendered],
     assert ("port-forward gemps-server-0 8080" in notes) is (name != "closed")
     assert ("exec gemps-server-0 -- gemps finish" in notes) is (name == "trusted")
     assert ("scale deployment" in notes) is (name == "elastic")
+    assert ("gemps merge state-0 state-1 state-2 --output" in notes) is (name == "shards")

@@ -16,7 +16,7 @@ from gem_worker.client import ClientSettings
 from gem_worker.settings import WorkerSettings
 from gem_worker.trainer import FINISHED, MISUSED
 
-from .chart import CHART, ROOT, Helm, Manifest, Rendered, container_of, image_variables, pod_of, selects
+from .chart import CHART, ROOT, Helm, Manifest, Rendered, container_of, image_variables, pod_of, pods_of, selects
 from .value_sets import LARGE, TLS, TRUSTED
 
 SERVER_FILE, WORKER_FILE = "server.Dockerfile", "worker.Dockerfile"
@@ -67,7 +67,7 @@ def test_ports_are_those_that_the_server_listens_on(release: Rendered, monkeypat
 def test_workers_connect_to_the_service_at_its_port(release: Rendered) -> None:
     host, _, port = release.variables(release.workers)["GEMPS_SERVER"].partition(":")
     service = release.one("Service", host)
-    assert selects(service["spec"]["selector"], pod_of(release.server))
+    assert [selects(service["spec"]["selector"], pod) for pod in pods_of(release.server)].index(True) == 0
     assert {one["name"]: one["port"] for one in service["spec"]["ports"]} == {"grpc": int(port), "lane": 50052}
 
 
@@ -128,7 +128,8 @@ def test_images_are_what_the_chart_counts_on(release: Rendered) -> None:
     assert "command" not in container, "the image's entry point passes signals on"
     assert "command" not in container_of(release.workers)
     assert 'ENTRYPOINT ["dumb-init", "--"]' in dockerfile
-    assert "args" not in container
+    if release.server["spec"]["replicas"] == 1:
+        assert "args" not in container
     assert 'CMD ["gemps", "serve"]' in dockerfile
     for workload, file in ((release.server, SERVER_FILE), (release.workers, WORKER_FILE)):
         (user,) = re.findall(r"^USER (\d+):\d+$", (ROOT / "docker" / file).read_text(encoding="utf-8"), re.MULTILINE)
@@ -210,11 +211,11 @@ def selectors(rendered: Rendered) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def test_selectors_find_the_pods_that_they_are_for_and_no_others(release: Rendered) -> None:
-    pods = {"server": pod_of(release.server), "worker": pod_of(release.workers)}
+    pods = {"server": pods_of(release.server), "worker": pods_of(release.workers)}
     found = list(selectors(release))
     assert found
     for component, labels in found:
-        assert [name for name, pod in pods.items() if selects(labels, pod)] == [component]
+        assert [name for name, alike in pods.items() if any(selects(labels, pod) for pod in alike)] == [component]
 
 
 def test_prometheus_finds_the_metrics_service(releases: dict[str, Rendered]) -> None:
@@ -340,7 +341,7 @@ def test_gpus_and_places_reach_the_pods(releases: dict[str, Rendered]) -> None:
 def test_names_fit_also_for_the_longest_release(helm: Helm) -> None:
     values = TRUSTED | {"metrics": {"enabled": True}, "dashboard": {"service": True}, "workers": {"replicas": 1024}}
     found = helm.template(values, release="a" * 52 + "z")
-    hosts = [f"{found.workers['metadata']['name']}-1023", f"{found.server['metadata']['name']}-0"]
+    hosts = [f"{found.workers['metadata']['name']}-1023", f"{found.server['metadata']['name']}-255"]
     for name in [*hosts, *(one["metadata"]["name"] for one in found.manifests)]:
         assert DNS_LABEL.fullmatch(name), name
     with_dot = helm.template(TLS, release="run.v2")
@@ -351,7 +352,7 @@ def test_two_releases_share_no_name_and_no_pod(helm: Helm, releases: dict[str, R
     other = helm.template(TLS, release="second")
     ours = {(one["kind"], one["metadata"]["name"]) for one in releases["tls"].manifests}
     assert ours.isdisjoint({(one["kind"], one["metadata"]["name"]) for one in other.manifests})
-    assert not any(selects(labels, pod_of(other.server)) for _, labels in selectors(releases["tls"]))
+    assert not any(selects(labels, pod) for pod in pods_of(other.server) for _, labels in selectors(releases["tls"]))
 
 
 def test_version_is_that_of_the_project() -> None:

@@ -27,8 +27,12 @@ def next_version(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_volume_and_selectors_stay_over_every_change_of_values(releases: dict[str, Rendered]) -> None:
-    everywhere = [fixed(one) for name, one in releases.items() if name != "storage"]
+    shards = {name for name, one in releases.items() if one.server["spec"]["replicas"] > 1}
+    everywhere = [fixed(one) for name, one in releases.items() if name not in {"storage", *shards}]
     assert all(one == everywhere[0] for one in everywhere)
+    of_shards = [fixed(releases[name]) for name in shards]
+    assert all(one == of_shards[0] for one in of_shards)
+    assert of_shards[0] != everywhere[0], "Kubernetes must refuse shards on the volume of one server"
     assert {"volumeClaimTemplates", "selector", "serviceName"} <= everywhere[0].keys()
     deployments = [one.workers for one in releases.values() if one.workers["kind"] == "Deployment"]
     assert len({str(one["spec"]["selector"]) for one in deployments}) == 1
@@ -40,7 +44,7 @@ def test_volume_stays_when_the_release_is_removed(release: Rendered) -> None:
     assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
-@pytest.mark.parametrize("name", ["tls", "elastic", "storage"])
+@pytest.mark.parametrize("name", ["tls", "elastic", "storage", "shards"])
 def test_another_version_of_the_chart_keeps_volume_selectors_and_job(
     helm: Helm, releases: dict[str, Rendered], next_version: Path, name: str
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .chart import CHART, VERSIONS, Helm, Rendered
-from .value_sets import TLS, TRUSTED, VALUE_SETS
+from .value_sets import SHARDS, TLS, TRUSTED, VALUE_SETS
 
 
 @pytest.mark.parametrize("name", VALUE_SETS)
@@ -65,6 +65,13 @@ def with_workers(**values: Any) -> dict[str, Any]:
         (with_server(settings={"learning_rate": 1}), "additional properties 'learning_rate' not allowed"),
         (with_server(settings={"bind": "0.0.0.0:1"}), "additional properties 'bind' not allowed"),
         (with_server(storage={"size": "10GB"}), "at '/server/storage/size': '10GB' does not match pattern"),
+        (with_server(shards=0), "at '/server/shards': minimum: got 0, want 1"),
+        (with_server(shards=257), "at '/server/shards': maximum: got 257, want 256"),
+        (with_server(settings={"shard": "0/2"}), "additional properties 'shard' not allowed"),
+        (TLS | {"server": {"shards": 2}}, "credentials.operator: with server.shards the servers need"),
+        (SHARDS | {"server": {}}, "credentials.operator is for server.shards"),
+        (SHARDS | {"server": {"shards": 2, "settings": {"record": "/data/trace"}}}, "server.settings.record is for"),
+        (SHARDS | {"server": {"shards": 2, "serviceType": "LoadBalancer"}}, "server.serviceType: workers outside"),
         (with_server(serviceType="NodePort"), "at '/server/serviceType': value must be one of"),
         (with_server(resources={"request": {}}), "additional properties 'request' not allowed"),
         (with_server(tolerations=[{"keys": "a"}]), "additional properties 'keys' not allowed"),

@@ -5,6 +5,10 @@ from typing import Any
 TLS: dict[str, Any] = {
     "credentials": {"server": {"existingSecret": "gemps-server"}, "worker": {"existingSecret": "gemps-worker"}}
 }
+SHARDS: dict[str, Any] = {
+    "credentials": TLS["credentials"] | {"operator": {"existingSecret": "gemps-operator"}},
+    "server": {"shards": 2},
+}
 TRUSTED: dict[str, Any] = {"insecure": True}
 ON_EACH_NODE = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
 TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -68,6 +72,22 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     "server-alone": TLS | {"workers": {"replicas": 0}, "server": {"serviceType": "LoadBalancer"}},
     "late-workers": TRUSTED | {"workers": {"replicas": 16, "succeededCount": 12, "retries": 0, "minAvailable": 12}},
     "openshift": TLS | {"user": None, "group": None},
+    "shards": SHARDS
+    | {
+        "server": {"shards": 3, "disruptionBudget": True, "topologySpreadConstraints": [ON_EACH_NODE]},
+        "dashboard": {"service": True},
+        "metrics": {"enabled": True},
+        "networkPolicy": {"enabled": True, "viewers": [{"namespaceSelector": {}}]},
+    },
+    "shards-in-values": {
+        "credentials": {
+            "server": {"files": {"server.crt": "A\n", "server.key": "B\n"}},
+            "worker": {"files": {"ca.crt": "C\n"}},
+            "operator": {"files": {"ca.crt": "C\n", "client.crt": "G\n", "client.key": "H\n", "token": "I\n"}},
+        },
+        "server": {"shards": 2},
+    },
+    "trusted-shards": TRUSTED | {"server": {"shards": 2}},
     "storage": TLS | {"server": {"storage": {"size": "200Gi", "className": "fast-ssd"}, "disruptionBudget": True}},
     "watched": TLS
     | {

@@ -14,6 +14,28 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{/* Labels of the server that workers and viewers reach: of several the first one. */}}
+{{- define "gemps.primary" -}}
+{{ include "gemps.selector" (dict "root" . "component" "server") }}
+{{- if gt (int .Values.server.shards) 1 }}
+statefulset.kubernetes.io/pod-name: {{ include "gemps.fullname" . }}-server-0
+{{- end }}
+{{- end -}}
+
+{{/* Of the shards: a pod's address is its name, a dot, and this. */}}
+{{- define "gemps.shards.domain" -}}
+{{ include "gemps.fullname" . }}-server.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{/* Starts the shard whose number ends the pod's name. */}}
+{{- define "gemps.shards.command" -}}
+{{- $domain := include "gemps.shards.domain" . -}}
+shard="${HOSTNAME##*-}"
+[ "$shard" = 0 ] || set -- --primary "${HOSTNAME%-*}-0.{{ $domain }}:50051" --shard-address "$HOSTNAME.{{ $domain }}:50051"
+{{- if include "gemps.secret" (dict "root" . "role" "operator") }} --primary-credentials /etc/gemps/operator{{ end }}
+exec gemps serve --shard "$shard/{{ .Values.server.shards }}" "$@"
+{{- end -}}
+
 {{- define "gemps.labels" -}}
 {{ include "gemps.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -82,7 +104,8 @@ GEMPS_CLIENT_CREDENTIALS: /etc/gemps/credentials
 {{- define "gemps.check" -}}
 {{- $server := include "gemps.secret" (dict "root" . "role" "server") -}}
 {{- $worker := include "gemps.secret" (dict "root" . "role" "worker") -}}
-{{- range $role := list "server" "worker" -}}
+{{- $operator := include "gemps.secret" (dict "root" . "role" "operator") -}}
+{{- range $role := list "server" "worker" "operator" -}}
 {{- $given := index $.Values.credentials $role -}}
 {{- if and $given.existingSecret $given.files -}}
 {{- fail (printf "credentials.%s: give existingSecret or files, not both" $role) -}}
@@ -99,6 +122,20 @@ GEMPS_CLIENT_CREDENTIALS: /etc/gemps/credentials
 {{- end -}}
 {{- if and $worker (not $server) -}}
 {{- fail "credentials.worker needs credentials.server: without TLS at the server workers cannot use it" -}}
+{{- end -}}
+{{- if gt (int .Values.server.shards) 1 -}}
+{{- if and $server (not $operator) -}}
+{{- fail "credentials.operator: with server.shards the servers need an operator's Secret, too: name it in existingSecret" -}}
+{{- end -}}
+{{- if .Values.server.settings.record -}}
+{{- fail "server.settings.record is for one server: leave it out, or set server.shards to 1" -}}
+{{- end -}}
+{{- if eq .Values.server.serviceType "LoadBalancer" -}}
+{{- fail "server.serviceType: workers outside the cluster could not reach all of server.shards: use ClusterIP" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $operator (not (and $server (gt (int .Values.server.shards) 1))) -}}
+{{- fail "credentials.operator is for server.shards with credentials.server: leave it out" -}}
 {{- end -}}
 {{- if and .Values.dashboard.service (not .Values.dashboard.enabled) -}}
 {{- fail "dashboard.service needs dashboard.enabled: true" -}}
