@@ -198,7 +198,9 @@ class Server:
         path = settings.shared_memory_socket
         self._collection = DelayedCollection()
         self._memory_socket = (
-            SharedMemorySocket(path.absolute(), self.sessions, self.gate, monotonic, self._collection.schedule)
+            SharedMemorySocket(
+                path.absolute(), self.sessions, self.gate, monotonic, self._collection.schedule, shard=self.shard
+            )
             if path
             else None
         )

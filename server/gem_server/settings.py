@@ -599,13 +599,8 @@ class ServerSettings(BaseSettings):
         for name, value in (("shard-address", self.shard_address), ("primary-credentials", self.primary_credentials)):
             if value and not self.primary:
                 raise ValueError(f"--{name} needs --primary HOST:PORT: give both, or neither")
-        unsupported = {
-            "--record": self.record is not None,
-            "--shared-memory-socket": self.shared_memory_socket is not None,
-        }
-        for flag, is_given in unsupported.items():
-            if is_given and not shard.is_whole:
-                raise ValueError(f"{flag} is for one server with the whole model: leave it out, or use one server")
+        if self.record is not None and not shard.is_whole:
+            raise ValueError("--record is for one server with the whole model: leave it out, or use one server")
 
     @property
     def part(self) -> Shard:

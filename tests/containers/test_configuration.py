@@ -119,10 +119,12 @@ def test_the_gpu_override_reserves_gpus_for_the_workers_alone() -> None:
 def test_the_shards_override_starts_two_servers_with_their_own_volumes() -> None:
     services = config("docker-compose.yml", "docker/compose.shards.yml", GEMPS_RULE="downpour")["services"]
     primary, secondary = services["server"], services["shard-1"]
-    assert primary["environment"] | {"GEMPS_SHARD": "1/2", "GEMPS_PRIMARY": "server:50051"} == secondary["environment"]
+    other = {"GEMPS_SHARD": "1/2", "GEMPS_PRIMARY": "server:50051"}
+    other |= {"GEMPS_SHARED_MEMORY_SOCKET": "/run/gemps-shared/memory-1"}
+    assert primary["environment"] | other == secondary["environment"]
     assert primary["environment"]["GEMPS_SHARD"] == "0/2"
     assert "ports" not in secondary
-    assert [volume["source"] for volume in secondary["volumes"]] == ["shard-1"]
+    assert [volume["source"] for volume in secondary["volumes"]] == ["shard-1", "shared"]
 
 
 def test_the_script_override_mounts_the_folder_and_runs_the_file() -> None:

@@ -6,18 +6,20 @@ import pytest
 
 from .project import Project, gemps_process, inspect, logs, wait_until
 
-COMMITS = 3000
+COMMITS = 1500
 FILES = ("docker-compose.yml", "docker/compose.shards.yml")
 
 
 @pytest.mark.timeout(1800)
 def test_two_servers_hold_the_model_and_a_killed_one_comes_back(project: Project, tmp_path: Path) -> None:
-    with project.up("--scale", "worker=2", files=FILES, GEMPS_COMMITS=COMMITS, GEMPS_MIN_WORKERS=2) as up:
+    settings = {"GEMPS_COMMITS": COMMITS, "GEMPS_MIN_WORKERS": 2, "GEMPS_MODEL": "cnn"}
+    with project.up("--scale", "worker=2", files=FILES, **settings) as up:
         wait_until(lambda: len(project.containers("shard-1")) == 1, "the second server's container", up)
         (primary,), (secondary,) = project.containers("server"), project.containers("shard-1")
         wait_until(lambda: "training starts" in logs(primary), "training has started", up)
         wait_until(lambda: sum(project.commits().values()) > 100, "commits", up)
         assert [shard["ready"] for shard in project.status()["shards"]["servers"]] == [True, True]
+        assert all(logs(one).count("shares memory") == 2 for one in (primary, secondary))
         gemps_process(secondary).kill()
         wait_until(lambda: logs(secondary).count("serving on") == 2, "the killed server serves again", up)
         up.wait(900)

@@ -51,8 +51,11 @@ class Group:
         return np.concatenate([server.parameters() for server in self.servers])
 
 
-def start(shards: int, folder: Path | None = None, **settings: Any) -> Group:
-    """Start servers at once; settings of the primary by their names, data directories below `folder`."""
+def start(shards: int, folder: Path | None = None, *, sockets: Path | None = None, **settings: Any) -> Group:
+    """Start servers at once; settings of the primary by their names, data directories below `folder`.
+
+    `sockets`: folder for shared memory's.
+    """
     address = f"127.0.0.1:{free_port()}"
     shared = {
         name: settings[name]
@@ -62,6 +65,8 @@ def start(shards: int, folder: Path | None = None, **settings: Any) -> Group:
 
     def one(index: int) -> RealServer:
         own = {"primary": address, **shared} if index else {"bind": address, **settings}
+        if sockets is not None:
+            own["shared_memory_socket"] = sockets / str(index)
         if folder is not None:
             own["data_dir"] = folder / str(index)
         return RealServer(shard=f"{index}/{shards}", **own)
@@ -71,9 +76,11 @@ def start(shards: int, folder: Path | None = None, **settings: Any) -> Group:
 
 
 @contextmanager
-def serving(shards: int, folder: Path | None = None, **settings: Any) -> Iterator[Group]:
+def serving(
+    shards: int, folder: Path | None = None, *, sockets: Path | None = None, **settings: Any
+) -> Iterator[Group]:
     """As `start`; stop them in the end."""
-    group = start(shards, folder, **settings)
+    group = start(shards, folder, sockets=sockets, **settings)
     try:
         yield group
     finally:

@@ -28,7 +28,7 @@ LONGEST_PAUSE_SECONDS = 0.05
 
 
 class SupervisedShards:
-    """A supervisor's loop: every shard that fails is started again, with --resume."""
+    """A supervisor's loop: every shard that fails is started again, with --resume. {shard} in a setting: its number."""
 
     def __init__(self, count: int, folder: Path, *settings: str) -> None:
         self.count = count
@@ -80,7 +80,8 @@ class SupervisedShards:
         place = ["--bind", self.address] if index == 0 else ["--bind", "127.0.0.1:0", "--primary", self.address]
         command = [
             *(sys.executable, "-m", "gem_cli", "serve", "--rule", "downpour", "--threads", "1", "--resume"),
-            *("--shard", f"{index}/{self.count}", "--data-dir", str(self.data_dir(index)), *place, *self._settings),
+            *("--shard", f"{index}/{self.count}", "--data-dir", str(self.data_dir(index)), *place),
+            *(setting.format(shard=index) for setting in self._settings),
         ]
         with (self._folder / f"shard-{index}.log").open("ab") as log:
             self._processes[index] = subprocess.Popen(command, stdout=log, stderr=log)

@@ -31,10 +31,13 @@ KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "1"))
 SHARDS = 3
 
 
-@pytest.mark.parametrize("level", ["commit", "interval"])
+@pytest.mark.parametrize(("level", "memory"), [("commit", ""), ("interval", ""), ("commit", "memory")])
 @pytest.mark.timeout(120 + 40 * KILLS)
-def test_killed_shards(level: str, tmp_path: Path) -> None:
-    with SupervisedShards(SHARDS, tmp_path, "--durability", level, "--checkpoint-interval", "1") as shards:
+def test_killed_shards(level: str, memory: str, tmp_path: Path) -> None:
+    settings = ("--durability", level, "--checkpoint-interval", "1")
+    if memory:
+        settings += ("--shared-memory-socket", f"{tmp_path}/{{shard}}")
+    with SupervisedShards(SHARDS, tmp_path, *settings) as shards:
         workers = [CountingWorker(shards.address, number) for number in range(WORKERS)]
         for worker in workers:
             worker.start()
@@ -44,6 +47,7 @@ def test_killed_shards(level: str, tmp_path: Path) -> None:
             lambda: all(worker.applied > seen + 2 for worker, seen in zip(workers, before, strict=True)),
             patience=DEADLINE_SECONDS,
         )
+        assert ("shares memory" in shards.log(1)) == bool(memory)
         assert min(shards.starts) >= 1 + KILLS, "a shard went on without one that was killed"
         with Observer(shards.address, settings=ClientSettings(connect_timeout=60)) as observer:
             observer.control("finish", "the test has seen enough")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gemps.v1 import errors_pb2 as gemps_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgemps/v1/shared_memory.proto\x12\x08gemps.v1\x1a\x15gemps/v1/errors.proto\")\n\x13SharedMemoryRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"g\n\x12SharedMemoryRegion\x12\x0e\n\x06region\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x16\n\x0epayload_offset\x18\x03 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\"\xad\x01\n\x14SharedMemoryResponse\x12+\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x1c.gemps.v1.SharedMemoryRegion\x12/\n\tsnapshots\x18\x02 \x03(\x0b\x32\x1c.gemps.v1.SharedMemoryRegion\x12&\n\x07refused\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\tBQ\n\x0c\x64\x65v.gemps.v1B\x11SharedMemoryProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgemps/v1/shared_memory.proto\x12\x08gemps.v1\x1a\x15gemps/v1/errors.proto\"8\n\x13SharedMemoryRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\r\n\x05shard\x18\x02 \x01(\r\"g\n\x12SharedMemoryRegion\x12\x0e\n\x06region\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x16\n\x0epayload_offset\x18\x03 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\"\xad\x01\n\x14SharedMemoryResponse\x12+\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x1c.gemps.v1.SharedMemoryRegion\x12/\n\tsnapshots\x18\x02 \x03(\x0b\x32\x1c.gemps.v1.SharedMemoryRegion\x12&\n\x07refused\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\tBQ\n\x0c\x64\x65v.gemps.v1B\x11SharedMemoryProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\021SharedMemoryProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
   _globals['_SHAREDMEMORYREQUEST']._serialized_start=65
-  _globals['_SHAREDMEMORYREQUEST']._serialized_end=106
-  _globals['_SHAREDMEMORYREGION']._serialized_start=108
-  _globals['_SHAREDMEMORYREGION']._serialized_end=211
-  _globals['_SHAREDMEMORYRESPONSE']._serialized_start=214
-  _globals['_SHAREDMEMORYRESPONSE']._serialized_end=387
+  _globals['_SHAREDMEMORYREQUEST']._serialized_end=121
+  _globals['_SHAREDMEMORYREGION']._serialized_start=123
+  _globals['_SHAREDMEMORYREGION']._serialized_end=226
+  _globals['_SHAREDMEMORYRESPONSE']._serialized_start=229
+  _globals['_SHAREDMEMORYRESPONSE']._serialized_end=402
 # @@protoc_insertion_point(module_scope)

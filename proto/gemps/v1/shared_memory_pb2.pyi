@@ -8,10 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SharedMemoryRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "shard")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+    shard: int
+    def __init__(self, session_id: _Optional[bytes] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class SharedMemoryRegion(_message.Message):
     __slots__ = ("region", "size_bytes", "payload_offset", "payload_bytes")

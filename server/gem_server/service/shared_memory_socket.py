@@ -14,6 +14,7 @@ from gemps.limits import SHARED_MEMORY_REQUEST_BYTES
 from gemps.v1 import shared_memory_pb2
 
 from gem_core import WireType
+from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.service import messages
 from gem_server.service.accept import accept_all
@@ -41,9 +42,11 @@ class SharedMemorySocket:
         sessions: Sessions,
         gate: ReadinessGate,
         clock: Callable[[], float],
-        on_release: Callable[[], None] = lambda: None,
+        on_release: Callable[[], None],
+        shard: Shard,
     ) -> None:
         self.path = path
+        self._shard = shard
         self._on_release = on_release
         self._sessions = sessions
         self._gate = gate
@@ -129,6 +132,8 @@ class SharedMemorySocket:
         """Raises RefusedError; OSError if out of memory."""
         self._gate.check_not_draining()
         request = messages.parse(shared_memory_pb2.SharedMemoryRequest, raw, SHARED_MEMORY_REQUEST_BYTES)
+        if request.shard != self._shard.index:
+            raise RefusedError(Reason.UNKNOWN_SESSION, f"this is shard {self._shard}, not {request.shard}")
         session = self._sessions.get(request.session_id, self._clock())
         self._sessions.check_layout(session)
         join_info = session.join_info

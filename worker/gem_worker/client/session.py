@@ -244,7 +244,7 @@ class ClientSession:
                 )
             return
         try:
-            self._shared = SharedMemory(path, self.session_id, formats.delta)
+            self._shared = SharedMemory(path, self.session_id, self.shard.index, formats.delta)
         except NotSharedError as error:
             if error.is_odd:
                 self._log_not_shared(str(error))

@@ -45,12 +45,12 @@ class SharedMemory:
         delta: writable payload (PARAMETERs as float32, BUFFERs); views stay valid after the connection ends.
     """
 
-    def __init__(self, path: str, session_id: bytes, payload: PayloadFormat) -> None:
-        """Connect and map the regions. Raises NotSharedError."""
+    def __init__(self, path: str, session_id: bytes, shard: int, payload: PayloadFormat) -> None:
+        """Connect and map the regions of this shard. Raises NotSharedError."""
         self._payload = payload
         self._socket = _connect(path)
         try:
-            response, descriptors = _ask(self._socket, session_id)
+            response, descriptors = _ask(self._socket, session_id, shard)
             try:
                 self._map(response, descriptors)
             finally:
@@ -173,8 +173,10 @@ def _enter(connection: socket.socket, path: str) -> None:
         time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 - no secret
 
 
-def _ask(connection: socket.socket, session_id: bytes) -> tuple[shared_memory_pb2.SharedMemoryResponse, list[int]]:
-    connection.send(shared_memory_pb2.SharedMemoryRequest(session_id=session_id).SerializeToString())
+def _ask(
+    connection: socket.socket, session_id: bytes, shard: int
+) -> tuple[shared_memory_pb2.SharedMemoryResponse, list[int]]:
+    connection.send(shared_memory_pb2.SharedMemoryRequest(session_id=session_id, shard=shard).SerializeToString())
     data, descriptors = operating_system.receive_descriptors(connection, SHARED_MEMORY_ANSWER_BYTES, _MAX_DESCRIPTORS)
     try:
         if not data:
