@@ -35,10 +35,8 @@ DEFAULT_EPOCHS, TEXT_EPOCHS = 30.0, 4.0
 
 # Read by people, and quoted on failure.
 _IN_THE_FOLDER = {"log_format": "human"}
-_SHARD = {"shard", "primary", "primary_credentials", "shard_address"}
-_SERVER = OptionGroup(
-    ServerSettings, "Server", frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format", *_SHARD})
-)
+_OWN = frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
+_SERVER = OptionGroup(ServerSettings, "Server", _OWN | shards.OF_SHARDS)
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
@@ -134,7 +132,8 @@ def _prepare(
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
     shares = asked.state_type == "float32" and "shared_memory_socket" not in asked.model_fields_set
     if settings.shards > 1:
-        own |= shards.primary_settings(asked, own.get("bind", asked.bind), client, settings.shards)
+        own |= shards.primary_settings(asked, client, settings.shards)
+        own["bind"] = shards.with_port(own.get("bind", asked.bind))
     elif shares and _may_be_a_socket(socket):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
@@ -148,7 +147,7 @@ def _prepare(
     data_dirs = folder.data_dirs(settings.shards)
     own |= {"data_dir": data_dirs[0], "ready_file": folder.ready_file}
     server = given.load(ServerSettings, **own)
-    of_all = [own, *shards.secondary_settings(server, own, client, data_dirs)]
+    of_all = shards.group_settings(server, own, client, data_dirs)
     return folder, server, [gemps("serve", *given.arguments(ServerSettings), *to_arguments(one)) for one in of_all]
 
 

@@ -46,22 +46,26 @@ class RunFolder:
     @classmethod
     def given(cls, path: Path, *, resume: bool, shards: int) -> "RunFolder":
         """Named folder. Raises CommandError when unusable."""
-        found = _shard_count(path)
-        if resume and not found:
+        if resume and not _shard_count(path):
             raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
-        if resume and found != shards:
-            raise CommandError(
-                f"--resume: {path} was made with --shards {found}, not {shards}: give --shards {found}, or make "
-                "another run folder from its data: gemps merge ... --output FOLDER for one server; from that, gemps "
-                "split FOLDER --output OTHER/shards for several",
-                USAGE,
-            )
+        if resume:
+            cls(path).check_shards(shards)
         if not resume and path.exists() and not _is_unused(path):
             raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to go on", USAGE)
         folder = cls(path)
         folder.logs.mkdir(parents=True, exist_ok=True)
         folder.ready_file.unlink(missing_ok=True)
         return folder
+
+    def check_shards(self, shards: int) -> None:
+        """Raise CommandError if it has the data of another number."""
+        if (found := _shard_count(self.path)) not in (0, shards):
+            raise CommandError(
+                f"{self.path} was made with --shards {found}, not {shards}: give --shards {found}, or make another "
+                "folder from its data: gemps merge ... --output FOLDER for one server; from that, gemps split FOLDER "
+                "--output OTHER/shards for several",
+                USAGE,
+            )
 
     def data_dirs(self, shards: int) -> list[Path]:
         """Servers' data directories."""

@@ -10,21 +10,33 @@ from gem_worker.client.settings import ClientSettings
 
 from gem_cli.errors import USAGE, CommandError
 
+# Settings that differ between shards.
+OF_SHARDS = frozenset({"shard", "primary", "primary_credentials", "shard_address"})
 
-def primary_settings(asked: ServerSettings, bind: str, client: ClientSettings, shards: int) -> dict[str, Any]:
-    """Settings of the primary, with a port. Raises CommandError."""
+
+def primary_settings(asked: ServerSettings, client: ClientSettings, shards: int) -> dict[str, Any]:
+    """Settings of a primary; none for one server. Raises CommandError."""
+    if shards == 1:
+        return {}
     if _is_protected(asked) and client.credentials is None:
         raise CommandError(
             "--shards with TLS or tokens needs GEMPS_CLIENT_CREDENTIALS, the operator's folder of gemps certs", USAGE
         )
+    return {"shard": f"0/{shards}"}
+
+
+def with_port(bind: str) -> str:
+    """`bind`, with a free port instead of 0. Raises CommandError."""
     host, _, port = bind.rpartition(":")
-    return {"shard": f"0/{shards}", "bind": bind if int(port) else f"{host}:{_free_port(host.strip('[]'))}"}
+    return bind if int(port) else f"{host}:{_free_port(host.strip('[]'))}"
 
 
-def secondary_settings(
-    primary: ServerSettings, own: Mapping[str, Any], client: ClientSettings, data_dirs: Sequence[Path]
+def group_settings(
+    primary: ServerSettings, own: Mapping[str, Any], client: ClientSettings, data_dirs: Sequence[Path | None]
 ) -> list[dict[str, Any]]:
-    """Settings of the others; `own`: set for the primary."""
+    """Settings of each shard, the primary first; `own`: those to set for it. The others look for it at its `bind`."""
+    if len(data_dirs) == 1:
+        return [dict(own)]
     host = primary.bind.rpartition(":")[0]
     shared = {name: value for name, value in own.items() if name not in ("ready_file", "exit_when_finished")}
     shared |= {"bind": f"{host}:0", "primary": primary.bind, "dashboard": "", "metrics": ""}
@@ -32,10 +44,10 @@ def secondary_settings(
         shared["lane_port"] = 0
     if _is_protected(primary):
         shared["primary_credentials"] = client.credentials
+    others = [{**shared, "shard": f"{index}/{len(data_dirs)}"} for index in range(1, len(data_dirs))]
     return [
-        {**shared, "shard": f"{index}/{len(data_dirs)}", "data_dir": data_dir}
-        for index, data_dir in enumerate(data_dirs)
-        if index
+        settings if data_dir is None else {**settings, "data_dir": data_dir}
+        for settings, data_dir in zip([dict(own), *others], data_dirs, strict=True)
     ]
 
 
