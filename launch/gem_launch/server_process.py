@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,18 +17,23 @@ from tempfile import mkdtemp
 from types import TracebackType
 from typing import Any, Self
 
+from gem_cli.errors import CommandError
 from gem_cli.options import explain, to_arguments, variable
-from gem_cli.training.children import Child, gemps, terminate
+from gem_cli.training import shards as group
+from gem_cli.training.children import Child, gemps, terminate, wait
 from gem_cli.training.run_folder import RunFolder
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client import ClientError, Observer
+from gem_worker.client.settings import ClientSettings
 from pydantic import ValidationError
 
 from gem_core.extras import PACKAGES, explain_missing
+from gem_core.shards import MAX_SHARDS
 from gem_launch.tables import Table, table
 
 POLL = 0.02  # seconds
 STOP_SECONDS = 60.0  # draining, writing gigabytes
+GROUP_SECONDS = 3.0  # a shard that fails ends the others
 
 _log = logging.getLogger(__name__)
 
@@ -37,51 +42,61 @@ class ServerProcessError(RuntimeError):
     """The server failed; quotes its log."""
 
 
-def serve(**settings: Any) -> "RunningServer":
+def serve(*, shards: int = 1, **settings: Any) -> "RunningServer":
     """Start a server, by default on a free port of 127.0.0.1.
 
         with gemps.serve(steps=200, data_dir="state") as server:
             print(server.address, server.status())
 
-    Keywords: settings of `gemps serve`. It ends with the block, or this process. Raises TypeError (setting), ValueError
-    (value), ServerProcessError.
+    Keywords: settings of `gemps serve`; `shards`: number of servers. It ends with the block, or this process. Raises
+    TypeError (setting), ValueError (value), ServerProcessError.
     """
-    return RunningServer(checked(settings))
+    asked = checked(settings, shards)
+    if asked.data_dir is not None and asked.part.count == shards:
+        with _as_value_error():
+            RunFolder(asked.data_dir).check_shards(shards)
+    return RunningServer(asked, shards)
 
 
 class RunningServer:
-    """Server from `serve`.
+    """Server from `serve`, or all shards as one.
 
     `log`: in `data_dir`, or temporary.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, shards: int = 1) -> None:
         for name in PACKAGES["server"]:
             if find_spec(name) is None:
                 raise ModuleNotFoundError(explain_missing(name, "server", "gemps.serve"), name=name)
+        bind = settings.bind if "bind" in settings.model_fields_set else "127.0.0.1:0"
+        if shards > 1:
+            with _as_value_error():
+                bind = group.with_port(bind)
         self.data_dir = settings.data_dir
         self._folder = None if self.data_dir is None else RunFolder(self.data_dir)
+        data_dirs = [None] * shards if self._folder is None else self._folder.data_dirs(shards)
         if self._folder is not None:
             self._folder.logs.mkdir(parents=True, exist_ok=True)
         # Forked children would remove TemporaryDirectory.
         self._temporary = folder = Path(mkdtemp(prefix="gemps-"))
-        own: dict[str, Any] = {"ready_file": folder / "server.json"}
-        own |= {"bind": "127.0.0.1:0", "log_format": "human"}
+        own: dict[str, Any] = {"ready_file": folder / "server.json", "log_format": "human"}
         socket = folder / "memory"
-        shares = sys.platform == "linux" and settings.state_type == "float32"
+        shares = sys.platform == "linux" and settings.state_type == "float32" and shards == 1
         if shares and len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES:
             own["shared_memory_socket"] = socket
         given = {name: getattr(settings, name) for name in settings.model_fields_set}
-        given = own | {name: value for name, value in given.items() if value is not None}
+        given = own | {name: value for name, value in given.items() if value is not None} | {"bind": bind}
         self.settings = ServerSettings(**given)
-        self.log = folder / "server.log" if self._folder is None else self._folder.log("server")
+        self.log = self._log("server")
         self._owner = os.getpid()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._child = Child(
-            "the server", gemps("serve", *to_arguments(given)), self.log, environment={}, orphan_signal=signal.SIGTERM
-        )
+        self._children: list[Child] = []
         atexit.register(self.close)
         try:
+            for index, one in enumerate(group.group_settings(self.settings, given, ClientSettings(), data_dirs)):
+                name, log = (f"shard {index}", self._log(f"shard-{index}")) if index else ("the server", self.log)
+                command = gemps("serve", *to_arguments(one))
+                self._children.append(Child(name, command, log, environment={}, orphan_signal=signal.SIGTERM))
             self.address = self._await_ready(given["ready_file"])
         except BaseException:
             self._end()
@@ -93,12 +108,13 @@ class RunningServer:
     @property
     def pid(self) -> int:
         """Process ID."""
-        return self._child.pid
+        return self._children[0].pid
 
     @property
     def exit_code(self) -> int | None:
         """None: running."""
-        return self._child.exit_code
+        codes = [child.exit_code for child in self._children]
+        return next((code for code in codes if code), None if None in codes else 0)
 
     def status(self) -> dict[str, Any]:
         """RunStatus (status.proto)."""
@@ -126,10 +142,15 @@ class RunningServer:
             _log.warning("%s: settings or history could not be written: %s", self.data_dir, error)
         finally:
             self._end()
+        if self._folder is not None and (shards := len(self._children)) > 1:
+            trouble = group.merge(self._folder.data_dirs(shards), self._folder.path)
+            if trouble:
+                _log.warning("%s", trouble)
 
     def explain_end(self) -> str:
         """Describe the end."""
-        return self._child.describe_end()
+        failed = [child for child in self._children if child.exit_code]
+        return "\n".join(child.describe_end() for child in failed or self._children[:1])
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +165,7 @@ class RunningServer:
                 raise
 
     def _write_files(self, folder: RunFolder) -> None:
-        if self._child.running:
+        if self.exit_code is None:
             with contextlib.suppress(ClientError), self._observer() as observer:
                 folder.add_metrics(observer.get_status())
                 folder.write_history(observer.get_history())
@@ -155,10 +176,12 @@ class RunningServer:
     def _end(self) -> None:
         atexit.unregister(self.close)
         try:
-            terminate([self._child], (signal.SIGTERM, STOP_SECONDS))
+            if self.exit_code:
+                wait(self._children, GROUP_SECONDS)
+            terminate(self._children[::-1], (signal.SIGTERM, STOP_SECONDS))  # the first ends the others
         finally:
-            terminate([self._child], (signal.SIGKILL, 10.0))
-            failed = self._child.exit_code != 0 and hasattr(self, "address")
+            terminate(self._children, (signal.SIGKILL, 10.0))
+            failed = self.exit_code != 0 and hasattr(self, "address")
             text = self.explain_end() if failed else ""
             shutil.rmtree(self._temporary, ignore_errors=True)
         if text:
@@ -166,28 +189,54 @@ class RunningServer:
 
     def _await_ready(self, ready: Path) -> str:
         while not ready.exists():
-            if not self._child.running:
+            if self.exit_code is not None:
+                wait(self._children, GROUP_SECONDS)
                 said = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
-                raise ServerProcessError(f"the server did not start: {said or self.explain_end()}")
+                if len(self._children) > 1 or not said:
+                    said = self.explain_end()
+                raise ServerProcessError(f"the server did not start: {said}")
             time.sleep(POLL)
         return str(json.loads(ready.read_text(encoding="utf-8"))["address"])
 
     def _observer(self) -> Observer:
         return Observer(self.address, on_event=lambda _: None)
 
+    def _log(self, name: str) -> Path:
+        return self._temporary / f"{name}.log" if self._folder is None else self._folder.log(name)
 
-def checked(settings: Mapping[str, Any]) -> ServerSettings:
+
+def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
     """Validate settings. Raises TypeError, ValueError."""
     known = ServerSettings.model_fields
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+        raise ValueError(f"shards={shards!r}: give a number of servers from 1 to {MAX_SHARDS}")
+    if shards > 1 and (several := sorted(group.OF_SHARDS & settings.keys())):
+        raise TypeError(f"shards={shards} starts all servers: leave out {', '.join(several)}")
     for name in settings:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists them"
             raise TypeError(f"the server has no setting {name!r}: {hint}")
     try:
-        return ServerSettings(**settings)
+        with _as_value_error():
+            own = group.primary_settings(ServerSettings(**settings), ClientSettings(), shards)
+        return ServerSettings(**settings, **own)
     except ValidationError as error:
         variables = {name: variable(ServerSettings, name) for name in known}
         origins = {name: f"{one}={os.environ[one]}" for name, one in variables.items() if one in os.environ}
         origins |= {name: f"{name}={value!r}" for name, value in settings.items()}
         raise ValueError("; ".join(explain(one, origins) for one in error.errors())) from None
+
+
+def require_either(server: object, settings: Mapping[str, Any], shards: int) -> None:
+    """Raise TypeError for both a running server and what starts one."""
+    if server is not None and (own := [*settings, *(["shards"] if shards != 1 else [])]):
+        raise TypeError(f"the server runs and has its settings: leave out server=, or {', '.join(own)}")
+
+
+@contextlib.contextmanager
+def _as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except CommandError as error:
+        raise ValueError(str(error)) from None

@@ -19,7 +19,7 @@ from gem_worker.client.channel import check_address
 
 from gem_launch.functions import read_ending, write_call
 from gem_launch.reports import reporter_for_output
-from gem_launch.server_process import RunningServer, ServerProcessError, checked, serve
+from gem_launch.server_process import RunningServer, ServerProcessError, checked, require_either, serve
 
 POLL = 0.1  # seconds
 REPORT_INTERVAL = 0.25
@@ -48,6 +48,7 @@ def launch(
     args: Iterable[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     server: str | RunningServer | None = None,
+    shards: int = 1,
     **settings: Any,
 ) -> list[Any]:
     """Run `function(*args, **kwargs)` in workers of one run; return the results by rank.
@@ -63,6 +64,7 @@ def launch(
         args: positional.
         kwargs: by keyword.
         server: address or `RunningServer`; default: `serve(**settings)`.
+        shards: servers.
         settings: `min_workers` is `workers` by default.
 
     Raises:
@@ -72,8 +74,7 @@ def launch(
     """
     if not callable(function) or isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
-    if server is not None and settings:
-        raise TypeError(f"the server runs and has its settings: leave out server=, or {', '.join(settings)}")
+    require_either(server, settings, shards)
     if isinstance(server, RunningServer) and server.exit_code is not None:
         raise ServerProcessError(f"{server.explain_end()}: start another with gemps.serve")
     try:
@@ -81,9 +82,9 @@ def launch(
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
             write_call(folder / "call", function, args, kwargs or {})
             if server is None:
-                if "min_workers" not in checked(settings).model_fields_set:
+                if "min_workers" not in checked(settings, shards).model_fields_set:
                     settings["min_workers"] = workers
-                server = stack.enter_context(serve(**settings))
+                server = stack.enter_context(serve(shards=shards, **settings))
             group = _Workers(folder, workers, server)
             stack.callback(group.stop)
             group.run(stack.enter_context(reporter_for_output()))

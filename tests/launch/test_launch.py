@@ -36,6 +36,26 @@ print(gemps.launch(work, 3, args=["one of"], kwargs={"end": "!"}, steps=5))
     assert done.stderr == ""
 
 
+def test_workers_find_all_shards_by_the_address_of_the_first(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import torch
+
+def work():
+    model = torch.nn.Linear(40, 20)
+    with gemps.ParameterServer(model=model) as ps:
+        while True:
+            model(torch.ones(1, 40)).sum().backward()
+            ps.step()
+    return ps.applied_steps
+
+print(gemps.launch(work, 2, shards=2, steps=5))
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "[5, 5]\n"), done.stderr
+
+
 def test_an_exception_comes_with_rank_and_traceback_and_the_others_finish(tmp_path: Path) -> None:
     done = run(
         tmp_path,

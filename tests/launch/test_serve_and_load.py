@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import gemps
 import numpy as np
@@ -52,6 +53,41 @@ def test_a_server_shows_its_run_ends_it_and_leaves_files_to_load(tmp_path: Path)
     assert history["commits"].sum() == 5
     done = command("report", str(tmp_path / "state"))
     assert done.returncode == 0, done.stderr
+
+
+def test_shards_are_one_server_which_resumes_after_the_loss_of_one(tmp_path: Path) -> None:
+    server = gemps.serve(shards=2, data_dir=tmp_path)
+    train(server.address, nn.Linear(4, 200), 3)
+    (shard,) = [one for one in psutil.Process().children(recursive=True) if "--shard=1/2" in one.cmdline()]
+    shard.kill()
+    eventually(lambda: server.exit_code is not None)
+    with pytest.raises(ServerProcessError, match="shard 1 was ended by SIGKILL"):
+        server.close()
+    model = nn.Linear(4, 200)
+    with gemps.serve(shards=2, data_dir=tmp_path, resume=True) as server:
+        train(server.address, model, 2)
+    run, loaded = gemps.load(tmp_path), nn.Linear(4, 200)
+    assert (run.version, run.settings["server"]["shard"]) == (6, "0/2")
+    run.load_into(loaded)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), loaded.parameters(), strict=True))
+    with pytest.raises(ValueError, match="was made with --shards 2, not 1: give --shards 2, or make another"):
+        gemps.serve(data_dir=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"shards": 0}, "shards=0: give a number of servers from 1 to 256"),
+        ({"shards": 2, "record": "trace"}, "--record is for one server with the whole model: leave it out"),
+        ({"shards": 2, "shard": "0/2"}, "shards=2 starts all servers: leave out shard"),
+        ({"shards": 2, "tokens": "tokens"}, "needs GEMPS_CLIENT_CREDENTIALS"),
+        ({"shards": 2, "bind": "192.0.2.1:0", "insecure": True}, "192.0.2.1: no free port"),
+    ],
+)
+def test_shards_that_cannot_be_started_are_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        gemps.serve(data_dir=tmp_path / "state", **settings)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
