@@ -32,9 +32,21 @@ def test_an_array_has_the_address_of_its_server() -> None:
     assert "worker=(gemps work)\n" in done.stdout
 
 
+def test_each_shard_has_a_task_and_a_folder() -> None:
+    done = gemps(*COMMON, "--shards", "3", "--data-dir", "run", "--insecure", "--lane-port", "-1", "--print")
+    assert "#SBATCH --ntasks=6\n" in done.stdout
+    common = "gemps serve --insecure --lane-port=-1 --data-dir=run"
+    assert f"server=({common} --exit-when-finished --shard=0/3 --data-dir=run/shards/0)\n" in done.stdout
+    other = "--bind=0.0.0.0:0 --shard=2/3 --dashboard= --metrics= --data-dir=run/shards/2"
+    assert f"shard_2=({common} {other})\n" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--data-dir", "run", "--insecure", "--shards", "0"), "--shards 0: "),
+        (("--data-dir", "run", "--insecure", "--shards", "2", "--record", "trace"), "--record is for one server"),
+        (("--server", "n1:20000", "--shards", "2"), "leave out --shards"),
         (("--insecure",), "--data-dir DIRECTORY is missing"),
         (("--data-dir", "run"), "add --insecure"),
         (("--server", "n1:20000", "--eta", "0.1"), "leave out --eta=0.1"),

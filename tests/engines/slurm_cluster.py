@@ -122,12 +122,14 @@ class Cluster:
         """What Slurm and the end of its log say of a job."""
         return "\n".join([str(self.about(job)), *self.log(job).splitlines()[-30:]])
 
-    def process(self, command: str, task: str = "0") -> psutil.Process:
-        """The process `gemps COMMAND`, of this task."""
+    def process(self, command: str, task: str = "0", argument: str = "") -> psutil.Process:
+        """The process `gemps COMMAND`, of this task, with this argument if any."""
         found = []
         for one in self._first_process.children(recursive=True):
             try:
-                if command in one.cmdline()[:3] and one.environ().get("SLURM_PROCID") == task:
+                words = one.cmdline()
+                is_it = command in words[:3] and one.environ().get("SLURM_PROCID") == task
+                if is_it and (not argument or argument in words):
                     found.append(one)
             except psutil.Error:
                 continue  # it has ended

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.engines.ray_cluster import ROOT, START_SECONDS, Actor, Program, RayCluster, printed, ray_cluster
+from tests.engines.ray_cluster import HEAD, OTHER, ROOT, START_SECONDS, Actor, Program, RayCluster, printed, ray_cluster
 from tests.engines.service import status_of
 from tests.waiting import eventually
 
@@ -134,6 +134,32 @@ def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: R
     cluster.run(f"gemps finish {moved}")
     assert launch.ended(120.0) == 0, launch.text
     check_ledger(folder / "latest/state.json", workers=4)
+
+
+def test_lost_shard_ends_the_others_and_all_resume(cluster: RayCluster) -> None:
+    folder, commits = cluster.home / "sharded", 6000
+    options = f"--workers 2 --shards 2 --insecure --eta 0.1 --commits {commits} --data-dir {folder}"
+    launch = cluster.start(f"gemps launch ray {options} -- gemps work --batch-size 16")
+    address = address_of(launch)
+    names = ranks(before := await_commits(launch, address))
+    hosts = {one["address"].rpartition(":")[0] for one in before["shards"]["servers"]}
+    assert {host or address.rpartition(":")[0] for host in hosts} == {HEAD, OTHER}
+
+    primary, shard = cluster.actor("-server"), cluster.actor("-shard-1")
+    os.kill(shard.program, signal.SIGKILL)
+    for actor in (primary, shard):
+        assert cluster.actor(actor.name, after=actor).name == actor.name
+    assert ranks(await_commits(launch, address)) == names
+
+    assert launch.ended(RUN_SECONDS) == 0, launch.text
+    check_shards(folder, commits, workers=2)
+
+
+def check_shards(folder: Path, commits: int, workers: int) -> None:
+    """Both end at the budget."""
+    files = [folder / f"shards/{index}/latest/state.json" for index in range(2)]
+    check_ledger(files[0], workers)
+    assert [json.loads(file.read_text(encoding="utf-8"))["clock"] for file in files] == [commits + 1] * 2
 
 
 def test_interrupted_launch_ends_everything(cluster: RayCluster) -> None:

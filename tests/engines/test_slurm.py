@@ -122,6 +122,27 @@ def test_killed_workers_and_servers_return_and_the_run_finishes(slurm: Cluster, 
     figures("Slurm", f"{ledger}; accuracy {accuracy:.4f}")
 
 
+@pytest.mark.timeout(900)
+def test_a_lost_shard_ends_the_others_and_all_resume(slurm: Cluster) -> None:
+    commits = 6000
+    job = Job(slurm, SUBMIT.replace("--workers 3", "--workers 2 --shards 2").replace(str(COMMITS), str(commits)))
+    own = {f"slurm-{job.id}-0-{task}" for task in range(2)}
+    job.wait_for_commits(own, more=100)
+    primary, shard = (slurm.process("serve", argument=f"--shard={index}/2") for index in range(2))
+    assert [one.environ()["SLURMD_NODENAME"] for one in (primary, shard)] == ["n1", "n2"]
+    shard.kill()
+    eventually(lambda: len(job.events("resuming")) == 2, job.explain, patience=PATIENCE)
+    job.wait_for_commits(own, more=100)
+    slurm.wait_for_state(job.id, "COMPLETED", patience=2 * PATIENCE)
+    states = [
+        json.loads((slurm.folder / f"run/shards/{index}/latest/state.json").read_text(encoding="utf-8"))
+        for index in range(2)
+    ]
+    assert [state["clock"] for state in states] == [commits + 1] * 2
+    assert {one["name"] for one in states[0]["workers"]} == own
+    assert sum(one["commits"] for one in states[0]["workers"]) == states[0]["commits"] == commits
+
+
 @pytest.mark.timeout(600)
 def test_a_job_at_its_time_limit_leaves_and_resumes_when_requeued(slurm: Cluster) -> None:
     endless = SUBMIT.replace(str(COMMITS), "1000000000")

@@ -132,6 +132,21 @@ def test_killed_workers_and_servers_are_restarted_and_no_commit_is_applied_twice
 
 
 @pytest.mark.timeout(1200)
+def test_a_lost_shard_is_restarted_with_the_others(spark: Cluster) -> None:
+    shorter = LAUNCH.replace("--commits 60000", "--commits 6000").replace("--data-dir run", "--data-dir cut")
+    launch = shorter.replace("--workers 3", "--workers 2 --shards 2")
+    run = Run(spark, spark.start(launch), "127.0.0.1:50051")
+    first = run.wait_until_all_train(2, more=100)
+    (shard,) = run.program.processes("serve", "--shard=1/2")
+    shard.kill()
+    assert run.wait_until_all_train(2, more=100).keys() == first.keys()
+    run.program.wait()
+    counted = [sum(ledger(spark.folder / "cut" / part).values()) for part in ("", "shards/0")]
+    assert counted == [6000, 6000]
+    assert set(ledger(spark.folder / "cut")) == set(first)
+
+
+@pytest.mark.timeout(1200)
 def test_a_partition_is_a_workers_data_and_a_dead_task_runs_again(spark: Cluster, figures: Figures) -> None:
     (spark.folder / "train.py").write_text(SCRIPT, encoding="utf-8")
     program = spark.start(SUBMIT)
@@ -205,6 +220,10 @@ def test_wrong_arguments_are_refused(context: Callable[..., Any]) -> None:
         train(data, len, server="127.0.0.1:1", steps=3)
     with pytest.raises(TypeError, match="did you mean 'steps'"):
         train(data, len, step=3)
+    with pytest.raises(TypeError, match="leave out server=, or shards"):
+        train(data, len, server="127.0.0.1:1", shards=2)
+    with pytest.raises(ValueError, match="shards=0: give a number"):
+        train(data, len, shards=0)
     assert train(data, len) == [1, 1]
 
 
@@ -243,6 +262,7 @@ def test_a_command_that_fails_fails_the_launch(code: int, said: str) -> None:
     [
         (("--conf", "spark.cores.max"), "--conf spark.cores.max: write NAME=VALUE"),
         (("--server", "127.0.0.1:1", "--steps", "5"), "leave out --steps=5"),
+        (("--server", "127.0.0.1:1", "--shards", "2"), "leave out --shards"),
     ],
 )
 def test_wrong_options_are_refused(arguments: tuple[str, ...], said: str) -> None:

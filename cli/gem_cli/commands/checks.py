@@ -1,13 +1,20 @@
 """Argument checks."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gem_server.settings import ServerSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.model_names import OWN, explain_unknown, explain_unsuitable, torchvision_models
 
 from gem_cli.errors import USAGE, CommandError, refused
-from gem_cli.options import Given
+from gem_cli.options import Given, OptionGroup
+from gem_cli.training import shards
+from gem_cli.training.run_folder import RunFolder
+from gem_cli.training.settings import TrainSettings
+
+SHARDS = OptionGroup(TrainSettings, "Shards", frozenset(TrainSettings.model_fields) - {"shards"})
 
 
 def check_address(address: str) -> None:
@@ -24,7 +31,8 @@ def check_address(address: str) -> None:
 def check_running_server(address: str, given: Given) -> None:
     """Raise CommandError for an invalid address, or a server's settings."""
     check_address(address)
-    if flags := given.arguments(ServerSettings):
+    shards_flag = ["--shards"] if given.has_flag(TrainSettings, "shards") else []
+    if flags := given.arguments(ServerSettings) + shards_flag:
         raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
 
 
@@ -70,11 +78,22 @@ def _is_operator(tokens: Path, client: ClientSettings) -> bool:
         raise CommandError(str(error), USAGE) from None
 
 
-def require_data_dir(settings: ServerSettings) -> Path:
-    """Return it, or raise CommandError."""
-    if settings.data_dir is None:
+def restartable_group(
+    given: Given, own: Mapping[str, Any], fallback: Mapping[str, Any]
+) -> tuple[ServerSettings, list[dict[str, Any]]]:
+    """Return the first server's settings, and what to set for each besides what is given. Raises CommandError.
+
+    `own` and `fallback`: as of `Given.load`.
+    """
+    count, client = given.load(TrainSettings).shards, given.load(ClientSettings)
+    asked = given.load(ServerSettings, fallback=fallback, **own)
+    if asked.data_dir is None:
         raise CommandError("--data-dir DIRECTORY is missing: a restarted server resumes there", USAGE)
-    return settings.data_dir
+    folder = RunFolder(asked.data_dir)
+    folder.check_shards(count)
+    own = {**own, **shards.primary_settings(asked, client, count)}
+    primary = given.load(ServerSettings, fallback=fallback, **own)
+    return primary, shards.group_settings(primary, own, client, folder.data_dirs(count))
 
 
 def check_model(name: str, task: str) -> None:

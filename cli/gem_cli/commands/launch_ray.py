@@ -5,16 +5,17 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import ServerSettings
 
-from gem_cli.commands.checks import check_running_server, require_data_dir
+from gem_cli.commands.checks import SHARDS, check_running_server, restartable_group
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
+from gem_cli.training.shards import OF_SHARDS
 
-_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"exit_when_finished", "ready_file"}))
+_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"exit_when_finished", "ready_file", *OF_SHARDS}))
 
 
-@with_options(_SERVER, known=KNOWN)
+@with_options(SHARDS, _SERVER, known=KNOWN)
 def launch_ray(
     given: Given,
     workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="Number of workers.")],
@@ -50,9 +51,10 @@ def launch_ray(
         raise SystemExit(code)
 
 
-def _settings(given: Given, workers: int) -> dict[str, Any]:
-    own = {"bind": "0.0.0.0:0", "log_format": "human", "min_workers": workers}
-    settings = given.load(ServerSettings, fallback=own, exit_when_finished=True)
-    if not require_data_dir(settings).is_absolute():
+def _settings(given: Given, workers: int) -> list[dict[str, Any]]:
+    fallback = {"bind": "0.0.0.0:0", "log_format": "human", "min_workers": workers}
+    first, of_all = restartable_group(given, {"exit_when_finished": True}, fallback)
+    if first.data_dir is None or not first.data_dir.is_absolute():
         raise CommandError("--data-dir needs an absolute path, best on storage that all nodes share", USAGE)
-    return {name: value for name in settings.model_fields_set if (value := getattr(settings, name)) is not None}
+    used = {name: value for name in first.model_fields_set if (value := getattr(first, name)) is not None}
+    return [used | one for one in of_all]

@@ -5,16 +5,17 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import ServerSettings
 
-from gem_cli.commands.checks import check_running_server, require_data_dir
+from gem_cli.commands.checks import SHARDS, check_running_server, restartable_group
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.training.shards import OF_SHARDS
 
 _OWN: dict[str, Any] = {"exit_when_finished": True}
-_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"bind", "ready_file", *_OWN}))
+_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"bind", "ready_file", *_OWN, *OF_SHARDS}))
 
 
-@with_options(_SERVER, known=KNOWN)
+@with_options(SHARDS, _SERVER, known=KNOWN)
 def launch_slurm(
     given: Given,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each a task.")],
@@ -47,9 +48,12 @@ def launch_slurm(
         check_running_server(server, given)
         script = slurm.array_script(server, worker, workers, options)
     else:
-        require_data_dir(given.load(ServerSettings, bind="0.0.0.0:20000", **_OWN))
-        serve = ["gemps", "serve", *given.arguments(ServerSettings), *to_arguments(_OWN)]
-        script = slurm.job_script(serve, worker, workers, options)
+        _, of_all = restartable_group(given, {"bind": "0.0.0.0:20000", **_OWN}, {})
+        del of_all[0]["bind"]  # the script adds it, and --primary
+        for one in of_all[1:]:
+            del one["primary"]
+        servers = [["gemps", "serve", *given.arguments(ServerSettings), *to_arguments(one)] for one in of_all]
+        script = slurm.job_script(servers, worker, workers, options)
     if print_only:
         print(script, end="")
         return

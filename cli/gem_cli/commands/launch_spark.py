@@ -6,14 +6,16 @@ from typing import Annotated
 import typer
 from gem_server.settings import ServerSettings
 
-from gem_cli.commands.checks import check_running_server
+from gem_cli.commands.checks import SHARDS, check_running_server
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
 from gem_cli.extras import require, require_server_system
 from gem_cli.options import Given, OptionGroup, with_options
+from gem_cli.training.settings import TrainSettings
+from gem_cli.training.shards import OF_SHARDS
 
 
-@with_options(OptionGroup(ServerSettings, "Server"), known=KNOWN)
+@with_options(SHARDS, OptionGroup(ServerSettings, "Server", OF_SHARDS), known=KNOWN)
 def launch_spark(
     given: Given,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each in a free task slot.")],
@@ -54,6 +56,6 @@ def launch_spark(
     options = {name: value for name, _, value in pairs} | ({} if master is None else {"spark.master": master})
     own = {name: getattr(settings, name) for name in settings.model_fields_set}
     try:
-        spark.launch_workers(command or (), workers, options, server, own)
+        spark.launch_workers(command or (), workers, options, server, given.load(TrainSettings).shards, own)
     except (RuntimeError, ValueError) as error:
         raise CommandError(str(error), USAGE if isinstance(error, ValueError) else FAILED) from None

@@ -61,12 +61,13 @@ class Program:
 class Server(Program):
     """`gemps serve`."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], port: int) -> None:
+    def __init__(self, name: str, settings: Mapping[str, Any], port: int, primary: Any = None) -> None:
         super().__init__(name)
         bound, ip = str(settings["bind"]).rpartition(":")[0], ray.util.get_node_ip_address()
         node = f"[{ip}]" if ":" in ip else ip
         self._address = f"{node if bound in ('0.0.0.0', '[::]') else bound}:{port}"  # noqa: S104 - not to bind it
         self._settings = {**settings, "bind": f"{bound}:{port}"}
+        self._primary = primary
         with warnings.catch_warnings(action="ignore"):
             self._restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
@@ -77,6 +78,10 @@ class Server(Program):
     def run(self) -> int:
         """Exit code."""
         settings = self._settings | ({"resume": True} if self._restarted else {})
+        if self._primary is not None:
+            settings |= {"primary": ray.get(self._primary.address.remote()), "shard_address": self._address}
+            if not settings["primary"]:
+                return 0
         code = self._run_child(gemps("serve", *to_arguments(settings)), {}, (0,) if self._restarted else (0, USAGE))
         self._address = ""
         return code
@@ -100,9 +105,9 @@ class Worker(Program):
 
 @dataclass(slots=True)
 class RayLaunch:
-    """`server`: an address, or the settings to start one."""
+    """`server`: an address, or the settings of each shard."""
 
-    server: str | Mapping[str, Any]
+    server: str | Sequence[Mapping[str, Any]]
     workers: int
     command: Sequence[str]
     gpus_per_worker: float
@@ -128,10 +133,11 @@ class RayLaunch:
         return code if self._interrupts.first is None else 128 + self._interrupts.first
 
     def _supervise(self, prefix: str) -> int:
-        server = {f"{prefix}-server"} if isinstance(self.server, Mapping) else set()
+        server = set(self._servers(prefix))
         workers = {f"{prefix}-worker-{index}" for index in range(self.workers)}
         worker = {"CPU": 1.0} | ({"GPU": self.gpus_per_worker} if self.gpus_per_worker else {})
-        group = placement_group([{"CPU": 1.0}] * len(server) + [worker] * self.workers, name=prefix)
+        bundles = [{"CPU": 1.0}] * len(server) + [worker] * self.workers
+        group = placement_group(bundles, "SPREAD" if len(server) > 1 else "PACK", prefix)
         if not group.wait(PLACE_SECONDS):
             cpus, gpus = group.bundle_count, self.workers * self.gpus_per_worker
             print(f"waiting for {cpus} CPUs and {gpus:g} GPUs: ray status shows what is free", flush=True)
@@ -155,19 +161,25 @@ class RayLaunch:
 
     def _start(self, prefix: str, group: PlacementGroup) -> None:
         places = [PlacementGroupSchedulingStrategy(group, one) for one in range(group.bundle_count)]
-        server = self.server
-        if isinstance(server, Mapping):
-            place, name = places.pop(0), f"{prefix}-server"
-            port = int(str(server["bind"]).rpartition(":")[2])
+        first: Any = self.server if isinstance(self.server, str) else None  # an address, or an actor that has it
+        for name, settings in self._servers(prefix).items():
+            place = places.pop(0)
+            port = int(str(settings["bind"]).rpartition(":")[2])
             port = port or ray.get(ray.remote(_free_port).options(scheduling_strategy=place).remote())
-            server = self._actor(Server, name, place, server, port)
-            print(f"server {ray.get(server.address.remote())}", flush=True)
+            server = self._actor(Server, name, place, settings, port, first)
+            if first is None:
+                first = server
+                print(f"server {ray.get(server.address.remote())}", flush=True)
             self._calls[server.run.remote()] = name
         for index, place in enumerate(places):
             name, count = f"{prefix}-worker-{index}", str(self.workers)
             worker = self._actor(Worker, name, place, gpus=self.gpus_per_worker)
             variables = {"GEMPS_WORKER_NAME": name, "GEMPS_WORKER_INDEX": str(index), "GEMPS_WORKERS": count}
-            self._calls[worker.run.remote(self.command, client_variables() | variables, server)] = name
+            self._calls[worker.run.remote(self.command, client_variables() | variables, first)] = name
+
+    def _servers(self, prefix: str) -> dict[str, Mapping[str, Any]]:
+        to_start = () if isinstance(self.server, str) else self.server
+        return {f"{prefix}-shard-{index}" if index else f"{prefix}-server": one for index, one in enumerate(to_start)}
 
     def _actor(self, kind: type[Program], name: str, place: object, *arguments: object, gpus: float = 0.0) -> Any:
         more = {"max_restarts": self.max_restarts, "max_task_retries": -1, "max_concurrency": 3}  # run, stop, address

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 
-def job_script(server: Sequence[str], worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
-    """Job of a server, to which it adds `--bind`, and `workers`; `options` are sbatch's."""
-    run = [_array("server", server), _array("worker", worker), f"GEMPS_WORKERS={workers}"]
-    return _script([f"--ntasks={workers + 1}", *options], run, "slurm_job.sh")
+def job_script(servers: Sequence[Sequence[str]], worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
+    """Job of a server, to which it adds `--bind`, further shards (`--primary`), and workers; `options` are sbatch's."""
+    server, *others = servers
+    run = [_array("server", server), *(_array(f"shard_{index}", one) for index, one in enumerate(others, 1))]
+    run += [_array("worker", worker), f"GEMPS_WORKERS={workers}", f"shards={len(servers)}"]
+    return _script([f"--ntasks={workers + len(servers)}", *options], run, "slurm_job.sh")
 
 
 def array_script(address: str, worker: Sequence[str], workers: int, options: Sequence[str]) -> str:

@@ -10,15 +10,33 @@ scontrol update JobId="$SLURM_JOB_ID" Comment="$GEMPS_SERVER"
 
 restart "${server[@]}" --bind="0.0.0.0:$port" &
 server_pid=$!
+
+shard_pids=()
+for ((index = 1; index < shards; index++)); do
+  declare -n command="shard_$index"
+  {
+    # Like the server above, it does not take resources from the workers' step.
+    srun --ntasks=1 --nodes=1 --relative="$((index % SLURM_NNODES))" --overlap --mem=0 \
+      --cpus-per-task="$OMP_NUM_THREADS" \
+      bash -c "$(declare -f restart)"'; restart "$@"' bash "${command[@]}" --primary="$GEMPS_SERVER"
+    code=$?
+    case $code in 0 | 143) ;; *) kill -- "-$server_pid" 2>/dev/null ;; esac # it would wait for this shard
+    exit "$code"
+  } &
+  shard_pids+=($!)
+done
+
 {
   srun --ntasks="$GEMPS_WORKERS" --cpus-per-task="$OMP_NUM_THREADS" --kill-on-bad-exit=0 --wait=0 \
-    bash -c "$(declare -f restart)"'; restart "$@"' bash "${worker[@]}"
+    bash -c "$(declare -f restart)"'; GEMPS_WORKER_NAME="slurm-$SLURM_JOB_ID-0-$SLURM_PROCID" restart "$@"' \
+    bash "${worker[@]}" # whatever the number of the step: shards have steps, too
   code=$?
   # A server whose run is finished ends by itself.
   for _ in {1..60}; do
     if [ "$code" != 0 ] || ! kill -0 "$server_pid" 2>/dev/null; then break; fi
     sleep 1
   done
+  if [ "$shards" -gt 1 ]; then scancel --signal=TERM "$SLURM_JOB_ID" && sleep 1; fi # the first ends the others
   kill -- "-$server_pid" 2>/dev/null
   exit "$code"
 } &
@@ -29,7 +47,13 @@ server_code=$code
 { sleep 30 && scancel --signal=TERM "$SLURM_JOB_ID"; } & # workers that the server could not dismiss
 timer_pid=$!
 await "$workers_pid"
+workers_code=$code
 kill -- "-$timer_pid" 2>/dev/null
+for pid in "${shard_pids[@]}"; do
+  await "$pid"
+  case $code in 0 | 143) ;; *) server_code=$code ;; esac
+done
+code=$workers_code
 
 if [ "$server_code" = 0 ]; then exit 0; fi
 if [ "$requeue" ]; then exec scontrol requeue "$SLURM_JOB_ID"; fi

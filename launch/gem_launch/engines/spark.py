@@ -21,7 +21,7 @@ from gem_worker.client.channel import check_address
 from gem_worker.client.settings import client_variables
 
 from gem_core.extras import explain_missing
-from gem_launch.server_process import RunningServer, ServerProcessError, checked
+from gem_launch.server_process import RunningServer, ServerProcessError, checked, require_either, serve
 
 try:
     from py4j.protocol import Py4JJavaError
@@ -39,31 +39,39 @@ _log = logging.getLogger(__name__)
 
 
 def train(
-    data: RDD[Any] | DataFrame, function: Callable[[list[Any]], Any], *, server: str | None = None, **settings: Any
+    data: RDD[Any] | DataFrame,
+    function: Callable[[list[Any]], Any],
+    *,
+    server: str | None = None,
+    shards: int = 1,
+    **settings: Any,
 ) -> list[Any]:
     """Run `function(rows)` in a worker per partition; return results by partition.
 
-    `server`: address; else the driver runs one with `settings`, as `gemps.launch`. Raises TypeError, ValueError,
+    `server`: address; else the driver runs `shards` with `settings`, as `gemps.launch`. Raises TypeError, ValueError,
     ServerProcessError.
     """
     if not isinstance(data, RDD | DataFrame):
         raise TypeError(f"the data is {type(data).__name__}: give an RDD or a DataFrame")
-    if server is not None and settings:
-        raise TypeError(f"the server runs and has its settings: leave out server=, or {', '.join(settings)}")
-    return _run_workers(data if isinstance(data, RDD) else data.rdd, function, server, settings)
+    require_either(server, settings, shards)
+    return _run_workers(data if isinstance(data, RDD) else data.rdd, function, server, shards, settings)
 
 
 def launch_workers(
-    command: Sequence[str], workers: int, spark: Mapping[str, str], server: str | None, settings: Mapping[str, Any]
+    command: Sequence[str],
+    workers: int,
+    spark: Mapping[str, str],
+    server: str | None,
+    shards: int,
+    settings: Mapping[str, Any],
 ) -> None:
     """Run a command or `gemps work`. Raises ValueError, RuntimeError."""
     os.environ.setdefault("PYSPARK_PYTHON", gemps()[0])
     conf = SparkConf().setAppName("gemps").set("spark.python.worker.reuse", "false")
     try:
         with SparkContext(conf=conf.setAll(list(spark.items()))) as context:
-            codes = _run_workers(
-                context.parallelize(range(workers), workers), functools.partial(_run_command, command), server, settings
-            )
+            data, run = context.parallelize(range(workers), workers), functools.partial(_run_command, command)
+            codes = _run_workers(data, run, server, shards, settings)
     except Py4JJavaError as error:
         said = str(error.java_exception.getMessage())
         raise RuntimeError(said.partition("\n\nDriver stacktrace")[0]) from None
@@ -72,7 +80,7 @@ def launch_workers(
 
 
 def _run_workers(
-    rdd: RDD[Any], function: Callable[[list[Any]], Any], server: str | None, settings: Mapping[str, Any]
+    rdd: RDD[Any], function: Callable[[list[Any]], Any], server: str | None, shards: int, settings: Mapping[str, Any]
 ) -> list[Any]:
     context, partitions = rdd.context, rdd.getNumPartitions()
     _check_configuration(context, partitions)
@@ -80,7 +88,7 @@ def _run_workers(
     cancel = functools.partial(context.cancelJobsWithTag, tag)
     with contextlib.ExitStack() as stack:
         if server is None:
-            server = stack.enter_context(_DriverServer(context, partitions, settings, cancel)).address
+            server = stack.enter_context(_DriverServer(context, partitions, shards, settings, cancel)).address
         stack.callback(context.removeJobTag, tag)
         stack.callback(cancel)
         context.addJobTag(tag)
@@ -117,13 +125,14 @@ def _run_command(command: Sequence[str], rows: list[Any]) -> int:
 
 class _DriverServer:
     def __init__(
-        self, context: SparkContext, workers: int, settings: Mapping[str, Any], cancel: Callable[[], None]
+        self, context: SparkContext, workers: int, shards: int, settings: Mapping[str, Any], cancel: Callable[[], None]
     ) -> None:
-        conf, given = context.getConf(), checked(settings).model_fields_set
+        conf, given = context.getConf(), checked(settings, shards).model_fields_set
         host = conf.get("spark.driver.host")
         own: dict[str, Any] = {"min_workers": workers, "bind": f"{conf.get('spark.driver.bindAddress', host)}:0"}
         settings = {name: value for name, value in own.items() if name not in given} | dict(settings)
-        self._server = RunningServer(checked(settings))
+        self._shards = shards
+        self._server = serve(shards=shards, **settings)
         bound, _, port = self._server.address.rpartition(":")
         is_local = "bind" in given and bound not in ("0.0.0.0", "[::]")  # noqa: S104
         self.address = self._server.address if is_local else f"{host}:{port}"
@@ -167,7 +176,7 @@ class _DriverServer:
         _log.warning("the server died, and is restarted; its log is %s", server.log)
         with contextlib.suppress(ServerProcessError):
             server.close()
-        self._server = RunningServer(checked(self._settings))
+        self._server = RunningServer(checked(self._settings, self._shards), self._shards)
 
 
 def _check_configuration(context: SparkContext, partitions: int) -> None:
