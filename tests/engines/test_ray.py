@@ -136,7 +136,7 @@ def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: R
     check_ledger(folder / "latest/state.json", workers=4)
 
 
-def test_lost_shard_ends_the_others_and_all_resume(cluster: RayCluster) -> None:
+def test_shards_that_lose_one_end_and_resume_together(cluster: RayCluster) -> None:
     folder, commits = cluster.home / "sharded", 6000
     options = f"--workers 2 --shards 2 --insecure --eta 0.1 --commits {commits} --data-dir {folder}"
     launch = cluster.start(f"gemps launch ray {options} -- gemps work --batch-size 16")

@@ -123,7 +123,7 @@ def test_killed_workers_and_servers_return_and_the_run_finishes(slurm: Cluster, 
 
 
 @pytest.mark.timeout(900)
-def test_a_lost_shard_ends_the_others_and_all_resume(slurm: Cluster) -> None:
+def test_shards_that_lose_one_end_and_resume_together(slurm: Cluster) -> None:
     commits = 6000
     job = Job(slurm, SUBMIT.replace("--workers 3", "--workers 2 --shards 2").replace(str(COMMITS), str(commits)))
     own = {f"slurm-{job.id}-0-{task}" for task in range(2)}

@@ -132,7 +132,7 @@ def test_killed_workers_and_servers_are_restarted_and_no_commit_is_applied_twice
 
 
 @pytest.mark.timeout(1200)
-def test_a_lost_shard_is_restarted_with_the_others(spark: Cluster) -> None:
+def test_shards_that_lose_one_are_restarted_together(spark: Cluster) -> None:
     shorter = LAUNCH.replace("--commits 60000", "--commits 6000").replace("--data-dir run", "--data-dir cut")
     launch = shorter.replace("--workers 3", "--workers 2 --shards 2")
     run = Run(spark, spark.start(launch), "127.0.0.1:50051")
