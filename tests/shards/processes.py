@@ -62,9 +62,12 @@ class SupervisedShards:
     def log(self, index: int) -> str:
         return (self._folder / f"shard-{index}.log").read_text(encoding="utf-8", errors="replace")
 
+    def pause(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
     def kill(self, index: int, after: float) -> None:
         """Kill a shard after some seconds."""
-        self._ended.wait(after)
+        self.pause(after)
         process = self._processes[index]
         if process is not None:
             process.kill()

@@ -6,7 +6,6 @@ GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 100 of shards at each lev
 import multiprocessing
 import os
 import random
-import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -85,7 +84,7 @@ def test_killed_workers(tmp_path: Path) -> None:
                 patience=DEADLINE_SECONDS,
             )
             number = choose.randrange(WORKERS)
-            time.sleep(choose.random() * LONGEST_PAUSE_SECONDS)
+            shards.pause(choose.random() * LONGEST_PAUSE_SECONDS)
             workers[number].kill()
             workers[number].join()
             workers[number] = start(number)

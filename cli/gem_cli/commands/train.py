@@ -134,7 +134,7 @@ def _prepare(
     if settings.shards > 1:
         own |= shards.primary_settings(asked, client, settings.shards)
         own["bind"] = shards.with_port(own.get("bind", asked.bind))
-    elif shares and _may_be_a_socket(socket):
+    if shares and _may_be_a_socket(shards.shard_socket(socket, settings.shards)):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:

@@ -19,7 +19,7 @@ class TrainSettings(BaseSettings):
         ge=1,
         le=MAX_SHARDS,
         description="Server processes to start; each one holds a range of the parameters. With several, every commit "
-        "is logged on disk (--durability), and workers use the network instead of shared memory.",
+        "is logged on disk (--durability).",
     )
     runs_dir: Path = Field(Path("runs"), description="Folder in which each run gets a folder of its own.")
     run_dir: Path | None = Field(

@@ -31,6 +31,11 @@ def with_port(bind: str) -> str:
     return bind if int(port) else f"{host}:{_free_port(host.strip('[]'))}"
 
 
+def shard_socket(path: Path, index: int) -> Path:
+    """Of a shard, beside the primary's."""
+    return path.with_name(f"{path.name}-{index}")
+
+
 def group_settings(
     primary: ServerSettings, own: Mapping[str, Any], client: ClientSettings, data_dirs: Sequence[Path | None]
 ) -> list[dict[str, Any]]:
@@ -45,6 +50,9 @@ def group_settings(
     if _is_protected(primary):
         shared["primary_credentials"] = client.credentials
     others = [{**shared, "shard": f"{index}/{len(data_dirs)}"} for index in range(1, len(data_dirs))]
+    if primary.shared_memory_socket is not None:
+        for index, one in enumerate(others, 1):
+            one["shared_memory_socket"] = shard_socket(primary.shared_memory_socket, index)
     return [
         settings if data_dir is None else {**settings, "data_dir": data_dir}
         for settings, data_dir in zip([dict(own), *others], data_dirs, strict=True)
