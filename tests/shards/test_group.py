@@ -1,5 +1,6 @@
 """Starting and joining several servers."""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from gem_server.errors import RefusedError, StartupError
 from gem_server.flow.commit_order import Piece
 from gem_server.settings import ServerSettings
-from gem_server.shards.operations import CommitExpected, Operation
+from gem_server.shards.operations import CommitExpected, Operation, ParametersExpected, ParametersHeld, Report
 from gem_server.shards.primary import Secondary
 from gem_server.shards.secondary import SecondaryOrder
 from gem_worker import ParameterServer
@@ -46,6 +47,29 @@ def follow(address: str, **hello: Any) -> grpc.RpcError:
         with pytest.raises(grpc.RpcError) as refusal:
             list(call(iter([shards_pb2.FollowRequest(hello=shards_pb2.ShardHello(**fields))])))
         return refusal.value
+
+
+def test_an_upload_that_another_session_overtakes_begins_again(group: Group) -> None:
+    secondary = group.servers[1].server.secondary
+    assert secondary is not None
+    report, held = secondary.report, list[Report]()
+
+    def overtake(one: Report) -> None:
+        if isinstance(one, ParametersHeld) and not held:
+            held.append(one)
+            expected = ParametersExpected(b"of another session")
+            asyncio.get_running_loop().call_soon(secondary.receive, expected)
+        else:
+            report(one)
+
+    group.servers[1].in_loop(lambda: setattr(secondary, "report", overtake))
+    worker = Worker(group.address, 0)
+    worker.begin()
+    worker.pull()
+    assert held
+    assert np.array_equal(worker.parameters, group.parameters())
+    assert worker.commit().applied
+    worker.end()
 
 
 def test_a_group_refuses_other_shards(group: Group) -> None:

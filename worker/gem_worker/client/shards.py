@@ -91,7 +91,12 @@ class Shards:
             format_ = PayloadFormat(one.session.layout, WireType.FLOAT32)
             part = self._part(one, payload, WireType.FLOAT32)
             sent = adapter if one is self._primary else b""
-            return initialize(one.calls, one.watchdog, one.session, part, format_, sent)
+            try:
+                return initialize(one.calls, one.watchdog, one.session, part, format_, sent)
+            except ServerRefusedError as refusal:
+                if refusal.reason != "STALE_BASE":
+                    raise
+                raise ServerUnavailableError(str(refusal)) from None  # another session's upload comes first
 
         while True:
             try:
