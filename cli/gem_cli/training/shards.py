@@ -32,7 +32,7 @@ def with_port(bind: str) -> str:
 
 
 def shard_socket(path: Path, index: int) -> Path:
-    """Of a shard, beside the primary's."""
+    """A shard's socket; `path`: the primary's."""
     return path.with_name(f"{path.name}-{index}")
 
 
