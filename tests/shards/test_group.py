@@ -180,7 +180,6 @@ def test_a_script_trains_on_shards_as_on_one_server() -> None:
         ({"shard": "0/2", "primary": "host:1"}, "add --shard 1/N, or leave it out"),
         ({"shard_address": "host:1"}, "--shard-address needs --primary"),
         ({"shard": "0/2", "record": "trace"}, "--record is for one server"),
-        ({"shard": "0/2", "shared_memory_socket": "socket"}, "--shared-memory-socket is for one server"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
