@@ -545,6 +545,7 @@ class Server:
                 self.evaluations,
                 persistence.checkpointer.write if persistence.checkpointer is not None else None,
                 self.times.run_seconds,
+                self.shard,
             ),
             FollowHandler(contexts, self.primary, _rule_text(self.rule, self.settings.state_type)),
         )

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     skip_without_spark()
     made = Cluster(tmp_path_factory.mktemp("spark"), START)
     try:
+        made.nodes.wait_until(lambda: accepts(7077), "the master listens")
         yield made
     finally:
         made.close()
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Run:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gem_server.durability import model_files, recovery, shard_files
 from gem_server.errors import StartupError
-from gem_server.shards.agreement import SecondaryAgreement
-from gem_server.shards.operations import CheckpointWritten, Report
+from gem_server.shards.agreement import PrimaryAgreement, SecondaryAgreement
+from gem_server.shards.operations import CheckpointCut, CheckpointWritten, Operation, Report
 from safetensors.numpy import load_file
 
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
@@ -140,6 +140,20 @@ async def test_a_checkpoint_that_is_overtaken_while_it_is_written_fails(tmp_path
     assert reports == [CheckpointWritten(13, "")]
     agreement.checkpoint_complete(13)
     await asyncio.wait_for(waiting, 60)
+
+
+async def test_no_checkpoint_waits_for_a_shard_that_has_gone(tmp_path: Path) -> None:
+    sent: list[Operation] = []
+    agreement = PrimaryAgreement(3, sent.append)
+    agreement.cut(6)
+    waiting = asyncio.ensure_future(agreement.wait_checkpoint(6, tmp_path))
+    agreement.lost(2)
+    with pytest.raises(OSError, match="shard 2 is not connected"):
+        await asyncio.wait_for(waiting, 60)
+    agreement.cut(7)
+    with pytest.raises(OSError, match="shard 2 is not connected"):
+        await asyncio.wait_for(agreement.wait_checkpoint(7, tmp_path), 60)
+    assert sent == [CheckpointCut(6), CheckpointCut(7)]
 
 
 def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gem_server.shards.operations import CommitExpected, Operation, ParametersEx
 from gem_server.shards.primary import Secondary
 from gem_server.shards.secondary import SecondaryOrder
 from gem_worker import ParameterServer
-from gem_worker.client import Observer, RunFinishedError
+from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
 from gemps.v1 import shards_pb2
 from pydantic import ValidationError
 from torch import nn
@@ -70,6 +70,15 @@ def test_an_upload_that_another_session_overtakes_begins_again(group: Group) -> 
     assert np.array_equal(worker.parameters, group.parameters())
     assert worker.commit().applied
     worker.end()
+
+
+def test_a_secondary_refuses_what_is_for_the_primary(group: Group) -> None:
+    with Observer(group.servers[1].address) as observer:
+        for action in ("finish", "checkpoint"):
+            with pytest.raises(ServerRefusedError, match="this is shard 1/3: ask shard 0/3"):
+                observer.control(action, "a mistake")
+    with Observer(group.address) as observer:
+        assert observer.get_status()["run_state"] != "RUN_STATE_FINISHED"
 
 
 def test_a_group_refuses_other_shards(group: Group) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gemps.v1 import operations_pb2
 
+from gem_core.shards import Shard
 from gem_server.durability.files import StorageError, storage_failed, storage_full
 from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
@@ -29,7 +30,9 @@ class Operations:
         evaluations: Evaluations,
         write_checkpoint: Callable[[], Awaitable[Path]] | None,
         run_seconds: Callable[[], float],
+        shard: Shard,
     ) -> None:
+        self._shard = shard
         self._contexts = contexts
         self._run = run
         self._central = central
@@ -46,6 +49,7 @@ class Operations:
         return await self._contexts.unary(context, lambda _: self._control(raw))
 
     async def _report_evaluation(self, raw: bytes) -> operations_pb2.ReportEvaluationResponse:
+        self._check_primary()
         request = messages.parse(operations_pb2.ReportEvaluationRequest, raw)
         bits = request.bits_per_character if request.HasField("bits_per_character") else None
         if not 0 <= request.accuracy <= 1 or math.isnan(request.loss) or (bits is not None and math.isnan(bits)):
@@ -64,6 +68,7 @@ class Operations:
         return operations_pb2.ReportEvaluationResponse(run_state=messages.RUN_STATES[self._run.state], best=best)
 
     async def _control(self, raw: bytes) -> operations_pb2.ControlResponse:
+        self._check_primary()
         request = messages.parse(operations_pb2.ControlRequest, raw)
         reason = messages.text(request.reason, "reason")
         path = ""
@@ -82,6 +87,10 @@ class Operations:
             run_state=messages.RUN_STATES[self._run.state],
             checkpoint_path=path,
         )
+
+    def _check_primary(self) -> None:
+        if self._shard.is_secondary:
+            raise RefusedError(Reason.MALFORMED, f"this is shard {self._shard}: ask shard 0/{self._shard.count}")
 
     async def _checkpoint(self) -> Path:
         if self._write_checkpoint is None:

@@ -27,6 +27,7 @@ class PrimaryAgreement(Agreement):
         self._durable = dict.fromkeys(range(count), 0)
         self._cut_clock = 0
         self._missing: set[int] = set()
+        self._lost: set[int] = set()
         self._written = asyncio.Event()
         self._error = ""
         self.log: Log | None = None
@@ -52,6 +53,14 @@ class PrimaryAgreement(Agreement):
         self._error = ""
         self._written.clear()
         self._send(CheckpointCut(clock))
+        for index in self._lost:
+            self.lost(index)
+
+    def lost(self, index: int) -> None:
+        """A secondary has gone: no checkpoint will be complete."""
+        self._lost.add(index)
+        self._error = f"shard {index} is not connected"
+        self._written.set()
 
     async def wait_checkpoint(self, clock: int, path: Path) -> None:
         """See Agreement."""

@@ -225,6 +225,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
         self._has_all.clear()
         if self._decided.is_set():
+            self.agreement.lost(secondary.index)
             self.on_lost(ShardLostError(f"shard {secondary.index}/{self._shard.count} disconnected"))
 
     def handle(self, secondary: Secondary, report: Report) -> None:
