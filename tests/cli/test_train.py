@@ -397,6 +397,7 @@ def test_two_shards_train_the_same_model_and_go_on_with_as_many(run: Run, tmp_pa
     assert sharded.done.returncode == 0, sharded.done.stderr
     assert sharded.summary()["exit_codes"] == {"server": 0, "shard-1": 0, "worker-0": 0, "worker-1": 0}
     assert sharded.summary()["accuracy"] == run.summary()["accuracy"]
+    assert [one.summary()["settings"]["server"]["durability"] for one in (run, sharded)] == ["interval", "commit"]
     assert (tmp_path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
 
     more = ["train", *DETERMINED, "--steps=45", "--resume", "--run-dir", str(tmp_path)]

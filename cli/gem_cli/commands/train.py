@@ -94,7 +94,7 @@ def train(
         started = datetime.now(UTC)
         used = {
             "train": settings.model_dump(mode="json"),
-            "server": server.model_dump(mode="json"),
+            "server": server.model_dump(mode="json") | {"durability": server.durability_level},
             "worker": None if command else worker.model_dump(mode="json"),
             "evaluator": given.load(EvaluatorSettings).model_dump(mode="json", exclude={"keep_best"})
             if evaluator
