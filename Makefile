@@ -30,6 +30,7 @@ PROTO ?= proto
 
 .PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards bench-large compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
 
+comma = ,
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
 step = @echo "== $(1)"; begin=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - begin)) s"
 
@@ -266,7 +267,7 @@ $(TRAINING): pyproject.toml constraints.txt $(VERSIONS) | $(BIN)/pip
 	@test -e $(CPU_VERSIONS) || command -v nvidia-smi > /dev/null || echo "== this machine has no NVIDIA GPU, and PyTorch's \
 	CUDA build takes 5 GB. To avoid it stop this, set PIP_EXTRA_INDEX_URL to the index for CPUs that PyTorch's installation \
 	page names, and run make train TORCH_CPU=1"
-	$(call step,install what training needs,$(BIN)/python -m pip install --constraint $(VERSIONS) --editable '.[train,certs]')
+	$(call step,install what training needs,$(BIN)/python -m pip install --constraint $(VERSIONS) --editable '.[train$(comma)certs]')
 	@touch $@
 
 $(BIN)/pip:
