@@ -67,13 +67,15 @@ def run(millions: int, folder: Path, group: Path, commits: int) -> None:
     within = ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
     flags = (*FLAGS, f"--min-workers={WORKERS}", f"--commits={commits}", f"--data-dir={folder}/state-{{shard}}")
     began = time.monotonic()
-    with serve_shards(folder, [Place(LOOPBACK.host, within)] * SHARDS, *flags) as servers:
+    with serve_shards(folder, [Place(LOOPBACK.host, within)] * SHARDS, *flags) as servers, ExitStack() as stack:
         show(began, "the servers are ready")
         workers = []
         for number in range(WORKERS):
             command = [*within, sys.executable, __file__, f"--millions={millions}", f"--folder={folder}"]
             command += ["--work", servers[0].address, f"worker-{number}"]
-            workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            workers.append(stack.enter_context(worker))
+            stack.callback(worker.kill)  # the control group must be empty at the end
         processes = {"servers": [one.process.pid for one in servers], "workers": [one.pid for one in workers]}
         with most_anonymous(processes):
             for worker in workers:

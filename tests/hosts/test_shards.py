@@ -1,4 +1,4 @@
-"""A worker that cannot reach one of two servers commits nothing; the other goes on, and both end with the same run."""
+"""A worker that cannot reach one of two servers makes no commits; the other worker continues, and both finish."""
 
 import time
 

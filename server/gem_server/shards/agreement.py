@@ -27,7 +27,7 @@ class PrimaryAgreement(Agreement):
         self._durable = dict.fromkeys(range(count), 0)
         self._cut_clock = 0
         self._missing: set[int] = set()
-        self._lost: set[int] = set()
+        self._lost = 0  # a secondary
         self._written = asyncio.Event()
         self._error = ""
         self.log: Log | None = None
@@ -51,20 +51,20 @@ class PrimaryAgreement(Agreement):
         self._cut_clock = clock
         self._missing = set(self._durable) - {0}
         self._error = ""
-        self._written.clear()
+        if not self._lost:
+            self._written.clear()
         self._send(CheckpointCut(clock))
-        for index in self._lost:
-            self.lost(index)
 
     def lost(self, index: int) -> None:
-        """A secondary has gone: no checkpoint will be complete."""
-        self._lost.add(index)
-        self._error = f"shard {index} is not connected"
+        """A secondary has disconnected: no checkpoint will be complete."""
+        self._lost = index
         self._written.set()
 
     async def wait_checkpoint(self, clock: int, path: Path) -> None:
         """See Agreement."""
         await self._written.wait()
+        if self._lost:
+            raise OSError(f"shard {self._lost} is not connected")
         if self._error:
             raise OSError(self._error)
         self._send(CheckpointComplete(clock))
