@@ -88,8 +88,8 @@ def run(millions: int, folder: Path, group: Path, commits: int) -> None:
                 follower.start()
             for follower in followers:
                 follower.join()
-    if any(worker.wait() for worker in workers):
-        sys.exit("a worker failed")
+        if any(worker.wait() for worker in workers):
+            sys.exit("a worker failed")
     show(began, "the servers have ended")
 
 
