@@ -85,7 +85,7 @@ class Recorder(CommitObserver):
         if central.layout is not None:
             await self._record_parameters(central, rule if has_begun(rule, central.parameters) else None)
 
-    async def bound(self, central: CentralVariable) -> None:
+    async def bound(self, central: CentralVariable, session: Session) -> None:
         """Record the first parameters."""
         await self._record_parameters(central, None)
 

@@ -1,8 +1,9 @@
 """Starting and joining several servers."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -13,8 +14,9 @@ from gem_server.errors import RefusedError, StartupError
 from gem_server.flow.commit_order import Piece
 from gem_server.settings import ServerSettings
 from gem_server.shards.operations import CommitExpected, Operation, ParametersExpected, ParametersHeld, Report
-from gem_server.shards.primary import Secondary
+from gem_server.shards.primary import PrimaryOrder, Secondary
 from gem_server.shards.secondary import SecondaryOrder
+from gem_server.state.sessions import Session
 from gem_worker import ParameterServer
 from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
 from gemps.v1 import shards_pb2
@@ -24,7 +26,7 @@ from torch import nn
 from gem_core.wire_types import WireType
 from tests.client.real_server import RealServer
 from tests.shards.group import Group, Worker, serving
-from tests.waiting import eventually
+from tests.waiting import eventually, happens_async
 
 FOLLOW = "/gemps.v1.ParameterServerService/Follow"
 
@@ -49,24 +51,42 @@ def follow(address: str, **hello: Any) -> grpc.RpcError:
         return refusal.value
 
 
-def test_an_upload_that_another_session_overtakes_begins_again(group: Group) -> None:
-    secondary = group.servers[1].server.secondary
-    assert secondary is not None
-    report, held = secondary.report, list[Report]()
+@pytest.mark.timeout(60)
+def test_an_upload_that_another_session_overtakes_begins_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary begins the second attempt late, so that shard 2 could take its upload for one of the first."""
+    held: dict[int, list[Report]] = {1: [], 2: []}
 
-    def overtake(one: Report) -> None:
-        if isinstance(one, ParametersHeld) and not held:
-            held.append(one)
-            expected = ParametersExpected(b"of another session")
-            asyncio.get_running_loop().call_soon(secondary.receive, expected)
-        else:
+    def overtake(shard: int) -> None:
+        secondary = group.servers[shard].server.secondary
+        assert secondary is not None
+        report = secondary.report
+
+        def note(one: Report) -> None:
+            if isinstance(one, ParametersHeld):
+                held[shard].append(one)
+                if shard == 1 and len(held[1]) == 1:
+                    asyncio.get_running_loop().call_soon(secondary.receive, ParametersExpected(b"of another", 7))
+                    return
             report(one)
 
-    group.servers[1].in_loop(lambda: setattr(secondary, "report", overtake))
+        secondary.report = note
+
+    for shard in held:
+        group.servers[shard].in_loop(lambda shard=shard: overtake(shard))
+    initializing = PrimaryOrder.initializing
+
+    @asynccontextmanager
+    async def late(self: PrimaryOrder, session: Session) -> AsyncIterator[None]:
+        if held[1]:
+            await happens_async(lambda: len(held[2]) == 2, patience=0.5)
+        async with initializing(self, session):
+            yield
+
+    monkeypatch.setattr(PrimaryOrder, "initializing", late)
     worker = Worker(group.address, 0)
     worker.begin()
     worker.pull()
-    assert held
+    assert held[1]
     assert np.array_equal(worker.parameters, group.parameters())
     assert worker.commit().applied
     worker.end()

@@ -52,6 +52,12 @@ class PieceHeld(_message.Message):
     commit_id: int
     def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ...) -> None: ...
 
+class ParametersHeld(_message.Message):
+    __slots__ = ("attempt",)
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    def __init__(self, attempt: _Optional[int] = ...) -> None: ...
+
 class SessionRefused(_message.Message):
     __slots__ = ("session_id", "reason", "message")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -96,7 +102,7 @@ class Report(_message.Message):
     SHARD_STATE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIGURES_FIELD_NUMBER: _ClassVar[int]
     piece_held: PieceHeld
-    parameters_held: PieceHeld
+    parameters_held: ParametersHeld
     session_refused: SessionRefused
     piece_refused: CommitRefused
     ready: ShardReady
@@ -104,7 +110,7 @@ class Report(_message.Message):
     checkpoint_written: CheckpointWritten
     shard_state: ShardState
     worker_figures: WorkerFigures
-    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., shard_state: _Optional[_Union[ShardState, _Mapping]] = ..., worker_figures: _Optional[_Union[WorkerFigures, _Mapping]] = ...) -> None: ...
+    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[ParametersHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., shard_state: _Optional[_Union[ShardState, _Mapping]] = ..., worker_figures: _Optional[_Union[WorkerFigures, _Mapping]] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("hello", "reports")
@@ -189,10 +195,12 @@ class WorkerForgotten(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
 
 class ParametersExpected(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "attempt")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ParametersOrdered(_message.Message):
     __slots__ = ("session_id",)

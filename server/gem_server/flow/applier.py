@@ -384,11 +384,11 @@ class Applier:
         session.check_alive()
         layout = session.join_info.layout
         self._central.bind(layout, request.parameters, request.buffers, adapter=request.adapter)
+        await self._observer.bound(self._central, session)
         await self._maybe_elsewhere(lambda: self._rule.begin(layout))
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()
-        await self._observer.bound(self._central)
         return True
 
     def _open_reader(

@@ -11,8 +11,8 @@ from gem_server.version import Version
 class CommitObserver:
     """Sees what the applying task does, before callers do. The methods of this class do nothing."""
 
-    async def bound(self, central: CentralVariable) -> None:
-        """The run has its first parameters."""
+    async def bound(self, central: CentralVariable, session: Session) -> None:
+        """The run has its first parameters, of this session; its call may end during an await."""
 
     async def committed(
         self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics

@@ -77,8 +77,8 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             message.pull_ordered.clock = clock
         case Forgotten(session_id):
             message.worker_forgotten.session_id = session_id
-        case ParametersExpected(session_id):
-            message.parameters_expected.session_id = session_id
+        case ParametersExpected(session_id, attempt):
+            message.parameters_expected.session_id, message.parameters_expected.attempt = session_id, attempt
         case ParametersOrdered(session_id):
             message.parameters_ordered.session_id = session_id
         case Finished(reason):
@@ -146,8 +146,8 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
         case PieceHeld(session_id, commit_id):
             message.piece_held.session_id = session_id
             message.piece_held.commit_id = commit_id
-        case ParametersHeld(session_id):
-            message.parameters_held.session_id = session_id
+        case ParametersHeld(attempt):
+            message.parameters_held.attempt = attempt
         case CommitRefused():
             _put_refused(report, message.piece_refused)
         case SessionRefused(session_id, refusal):
@@ -176,7 +176,7 @@ def report_from(message: shards_pb2.Report) -> Report:
         case "piece_held":
             return PieceHeld(message.piece_held.session_id, message.piece_held.commit_id)
         case "parameters_held":
-            return ParametersHeld(message.parameters_held.session_id)
+            return ParametersHeld(message.parameters_held.attempt)
         case "ready":
             return Ready()
         case "record_written":
@@ -241,7 +241,7 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta),
     "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock),
     "worker_forgotten": lambda one: Forgotten(one.session_id),
-    "parameters_expected": lambda one: ParametersExpected(one.session_id),
+    "parameters_expected": lambda one: ParametersExpected(one.session_id, one.attempt),
     "parameters_ordered": lambda one: ParametersOrdered(one.session_id),
     "run_finished": lambda one: Finished(one.reason),
     "record_ended": lambda one: RecordEnded(one.clock),

@@ -76,9 +76,10 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class ParametersExpected:
-    """Only this session can upload the first parameters."""
+    """Only this session can upload the first parameters; empty: none."""
 
     session_id: bytes
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class PieceHeld:
 class ParametersHeld:
     """Report: so do the first parameters."""
 
-    session_id: bytes
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._decision: Begin | RefusedError | None = None
         self.agreement = PrimaryAgreement(shard.count, self._send)
         self._initialize_lock = asyncio.Lock()
-        self._initializer: Session | None = None
+        self._attempt = 0  # of an upload of first parameters
+        self._has_parameters = False
         self._parameters_missing: set[int] = set()
         self._parameters_held = asyncio.Event()
         self._sessions: Sessions
@@ -251,8 +252,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                     self.refused(Piece(session, commit_id), refusal)
                     if session.commit_call is not None:
                         session.commit_call.end(refusal.again())
-            case ParametersHeld(session_id):
-                if self._initializer is not None and self._initializer.session_id == session_id:
+            case ParametersHeld(attempt):
+                if attempt == self._attempt:
                     self._parameters_missing.discard(secondary.index)
                     if not self._parameters_missing:
                         self._parameters_held.set()
@@ -296,24 +297,24 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     async def initializing(self, session: Session) -> AsyncIterator[None]:
         """See CommitOrder."""
         async with self._initialize_lock:
-            self._initializer = session
+            self._attempt += 1
             self._parameters_missing = set(self._secondaries)
             self._parameters_held.clear()
-            self._send(ParametersExpected(session.session_id))
+            self._send(ParametersExpected(session.session_id, self._attempt))
             try:
                 yield
             finally:
-                self._initializer = None
+                if not self._has_parameters:
+                    self._send(ParametersExpected(b"", 0))
 
     async def wait_initialized(self, session: Session) -> None:
         """See CommitOrder."""
         await self._parameters_held.wait()
 
-    async def bound(self, central: CentralVariable) -> None:
+    async def bound(self, central: CentralVariable, session: Session) -> None:
         """See CommitObserver."""
-        if self._initializer is None:
-            raise AssertionError("first parameters of no session")
-        self._send(ParametersOrdered(self._initializer.session_id))
+        self._has_parameters = True
+        self._send(ParametersOrdered(session.session_id))
 
     async def committed(
         self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics

@@ -96,7 +96,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._commits: dict[bytes, _Commits] = {}
         self._to_forget: dict[bytes, Session] = {}
         self._clocks: deque[int] = deque()
-        self._initializer: bytes | None = None
+        self._first_expected = ParametersExpected(b"", 0)
         self._first: InitializeRequest | None = None
         self._progress: set[asyncio.Future[None]] = set()
         self._applier: Applier
@@ -171,11 +171,11 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 self._queue(lambda: self._pull(operation))
             case Forgotten(session_id):
                 self._queue(lambda: self._forget(session_id))
-            case ParametersExpected(session_id):
-                if self._first is not None and self._first.session.session_id != session_id:
+            case ParametersExpected():
+                if self._first is not None:
                     self._first.fail(_replaced())
                     self._first = None
-                self._initializer = session_id
+                self._first_expected = operation
                 self._wake()
             case ParametersOrdered(session_id):
                 first, self._first = self._first, None
@@ -226,9 +226,9 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         """See CommitOrder."""
         session_id = request.session.session_id
         if isinstance(request, InitializeRequest):
-            if self._initializer == session_id:
+            if self._first_expected.session_id == session_id:
                 self._first = request
-                self.report(ParametersHeld(session_id))
+                self.report(ParametersHeld(self._first_expected.attempt))
             else:
                 request.fail(_replaced())
             return True
@@ -243,7 +243,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     @asynccontextmanager
     async def initializing(self, session: Session) -> AsyncIterator[None]:
         """See CommitOrder."""
-        while self._central.layout is None and self._initializer != session.session_id:
+        while self._central.layout is None and self._first_expected.session_id != session.session_id:
             await _wait(self._progress)
         yield
 
