@@ -30,6 +30,21 @@ def docker(*arguments: str, env: Mapping[str, str] | None = None, timeout: float
     return done.stdout.strip()
 
 
+def pause(container: str) -> None:
+    """Pause it. The kernel may take longer to freeze a busy container than Docker waits: then once more."""
+
+    def is_paused() -> bool:
+        try:
+            docker("pause", container)
+        except AssertionError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            return False
+        return True
+
+    eventually(is_paused, lambda: f"{container} was never frozen", interval=0.5)
+
+
 class Project:
     """`docker compose` for the files of this checkout, under a name of the test's own."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.figures import Figures
 
-from .project import Project, docker, inspect, wait_until
+from .project import Project, docker, inspect, pause, wait_until
 from .training import TRAINING, all_train, applied
 
 SECONDS = 30.0  # the length of the partition and of the pause
@@ -24,7 +24,7 @@ def test_the_others_go_on_while_one_is_cut_off_and_one_is_paused_and_both_resume
         cut, paused, *others = workers
         (network,) = inspect(cut)["NetworkSettings"]["Networks"]
         docker("network", "disconnect", network, cut)
-        docker("pause", paused)
+        pause(paused)
         counts = dict(zip(workers, applied(project, names), strict=True))
 
         def others_went_on() -> bool:
