@@ -1,6 +1,6 @@
-"""An ordinary PyTorch training script, made distributed by five lines; they are marked with (1) to (5).
+"""A PyTorch training script, distributed by the five lines marked (1) to (5).
 
-Start it by hand, as many times as you like, beside a server:
+Start several by hand, beside a server:
 
     gemps serve --steps 500
     GEMPS_SERVER=127.0.0.1:50051 python examples/custom_training.py

@@ -36,8 +36,18 @@ class Shard:
             raise ValueError(f"{text!r} is not I/N: write 0/4, 1/4, 2/4 and 3/4 for four servers, at most {MAX_SHARDS}")
         return cls(int(index), int(count))
 
+    @classmethod
+    def of(cls, layout: Layout) -> Self:
+        """The layout's shard."""
+        return cls(layout.part.index, layout.part.count) if layout.part is not None else cls()
+
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
+
+    @property
+    def title(self) -> str:
+        """For messages."""
+        return "the whole model" if self.is_whole else f"shard {self}"
 
     @property
     def is_whole(self) -> bool:

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from gem_core import UpdateRule
+from gem_core.shards import Shard
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.checkpoint import Checkpoint
@@ -95,7 +96,7 @@ class Persistence:
         data_dir = self._settings.data_dir
         if data_dir is None:
             return [0], ""
-        self._lock_data_dir(data_dir)
+        self._claim(data_dir)
         if not self._settings.resume:
             return [0], ""
         return await asyncio.to_thread(recovery.clocks, data_dir)
@@ -105,13 +106,8 @@ class Persistence:
         data_dir = self._settings.data_dir
         if data_dir is None:
             return
-        self._lock_data_dir(data_dir)
+        self._claim(data_dir)
         if not self._settings.resume:
-            if (data_dir / checkpoint.LATEST).exists():
-                raise StartupError(
-                    f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
-                    "another --data-dir"
-                )
             if self.log is not None:
                 self.log.start(0, NO_LOG)
             return
@@ -213,6 +209,24 @@ class Persistence:
             on_large=self.soon,
             on_failure=self._on_failure,
         )
+
+    def _claim(self, data_dir: Path) -> None:
+        """Lock it; refuse another run's or shard's. Idempotent."""
+        self._lock_data_dir(data_dir)
+        latest = data_dir / checkpoint.LATEST
+        if not latest.exists():
+            return
+        if not self._settings.resume:
+            raise StartupError(
+                f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
+                "another --data-dir"
+            )
+        held, own = Shard.of(checkpoint.read_state(latest)[0]), self._settings.part
+        if held != own:
+            raise StartupError(
+                f"{data_dir} holds {held.title}, and --shard {own} is {own.title}: start each shard with its own "
+                "--data-dir; gemps merge and gemps split change the number of shards"
+            )
 
     def _lock_data_dir(self, data_dir: Path) -> None:
         try:

@@ -131,7 +131,9 @@ class Server:
         )
         self.primary = self._make_primary()
         forgets = bool(self.rule.vectors_per_run)
-        self.secondary = SecondaryOrder(monotonic, forgets=forgets) if self.shard.is_secondary else None
+        self.secondary = (
+            SecondaryOrder(monotonic, primary=settings.primary, forgets=forgets) if self.shard.is_secondary else None
+        )
         self._ordering = self.primary or self.secondary or CommitOrder()
         self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)

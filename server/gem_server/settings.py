@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gem_core.errors import RuleError
@@ -472,10 +472,12 @@ class ServerSettings(BaseSettings):
     def _empty_is_none(cls, value: Any) -> Any:
         return None if value == "" else value
 
-    @field_validator("bind")
+    @field_validator("bind", "primary", "shard_address")
     @classmethod
-    def _bind_has_host_and_port(cls, value: str) -> str:
+    def _has_host_and_port(cls, value: str, info: ValidationInfo) -> str:
         host, colon, port = value.rpartition(":")
+        if not value and info.field_name != "bind":
+            return value
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"{value!r} is not HOST:PORT; write for example 127.0.0.1:50051 or [::1]:50051")
         return value

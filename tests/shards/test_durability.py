@@ -18,6 +18,7 @@ from gem_server.shards.operations import CheckpointCut, CheckpointWritten, Opera
 from safetensors.numpy import load_file
 
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
+from tests.client.real_server import RealServer
 from tests.shards.group import Float32, Worker, serving
 
 WORKERS, ROUNDS = 3, 4
@@ -198,6 +199,17 @@ def test_shards_of_different_runs_do_not_start(tmp_path: Path) -> None:
     (tmp_path / "other" / "1").rename(mixed / "1")
     with pytest.raises(StartupError, match="no common state"), serving(2, mixed, rule="downpour", resume=True):
         pass
+
+
+def test_a_server_refuses_the_directory_of_another_shard(tmp_path: Path) -> None:
+    train(2, tmp_path, 0, rule="downpour")
+    (tmp_path / "1").rename(tmp_path / "last")
+    with pytest.raises(StartupError, match="last holds shard 1/2, and --shard 0/1 is the whole model"):
+        RealServer(rule="downpour", data_dir=tmp_path / "last", resume=True)
+    with pytest.raises(StartupError, match="last holds shard 1/2, and --shard 0/2 is shard 0/2"):
+        RealServer(rule="downpour", shard="0/2", data_dir=tmp_path / "last", resume=True)
+    with pytest.raises(StartupError, match="add --resume"):
+        RealServer(rule="downpour", shard="1/2", primary="127.0.0.1:1", data_dir=tmp_path / "last")
 
 
 def test_a_shard_without_its_directory_does_not_start(tmp_path: Path) -> None:

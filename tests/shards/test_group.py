@@ -19,13 +19,13 @@ from gem_server.shards.secondary import SecondaryOrder
 from gem_server.state.sessions import Session
 from gem_worker import ParameterServer
 from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
-from gemps.v1 import shards_pb2
+from gemps.v1 import parameter_server_pb2_grpc, session_pb2, shards_pb2, status_pb2
 from pydantic import ValidationError
 from torch import nn
 
 from gem_core.wire_types import WireType
 from tests.client.real_server import RealServer
-from tests.shards.group import Group, Worker, serving
+from tests.shards.group import Group, Worker, free_port, serving
 from tests.waiting import eventually, happens_async
 
 FOLLOW = "/gemps.v1.ParameterServerService/Follow"
@@ -46,9 +46,9 @@ def follow(address: str, **hello: Any) -> grpc.RpcError:
             response_deserializer=shards_pb2.FollowResponse.FromString,
         )
         fields = {"shard": 1, "shards": 3, "address": ":1", "rule": "{}", "clocks": [0]} | hello
-        with pytest.raises(grpc.RpcError) as refusal:
+        with pytest.raises(grpc.RpcError) as refused:
             list(call(iter([shards_pb2.FollowRequest(hello=shards_pb2.ShardHello(**fields))])))
-        return refusal.value
+        return refused.value
 
 
 @pytest.mark.timeout(60)
@@ -99,6 +99,32 @@ def test_a_secondary_refuses_what_is_for_the_primary(group: Group) -> None:
                 observer.control(action, "a mistake")
     with Observer(group.address) as observer:
         assert observer.get_status()["run_state"] != "RUN_STATE_FINISHED"
+
+
+def refusal(address: str, call: str, request: Any) -> str:
+    """Why the server refuses this call."""
+    with grpc.insecure_channel(address) as channel:
+        stub = parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            getattr(stub, call)(request, timeout=30, wait_for_ready=True)
+    return str(refused.value.details())
+
+
+def test_a_worker_at_a_secondary_learns_where_the_primary_is(group: Group) -> None:
+    request = session_pb2.JoinRequest(session_id=bytes(range(16)), worker_name="lost")
+    assert f"which workers connect to ({group.address}), has not come" in refusal(
+        group.servers[1].address, "Join", request
+    )
+
+
+def test_a_primary_says_which_shards_it_waits_for() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with ThreadPoolExecutor(3) as threads:
+        starting = [threads.submit(RealServer, shard="0/3", bind=address)]
+        waits = refusal(address, "GetStatus", status_pb2.GetStatusRequest())
+        starting += [threads.submit(RealServer, shard=f"{index}/3", primary=address) for index in (1, 2)]
+        Group([one.result() for one in starting]).stop()
+    assert "waits for shards to connect: 1, 2" in waits
 
 
 def test_a_group_refuses_other_shards(group: Group) -> None:
@@ -208,6 +234,7 @@ def test_a_script_trains_on_shards_as_on_one_server() -> None:
         ({"shard": "1/2"}, "needs --primary HOST:PORT"),
         ({"shard": "0/2", "primary": "host:1"}, "add --shard 1/N, or leave it out"),
         ({"shard_address": "host:1"}, "--shard-address needs --primary"),
+        ({"shard": "1/2", "primary": "host"}, "'host' is not HOST:PORT"),
         ({"shard": "0/2", "record": "trace"}, "--record is for one server"),
     ],
 )

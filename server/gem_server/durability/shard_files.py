@@ -25,10 +25,9 @@ def merge(data_dirs: Sequence[Path], output: Path) -> Path:
     _refuse_used(output)
     parts = [_latest(data_dir) for data_dir in data_dirs]
     for index, (data_dir, part) in enumerate(zip(data_dirs, parts, strict=True)):
-        held = part.layout.part
-        if held is None or (held.index, held.count) != (index, len(parts)):
-            what = "the whole model" if held is None else f"shard {held.index}/{held.count}"
-            raise StartupError(f"{data_dir} holds {what}, not shard {index}/{len(parts)}: give all shards, in order")
+        held, expected = Shard.of(part.layout), Shard(index, len(parts))
+        if held != expected:
+            raise StartupError(f"{data_dir} holds {held.title}, not {expected.title}: give all shards, in order")
         if part.state["run"] != parts[0].state["run"]:
             raise StartupError(f"{data_dir} is of another run than {data_dirs[0]}: give the shards of one run")
     found = [set(recovery.clocks(data_dir)[0]) for data_dir in data_dirs]

@@ -12,7 +12,7 @@ class CommitObserver:
     """Sees what the applying task does, before callers do. The methods of this class do nothing."""
 
     async def bound(self, central: CentralVariable, session: Session) -> None:
-        """The run has its first parameters, of this session; its call may end during an await."""
+        """The run has this session's parameters; its call may end during awaits."""
 
     async def committed(
         self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics

@@ -48,6 +48,7 @@ class ReadinessGate:
     def check_ready(self) -> None:
         """Raise STARTING before readiness."""
         if not self.ready:
+            self.check_shards()
             raise RefusedError(
                 Reason.STARTING,
                 "the server is starting (compiling kernels, reading a checkpoint): try again",

@@ -138,6 +138,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._parameters_held = asyncio.Event()
         self._sessions: Sessions
         self.on_lost: Callable[[ShardLostError], None] = lambda _: None
+        self._is_closed = False
 
     def attach(self, sessions: Sessions) -> None:
         """Follow joins and ends of sessions."""
@@ -185,7 +186,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
 
         Raises StartupError if they have no clock in common.
         """
-        logger.info("waiting for %d other shards", self._shard.count - 1, extra={"event": "waiting-for-shards"})
+        if awaited := ", ".join(str(Shard(index, self._shard.count)) for index in self.missing):
+            logger.info("waiting for shards %s", awaited, extra={"event": "waiting-for-shards"})
         await self._has_all.wait()
         hellos = [one.hello for one in self._secondaries.values()]
         common = set(clocks).intersection(*(hello.clocks for hello in hellos))
@@ -217,13 +219,15 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     def close(self) -> None:
         """Disconnect the secondaries."""
         self.on_lost = lambda _: None
+        self._is_closed = True
         for secondary in self._secondaries.values():
             secondary.close()
 
     def disconnected(self, secondary: Secondary) -> None:
         """Handle a broken connection: fatal, once the shards have begun to recover."""
         del self._secondaries[secondary.index]
-        logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
+        if not self._is_closed:
+            logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
         self._has_all.clear()
         if self._decided.is_set():
             self.agreement.lost(secondary.index)

@@ -47,8 +47,10 @@ from gem_server.state.sessions import JoinInfo, Session, Sessions
 from gem_server.state.workers import WorkerState
 from gem_server.version import Version
 
-# Seconds that a worker's call waits for an operation that is on its way, and a copy of theta for a call.
+# Seconds that calls wait for operations, and a copy of theta for calls.
 PATIENCE_SECONDS = 30.0
+# Of a Join, perhaps at the wrong server.
+JOIN_SECONDS = 5.0
 MAX_WAITING = 4096
 RETRY_SECONDS = 1.0
 
@@ -90,8 +92,9 @@ class _Commits:
 class SecondaryOrder(CommitOrder, CommitObserver):
     """Holds uploads until the primary orders them. `report` sends to the primary."""
 
-    def __init__(self, clock: Callable[[], float], *, forgets: bool) -> None:
+    def __init__(self, clock: Callable[[], float], *, primary: str, forgets: bool) -> None:
         self._clock = clock
+        self._primary = primary
         self._forgets = forgets
         self._commits: dict[bytes, _Commits] = {}
         self._to_forget: dict[bytes, Session] = {}
@@ -264,7 +267,11 @@ class SecondaryOrder(CommitOrder, CommitObserver):
 
     async def wait_joined(self, session_id: bytes) -> Session | None:
         """See CommitOrder."""
-        await self._wait_for(lambda: self._sessions.find(session_id) is not None, "this session's Join at the primary")
+        await self._wait_for(
+            lambda: self._sessions.find(session_id) is not None,
+            f"this session's Join at the primary, which workers connect to ({self._primary}),",
+            JOIN_SECONDS,
+        )
         return self._sessions.get(session_id, self._clock())
 
     async def committed(
@@ -274,13 +281,13 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         if (ordered := self._clocks.popleft()) != clock:
             raise OutOfOrderError(f"this shard is at clock {clock}, and the primary at {ordered}")
 
-    async def _wait_for(self, is_there: Callable[[], bool], what: str) -> None:
+    async def _wait_for(self, is_there: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
         if len(self._progress) >= MAX_WAITING:
             raise RefusedError(
                 Reason.TOO_MANY, f"{MAX_WAITING} calls wait for the primary: try again later", retry_after=RETRY_SECONDS
             )
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(seconds):
                 while not is_there():
                     await _wait(self._progress)
         except TimeoutError:
