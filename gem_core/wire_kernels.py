@@ -10,8 +10,9 @@ from numba import types
 from numpy.typing import NDArray
 
 from gem_core import wire_types
-from gem_core.rules.blocks import driver
-from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
+from gem_core.rules.blocks import arithmetic, driver
+from gem_core.wire_blocks import SPARSE_GROUP
+from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
 
 __all__ = ["COMPILED", "warm_up"]
 
@@ -44,7 +45,8 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
             return halves.view(np.uint8).data
         case WireType.INT8_BLOCK:
             encoded = np.empty(encoded_bytes(wire_type, values.size), np.uint8)
-            _quantise(values, values.view(np.uint32), encoded, encoded.view(np.int8), BLOCK_ELEMENTS, BLOCK_BYTES)
+            block_bytes = wire_type.unit_bytes
+            _quantise(values, values.view(np.uint32), encoded, encoded.view(np.int8), BLOCK_ELEMENTS, block_bytes)
             return encoded.data
         case _:
             return wire_types.encode(wire_type, values)
@@ -60,12 +62,12 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
             _copy(np.frombuffer(data, np.uint32), out.view(np.uint32), worst)
         case WireType.BFLOAT16:
             _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), worst)
-        case WireType.INT8_BLOCK:
+        case _ if wire_type in _DEQUANTISE:
             raw = np.frombuffer(data, np.uint8)
-            _dequantise(raw, raw.view(np.int8), out, worst, BLOCK_ELEMENTS, BLOCK_BYTES)
+            _DEQUANTISE[wire_type](raw, raw.view(np.int8), out, worst, BLOCK_ELEMENTS, wire_type.unit_bytes)
         case _:
             return wire_types.decode(wire_type, data, out)
-    limit = _LARGEST_SCALE if wire_type is WireType.INT8_BLOCK else _LARGEST
+    limit = _LARGEST_SCALE if wire_type in BLOCKS else _LARGEST
     if worst[0] <= limit and not worst[1]:
         return None
     return wire_types.decode(wire_type, data, out)
@@ -84,7 +86,7 @@ COMPILED = Codec(encode, decode, first_bad_value)
 def warm_up() -> None:
     """Compile the kernels or load them from cache."""
     values = np.zeros(BLOCK_ELEMENTS + 1, np.float32)
-    for wire_type in (WireType.FLOAT32, WireType.BFLOAT16, WireType.INT8_BLOCK):
+    for wire_type in (WireType.FLOAT32, WireType.BFLOAT16, *BLOCKS):
         decode(wire_type, encode(wire_type, values), values)
     first_bad_value(values)
 
@@ -129,18 +131,25 @@ def _narrow(values, out):  # type: ignore[no-untyped-def]
         out[i] = np.uint16(rounded) if np.uint32(bits & _MAGNITUDE) <= _INFINITY else np.uint16(0x7FC0)
 
 
+@arithmetic
+def _scale_bits(data, start):  # type: ignore[no-untyped-def]
+    return np.uint32(
+        np.uint32(data[start])
+        | np.uint32(data[start + 1]) << np.uint32(8)
+        | np.uint32(data[start + 2]) << np.uint32(16)
+        | np.uint32(data[start + 3]) << np.uint32(24)
+    )
+
+
+# These set worst[0] to the largest scale's bits (negative: above infinity), worst[1] to 1 for an illegal element.
+
+
 @driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
 def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
-    """Set worst[0] to the largest scale's bits (negative: above infinity), worst[1] to 1 for a -128."""
     largest, lowest = np.uint32(0), np.int8(0)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
-        bits = np.uint32(
-            np.uint32(data[start])
-            | np.uint32(data[start + 1]) << np.uint32(8)
-            | np.uint32(data[start + 2]) << np.uint32(16)
-            | np.uint32(data[start + 3]) << np.uint32(24)
-        )
+        bits = np.uint32(_scale_bits(data, start))
         scale = bits.view(np.float32)
         values = out[first : first + block_elements]
         elements = signed[start + 4 : start + 4 + values.size]
@@ -151,6 +160,61 @@ def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type:
         largest = max(largest, bits)
     worst[0] = largest
     worst[1] = lowest == -128
+
+
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise_int4(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    largest, lowest, rest = np.uint32(0), np.int8(0), np.int8(0)
+    for block in range((out.size + block_elements - 1) // block_elements):
+        start, first = block * block_bytes, block * block_elements
+        bits = np.uint32(_scale_bits(data, start))
+        scale = bits.view(np.float32)
+        values = out[first : first + block_elements]
+        pairs = signed[start + 4 : start + 4 + (values.size + 1) // 2]
+        for i in range(values.size // 2):
+            low, high = np.int8(np.int8(pairs[i] << 4) >> 4), np.int8(pairs[i] >> 4)
+            lowest = min(lowest, low, high)
+            values[2 * i] = np.float32(low) * scale
+            values[2 * i + 1] = np.float32(high) * scale
+        if values.size % 2:
+            last = pairs[pairs.size - 1]
+            low, rest = np.int8(np.int8(last << 4) >> 4), np.int8(last >> 4)
+            lowest = min(lowest, low)
+            values[values.size - 1] = np.float32(low) * scale
+        largest = max(largest, bits)
+    worst[0] = largest
+    worst[1] = lowest == -8 or rest != 0
+
+
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise_sparse(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    group = np.intp(SPARSE_GROUP)
+    largest, lowest, is_illegal = np.uint32(0), np.int8(0), False
+    out[:] = np.float32(0)
+    for block in range((out.size + block_elements - 1) // block_elements):
+        start, first = block * block_bytes, block * block_elements
+        bits = np.uint32(_scale_bits(data, start))
+        scale = bits.view(np.float32)
+        values = out[first : first + block_elements]
+        count = (values.size + group - 1) // group
+        for i in range(count):
+            index, element = np.intp(data[start + 4 + i]), signed[start + 4 + count + i]
+            place = i * group + index
+            lowest = min(lowest, element)
+            if index < group and place < values.size:
+                values[place] = np.float32(element) * scale
+            else:
+                is_illegal = True
+        largest = max(largest, bits)
+    worst[0] = largest
+    worst[1] = is_illegal or lowest == -128
+
+
+_DEQUANTISE = {
+    WireType.INT8_BLOCK: _dequantise,
+    WireType.INT4_BLOCK: _dequantise_int4,
+    WireType.SPARSE_BLOCK: _dequantise_sparse,
+}
 
 
 @driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)

@@ -11,11 +11,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core import wire_blocks
 from gem_core.errors import WireTypeError
+from gem_core.wire_blocks import BLOCK_ELEMENTS, LARGEST_VALUE, BadElement
 
 __all__ = [
+    "BLOCKS",
     "BLOCK_ELEMENTS",
+    "COARSE",
     "FINITE",
+    "LARGEST_VALUE",
     "NUMPY",
     "BadElement",
     "Codec",
@@ -29,11 +34,6 @@ __all__ = [
 if sys.byteorder != "little":
     raise ImportError("gem_core needs a little-endian machine: the wire format is read and written in place")
 
-# Float32 scale, int8 elements.
-BLOCK_ELEMENTS = 256
-BLOCK_BYTES = 4 + BLOCK_ELEMENTS
-# Larger deltas could make the moment infinite.
-LARGEST_VALUE = 1e30
 LARGEST_FLOAT16 = 65504.0
 
 
@@ -46,11 +46,13 @@ class WireType(IntEnum):
     INT8_BLOCK = 4
     # Reserved.
     SHARED_MEMORY = 5
+    INT4_BLOCK = 6
+    SPARSE_BLOCK = 7
 
     @property
     def unit_elements(self) -> int:
         """Elements between borders."""
-        return BLOCK_ELEMENTS if self is WireType.INT8_BLOCK else 1
+        return BLOCK_ELEMENTS if self in BLOCKS else 1
 
     @property
     def unit_bytes(self) -> int:
@@ -62,14 +64,15 @@ class WireType(IntEnum):
             raise WireTypeError(f"{self.name} has no encoding: choose one of {names}") from None
 
 
-_UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2, WireType.INT8_BLOCK: BLOCK_BYTES}
-
-
-class BadElement(NamedTuple):
-    """First refused value."""
-
-    position: int
-    problem: str
+BLOCKS = {
+    WireType.INT8_BLOCK: wire_blocks.INT8,
+    WireType.INT4_BLOCK: wire_blocks.INT4,
+    WireType.SPARSE_BLOCK: wire_blocks.SPARSE,
+}
+_UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2}
+_UNIT_BYTES |= {wire_type: block.bytes_of(BLOCK_ELEMENTS) for wire_type, block in BLOCKS.items()}
+# A delta of these omits so much that the sender must add it to the next one.
+COARSE = frozenset({WireType.INT4_BLOCK, WireType.SPARSE_BLOCK})
 
 
 class Codec(NamedTuple):
@@ -83,13 +86,11 @@ class Codec(NamedTuple):
 def encoded_bytes(wire_type: WireType, elements: int) -> int:
     """Encoded size. Raises WireTypeError for SHARED_MEMORY."""
     unit = wire_type.unit_bytes
-    if wire_type is WireType.INT8_BLOCK:
-        return elements + 4 * -(-elements // BLOCK_ELEMENTS)
-    return elements * unit
+    return BLOCKS[wire_type].bytes_of(elements) if wire_type in BLOCKS else elements * unit
 
 
 def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
-    """Encode 1-D float32 `values` (INT8_BLOCK: from a block border on); FLOAT32 gives a view.
+    """Encode 1-D float32 `values` (blocks: from a border on); FLOAT32 gives a view.
 
     FLOAT16 saturates at +-65504. Non-finite values become bytes that `decode` refuses. Raises WireTypeError for
     SHARED_MEMORY.
@@ -101,8 +102,8 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
             return _float16(values).view(np.uint8).data
         case WireType.BFLOAT16:
             return _bfloat16_bits(values).view(np.uint8).data
-        case WireType.INT8_BLOCK:
-            return _encode_int8(values).data
+        case _ if wire_type in BLOCKS:
+            return BLOCKS[wire_type].encode(values).data
         case _:
             raise WireTypeError(f"{wire_type.name} has no encoding")
 
@@ -125,8 +126,8 @@ def decode(
         case WireType.BFLOAT16:
             bits = out.view(np.uint32)
             np.left_shift(np.frombuffer(data, dtype="<u2"), 16, out=bits, dtype=np.uint32)
-        case WireType.INT8_BLOCK:
-            problem = _decode_int8(np.frombuffer(data, dtype=np.uint8), out)
+        case _ if wire_type in BLOCKS:
+            problem = BLOCKS[wire_type].decode(np.frombuffer(data, dtype=np.uint8), out)
             if problem is not None:
                 return problem
         case _:
@@ -177,56 +178,3 @@ def _bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     rounded += bits
     rounded >>= 16
     return rounded.astype(np.uint16)
-
-
-def _encode_int8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    encoded = np.empty(encoded_bytes(WireType.INT8_BLOCK, values.size), np.uint8)
-    whole = values.size // BLOCK_ELEMENTS
-    split = whole * BLOCK_ELEMENTS
-    if whole:
-        _encode_blocks(values[:split].reshape(whole, -1), encoded[: whole * BLOCK_BYTES].reshape(whole, -1))
-    if split < values.size:
-        _encode_blocks(values[split:].reshape(1, -1), encoded[whole * BLOCK_BYTES :].reshape(1, -1))
-    return encoded
-
-
-def _encode_blocks(blocks: NDArray[np.float32], encoded: NDArray[np.uint8]) -> None:
-    # The maximum may be -0, which is no legal scale.
-    scales = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
-    scales /= np.float32(127)
-    encoded[:, :4] = scales.view(np.uint8).reshape(-1, 4)
-    # With scale 0 every element is 0.
-    divisors = np.where(scales == 0, np.float32(np.inf), scales)
-    # Non-finite values get a non-finite scale, which decode refuses.
-    with np.errstate(invalid="ignore"):
-        quotients = np.divide(blocks, divisors[:, None])
-        np.rint(quotients, out=quotients)
-        # Denormal scales allow quotients above 127.
-        np.clip(quotients, -127, 127, out=quotients)
-        encoded[:, 4:].view(np.int8)[...] = quotients
-
-
-def _decode_int8(data: NDArray[np.uint8], out: NDArray[np.float32]) -> BadElement | None:
-    whole = out.size // BLOCK_ELEMENTS
-    split = whole * BLOCK_ELEMENTS
-    problem = None
-    if whole:
-        problem = _decode_blocks(data[: whole * BLOCK_BYTES].reshape(whole, -1), out[:split].reshape(whole, -1))
-    if problem is None and split < out.size:
-        problem = _decode_blocks(data[whole * BLOCK_BYTES :].reshape(1, -1), out[split:].reshape(1, -1))
-        if problem is not None:
-            problem = problem._replace(position=problem.position + split)
-    return problem
-
-
-def _decode_blocks(data: NDArray[np.uint8], out: NDArray[np.float32]) -> BadElement | None:
-    scales = np.ascontiguousarray(data[:, :4]).view("<f4").reshape(-1)
-    quantised = data[:, 4:].view(np.int8)
-    if not (scales.min() >= 0 and scales.max() <= LARGEST_VALUE):
-        row = int(np.argmin((scales >= 0) & (scales <= LARGEST_VALUE)))
-        return BadElement(row * out.shape[1], f"starts a block whose scale {float(scales[row])!r} is illegal")
-    if quantised.min() == -128:
-        index = int(np.argmin(quantised.reshape(-1)))
-        return BadElement(index, "is -128, which INT8_BLOCK does not use")
-    np.multiply(quantised, scales[:, None], out=out)
-    return None

@@ -96,6 +96,7 @@ class Session:
         snapshot: last sent; None: none, or lost.
         before: the previous one.
         open: unresolved commit attempt.
+        left_out: by COARSE deltas so far; `due`: with the delta judged last.
     """
 
     session_id: bytes
@@ -110,6 +111,8 @@ class Session:
     open: Attempt | None = None
     told_eta: float = 0.0
     eta_before: float = 0.0
+    left_out: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
+    due: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
 
     def hold(self, snapshot: Snapshot) -> None:
         """Record the snapshot being sent."""

@@ -122,7 +122,7 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
     if central.local_steps > 1:
         _judge_local_steps(payload, data, theta, central, what)
         return
-    right = delta(theta, eta)
+    right = session.due = delta(theta, eta) + session.left_out
     mistakes = [Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "+eta * gradient", Place.COMMIT, -right)]
     if session.before is not None:
         stale = delta(session.before.seen(session.parameter_wire_type), eta)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_core.checksum import crc32c
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
-from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, WireType, decode, encode
+from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, COARSE, WireType, decode, encode
 
 __all__ = ["Expected", "Mistake", "Upload", "judge_values"]
 
@@ -163,7 +163,7 @@ def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: 
 def _same(wire_type: WireType, came: bytes, right: bytes) -> bool:
     if came == right:
         return True
-    if wire_type is WireType.INT8_BLOCK:
+    if wire_type in BLOCKS:
         return False
     # 0 equals -0.
     return bool(np.array_equal(_values(wire_type, came), _values(wire_type, right)))
@@ -178,7 +178,7 @@ def _values(wire_type: WireType, data: bytes) -> NDArray[np.float32]:
 def _elements(wire_type: WireType, size: int) -> int:
     if wire_type is not WireType.INT8_BLOCK:
         return size // wire_type.unit_bytes
-    blocks = -(-size // BLOCK_BYTES)
+    blocks = -(-size // wire_type.unit_bytes)
     return size - 4 * blocks
 
 
@@ -189,14 +189,18 @@ def _truncated(values: NDArray[np.float32]) -> bytes:
 def _first_difference(payload: PayloadFormat, came: bytes, right: bytes) -> tuple[str, str]:
     wire_type = payload.wire_type
     offset = next(index for index, pair in enumerate(zip(came, right, strict=True)) if pair[0] != pair[1])
+    if wire_type in COARSE:
+        start = offset - offset % wire_type.unit_bytes
+        blocks = [one[start : start + wire_type.unit_bytes].hex() for one in (right, came)]
+        return f"block {start // wire_type.unit_bytes} = {blocks[0]}", blocks[1]
     if wire_type is not WireType.INT8_BLOCK:
         found, wanted = _values(wire_type, came), _values(wire_type, right)
         element = int(np.argmax(~(found == wanted)))
         return f"{_name(payload, element)} = {float(wanted[element])!r}", f"{float(found[element])!r}"
-    block, within = divmod(offset, BLOCK_BYTES)
+    block, within = divmod(offset, wire_type.unit_bytes)
     if within < 4:
         scales = [
-            float(np.frombuffer(one, "<f4", 1, block * BLOCK_BYTES)[0]) for one in (right, came)
+            float(np.frombuffer(one, "<f4", 1, block * wire_type.unit_bytes)[0]) for one in (right, came)
         ]  # fmt: skip
         return f"the scale of block {block} = {scales[0]!r}", f"{scales[1]!r}"
     element = block * BLOCK_ELEMENTS + within - 4

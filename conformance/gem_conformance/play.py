@@ -30,7 +30,7 @@ from gem_conformance.wire import TORN, Call, Event, Kind, Refusal, Wire
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 from gem_core.shards import Shard
-from gem_core.wire_types import WireType, decode
+from gem_core.wire_types import COARSE, WireType, decode
 
 __all__ = ["Play", "perform_together"]
 
@@ -290,6 +290,8 @@ class Play:
         values = np.empty(self._layout.parameter_count, np.float32)
         decode(session.delta_wire_type, memoryview(data)[: payload.parameter_bytes], values)
         self.central.apply(values, data[payload.parameter_bytes :])
+        if session.delta_wire_type in COARSE:
+            session.left_out = session.due - values
         session.last_applied = commit.header.sequence
         session.content = Content(commit.header.wire_type, commit.header.byte_count, crc32c(data))
         session.stored = commit_pb2.Verdict(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,25 @@ def test_int8_blocks_are_those_of_the_vectors(case: dict[str, Any]) -> None:
     out = np.empty(len(values), np.float32)
     assert decode(WireType.INT8_BLOCK, memoryview(bytes.fromhex(case["encoded"])), out) is None
     assert out.tolist() == decoded
+
+
+@pytest.mark.parametrize(
+    ("case", "wire_type", "slow_block"),
+    [
+        pytest.param(case, wire_type, slow_block, id=f"{name}: {case['name']}")
+        for name, wire_type, slow_block in (
+            ("int4_block", WireType.INT4_BLOCK, slow.int4_block),
+            ("sparse_block", WireType.SPARSE_BLOCK, slow.sparse_block),
+        )
+        for case in json.loads((VECTORS / f"{name}.json").read_text())["cases"]
+    ],
+)
+def test_coarse_blocks_are_those_of_the_vectors(
+    case: dict[str, Any], wire_type: WireType, slow_block: Callable[[list[float]], bytes]
+) -> None:
+    values = np.array(case["float32"], np.uint32).view(np.float32)
+    slowly = b"".join(slow_block(values[start : start + 256].tolist()) for start in range(0, len(values), 256))
+    assert encode(wire_type, values).hex() == case["encoded"] == slowly.hex()
+    out = np.empty(len(values), np.float32)
+    assert decode(wire_type, memoryview(slowly), out) is None
+    assert out.view(np.uint32).tolist() == case["decoded"]

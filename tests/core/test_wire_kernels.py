@@ -13,7 +13,7 @@ from gem_core.aligned import aligned_empty
 from gem_core.wire_kernels import COMPILED, warm_up
 from gem_core.wire_types import BLOCK_ELEMENTS, NUMPY, encoded_bytes
 
-ENCODED = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
+ENCODED = [one for one in WireType if one is not WireType.SHARED_MEMORY]
 # Any bits, with the interesting ones more often than chance would have them.
 BITS = st.one_of(
     st.integers(0, 2**32 - 1),

@@ -10,6 +10,7 @@ from gem_worker.model_sizes import TransformerSizes
 
 TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images", "text"]
 WireName = Literal["float32", "float16", "bfloat16", "int8"]
+DeltaWireName = Literal[WireName, "int4", "sparse"]
 
 
 class WorkerSettings(BaseSettings):
@@ -93,10 +94,11 @@ class WorkerSettings(BaseSettings):
         description="Threads of one CPU worker. Many workers share a machine, so more than 1 pays only for few of "
         "them; and only 1 is bit-reproducible on every machine.",
     )
-    delta_wire: WireName = Field(
+    delta_wire: DeltaWireName = Field(
         default="float32",
-        description="Type in which deltas travel. The narrower ones cost nothing measurable in accuracy and save "
-        "bandwidth.",
+        description="Type in which deltas travel. int8 and wider ones cost nothing measurable in accuracy. int4 has an "
+        "eighth of float32's bytes; sparse a fiftieth: one element in 32. Workers add what these leave out to the next "
+        "delta.",
     )
     parameter_wire: WireName = Field(default="float32", description="Type in which fresh parameters travel back.")
     overlap: bool = Field(

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gem_core.layout import TensorKind
 from gem_core.payload import PayloadFormat
-from gem_core.wire_types import WireType
+from gem_core.wire_types import COARSE, WireType
 from gem_worker import wire_casts
+from gem_worker.error_feedback import ErrorFeedback
 from gem_worker.flat_model import FlatModel
 from gem_worker.model_tensors import refuse_non_finite
 from gem_worker.step_clock import step_clock
@@ -74,6 +75,7 @@ class Transfer:
         self._gathered = self._memory_of_gathered()
         self._decoded: Tensor | None = None
         self._encoded: Tensor | None = None
+        self._feedback: ErrorFeedback | None = None
         self.delta = host_view(self._delta_host)
         self._delta_place: memoryview | None = None
         self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and scales_later
@@ -130,21 +132,30 @@ class Transfer:
         self.clock.staging()
         scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
         gradients = self._source()
+        feedback = self._feedback_for(gradients) if since is None else None
         if since is not None:
             self._flat.read_movement(since, gradients)
         elif self._gathered is not None:
             self._flat.read_gradients(self._gathered)
         if not self._on_host:
             scalars.append(gradients.mul_(-eta).aminmax())
+            if feedback is not None:
+                lowest, highest = scalars[-1]
+                gradients.masked_fill_(~((lowest >= -LARGEST_SENT) & (highest <= LARGEST_SENT)), 0)
         flat_scalars = [one.float() for pair in scalars for one in pair]
         if isinstance(loss, Tensor):
             flat_scalars.append(self._loss_scalar(loss))
         fetched = self._fetch(torch.stack(flat_scalars)) if flat_scalars else torch.empty(0)
         split, usable = self._delta_format.parameter_bytes, True
         if not self._on_host:
-            self._copy_out(gradients)
+            self._copy_out(gradients, feedback)
         elif self._is_there:
             usable = wire_casts.is_harmless(gradients, eta)
+        elif feedback is not None:
+            usable = wire_casts.is_harmless(gradients, eta)
+            if not usable:
+                gradients.zero_()
+            feedback.encode(gradients, -eta, self._delta_host[:split])
         else:
             if self._encoder is None:
                 self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
@@ -154,9 +165,11 @@ class Transfer:
         numbers: list[float] = fetched.tolist()
         number = numbers.pop() if isinstance(loss, Tensor) else loss
         if not self._on_host:
-            highest, lowest = numbers.pop(), numbers.pop()
-            usable = lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails every comparison
+            largest, least = numbers.pop(), numbers.pop()
+            usable = least >= -LARGEST_SENT and largest <= LARGEST_SENT  # NaN fails every comparison
         usable = usable and all(map(math.isfinite, numbers))
+        if feedback is not None and not usable:
+            feedback.take_back(self._sent())
         known_loss = float(number) if number is not None and math.isfinite(number) else None
         return Staged(usable, known_loss, -eta if self._is_there and since is None else None)
 
@@ -166,8 +179,7 @@ class Transfer:
         if self._delta_format.wire_type is WireType.FLOAT32:
             return None
         source = self._source()
-        sent = self._delta_host[: self._delta_format.parameter_bytes] if self._encoded is None else self._encoded
-        wire_casts.subtract(self._delta_format.wire_type, sent, source)
+        wire_casts.subtract(self._delta_format.wire_type, self._sent(), source)
         return source
 
     @torch.no_grad()
@@ -230,13 +242,22 @@ class Transfer:
     def _source(self) -> Tensor:
         return self._flat.groups[0].gradients if self._gathered is None else self._gathered
 
+    def _sent(self) -> Tensor:
+        """The delta's PARAMETERs, encoded."""
+        return self._delta_host[: self._delta_format.parameter_bytes] if self._encoded is None else self._encoded
+
+    def _feedback_for(self, values: Tensor) -> ErrorFeedback | None:
+        if self._feedback is None and self._delta_format.wire_type in COARSE:
+            self._feedback = ErrorFeedback(self._delta_format.wire_type, values)
+        return self._feedback
+
     def _delta_values(self) -> Tensor:
         return self._delta_host[: self._delta_format.parameter_bytes].view(torch.float32)
 
     def _memory_on_device(self) -> Tensor:
         return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
 
-    def _copy_out(self, scaled: Tensor) -> None:
+    def _copy_out(self, scaled: Tensor, feedback: ErrorFeedback | None) -> None:
         split = self._delta_format.parameter_bytes
         wire_type = self._delta_format.wire_type
         if wire_type is WireType.FLOAT32:
@@ -245,7 +266,10 @@ class Transfer:
             if self._encoded is None:
                 self._encoded = torch.empty(split, dtype=torch.uint8, device=self._flat.device)
             encoded = self._encoded
-            wire_casts.encode(wire_type, scaled, encoded)
+            if feedback is not None:
+                feedback.encode(scaled, 1.0, encoded)
+            else:
+                wire_casts.encode(wire_type, scaled, encoded)
         self._delta_host[:split].copy_(encoded, non_blocking=True)
 
     def _install(self, payload: Tensor, *, buffers: bool) -> None:

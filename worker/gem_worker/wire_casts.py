@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gem_core.wire_types import BLOCK_BYTES, BLOCK_ELEMENTS, LARGEST_FLOAT16, LARGEST_VALUE, WireType
+from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, COARSE, LARGEST_FLOAT16, LARGEST_VALUE, WireType
+from gem_worker import coarse_casts
 
 # Rounding to a wire type must not exceed LARGEST_VALUE.
 LARGEST_SENT = LARGEST_VALUE / 2
@@ -36,11 +37,14 @@ def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
         case WireType.FLOAT16:
             out.view(torch.float16).copy_(values.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16))
         case WireType.INT8_BLOCK:
-            for rows, scales, elements in _blocks(values, out, len(values)):
+            for rows, scales, elements in _blocks(wire_type, values, out, len(values)):
                 magnitudes = rows.abs()
                 scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(127))
                 _quantise_any(rows, scales, magnitudes)
                 elements.copy_(magnitudes)
+        case _ if wire_type in COARSE:
+            for rows, scales, data in _blocks(wire_type, values, out, _piece_of(values)):
+                coarse_casts.encode_rows(wire_type, rows, scales, data)
         case _:
             raise ValueError(f"{wire_type.name} has no encoding")
 
@@ -51,17 +55,25 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         case WireType.FLOAT32 | WireType.FLOAT16 | WireType.BFLOAT16:
             out.copy_(payload.view(_TYPES[wire_type]))
         case WireType.INT8_BLOCK:
-            _decode_blocks(_blocks(out, payload, _piece() if out.device.type == "cpu" else len(out)))
+            _decode_blocks(_blocks(wire_type, out, payload, _piece() if out.device.type == "cpu" else len(out)))
+        case _ if wire_type in COARSE:
+            for rows, scales, data in _blocks(wire_type, out, payload, _piece_of(out)):
+                coarse_casts.decode_rows(wire_type, scales, data, rows)
         case _:
             raise ValueError(f"{wire_type.name} has no encoding")
 
 
 def subtract(wire_type: WireType, payload: Tensor, values: Tensor) -> None:
     """Subtract the decoded `payload` from `values`; shapes as in `encode`."""
-    piece = _piece() if values.device.type == "cpu" else _DEVICE_PIECE
+    piece = _piece_of(values)
     if wire_type is WireType.INT8_BLOCK:
-        for rows, scales, elements in _blocks(values, payload, piece):
+        for rows, scales, elements in _blocks(wire_type, values, payload, piece):
             rows.sub_(elements.to(torch.float32).mul_(scales))
+    elif wire_type in COARSE:
+        for rows, scales, data in _blocks(wire_type, values, payload, piece):
+            decoded = torch.empty_like(rows)
+            coarse_casts.decode_rows(wire_type, scales, data, decoded)
+            rows.sub_(decoded)
     else:
         for target, encoded in zip(_cut(values, piece), _cut(payload.view(_TYPES[wire_type]), piece), strict=True):
             target.sub_(encoded)
@@ -81,7 +93,7 @@ class HostDecoder:
     def __init__(self, wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         self.decode: Callable[[], object] = partial(decode, wire_type, payload, out)
         if wire_type is WireType.INT8_BLOCK:
-            self.decode = partial(_decode_blocks, tuple(_blocks(out, payload, _piece())))
+            self.decode = partial(_decode_blocks, tuple(_blocks(wire_type, out, payload, _piece())))
         elif wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
             # Less overhead than PyTorch.
             self.decode = partial(np.copyto, out.numpy(), payload.numpy().view(np.float32))
@@ -97,6 +109,8 @@ class HostEncoder:
         piece = min(_piece(), len(values))
         if wire_type is WireType.INT8_BLOCK:
             self._encode = partial(_encode_blocks, _block_pieces(values, payload, piece))
+        elif wire_type in COARSE:
+            self._encode = partial(_encode_coarse, wire_type, values, payload)
         else:
             self._encode = partial(_encode_values, _value_pieces(values, payload.view(_TYPES[wire_type]), piece))
 
@@ -139,6 +153,11 @@ def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
     return usable
 
 
+def _encode_coarse(wire_type: WireType, values: Tensor, payload: Tensor, factor: float) -> bool:
+    encode(wire_type, values if factor == 1 else values * factor, payload)
+    return is_harmless(values, factor)
+
+
 class _BlockPiece(NamedTuple):
     """Integers compare magnitudes faster, NaN highest."""
 
@@ -156,7 +175,7 @@ def _block_pieces(values: Tensor, payload: Tensor, piece: int) -> tuple[_BlockPi
     scaled_memory, magnitude_memory = _temporary(piece), _temporary(piece)
     largest_memory = _temporary(-(-piece // BLOCK_ELEMENTS)).view(-1, 1)
     pieces = []
-    for rows, scales, elements in _blocks(values, payload, piece):
+    for rows, scales, elements in _blocks(WireType.INT8_BLOCK, values, payload, piece):
         scaled, magnitudes = (memory[: rows.numel()].view_as(rows) for memory in (scaled_memory, magnitude_memory))
         largest = largest_memory[: len(rows)]
         bits = magnitudes.view(torch.int32), largest.view(torch.int32)
@@ -187,9 +206,8 @@ def _decode_blocks(pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
 
 
 def _quantise_any(rows: Tensor, scales: Tensor, out: Tensor) -> None:
-    # As in gem_core.wire_types.
-    divisors = torch.where(scales == 0, torch.inf, scales)
-    torch.div(rows, divisors, out=out).round_().clamp_(-127, 127)
+    # As in gem_core.wire_blocks.
+    out.copy_(coarse_casts.quantise(rows, scales, 127))
 
 
 def _temporary(elements: int) -> Tensor:
@@ -200,22 +218,29 @@ def _piece() -> int:
     return PIECE * torch.get_num_threads()
 
 
+def _piece_of(values: Tensor) -> int:
+    return _piece() if values.device.type == "cpu" else _DEVICE_PIECE
+
+
 def _cut(tensor: Tensor, length: int) -> tuple[Tensor, ...]:
     """Avoids a slow torch.split."""
     return (tensor,) if len(tensor) <= length else torch.split(tensor, length)
 
 
-def _blocks(values: Tensor, payload: Tensor, piece: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _blocks(
+    wire_type: WireType, values: Tensor, payload: Tensor, piece: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield rows of `values` (a block each), scales, elements."""
     count = len(values) // BLOCK_ELEMENTS
     split, rows = count * BLOCK_ELEMENTS, max(1, piece // BLOCK_ELEMENTS)
+    border = BLOCKS[wire_type].bytes_of(split)
     if count:
-        encoded = payload[: count * BLOCK_BYTES]
+        encoded = payload[:border]
         scales = encoded.view(torch.float32).view(count, -1)[:, :1]
         elements = encoded.view(torch.int8).view(count, -1)[:, 4:]
         whole = values[:split].view(count, -1)
         yield from zip(_cut(whole, rows), _cut(scales, rows), _cut(elements, rows), strict=True)
     if split < len(values):
-        encoded = payload[count * BLOCK_BYTES :]
+        encoded = payload[border:]
         scales, elements = encoded[:4].view(torch.float32).view(1, 1), encoded[4:].view(torch.int8).view(1, -1)
         yield values[split:].view(1, -1), scales, elements

@@ -1,11 +1,13 @@
 """Names of the wire types."""
 
 from gem_core.wire_types import WireType
-from gem_worker.settings import WireName
+from gem_worker.settings import DeltaWireName
 
-WIRE_TYPES: dict[WireName, WireType] = {
+WIRE_TYPES: dict[DeltaWireName, WireType] = {
     "float32": WireType.FLOAT32,
     "float16": WireType.FLOAT16,
     "bfloat16": WireType.BFLOAT16,
     "int8": WireType.INT8_BLOCK,
+    "int4": WireType.INT4_BLOCK,
+    "sparse": WireType.SPARSE_BLOCK,
 }

@@ -114,11 +114,12 @@ def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     )
 
 
-_SPOKEN = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
+_OF_PARAMETERS = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
+_OF_DELTAS = (*_OF_PARAMETERS, WireType.INT4_BLOCK, WireType.SPARSE_BLOCK)
 
 SCENARIOS = (
-    *(_wire(True, one) for one in _SPOKEN),
-    *(_wire(False, one) for one in _SPOKEN),
+    *(_wire(True, one) for one in _OF_DELTAS),
+    *(_wire(False, one) for one in _OF_PARAMETERS),
     Scenario("buffers-frozen", "BUFFERs go along, FROZEN tensors never", commits, _KINDS),
     Scenario("buffers-first", "BUFFERs in the first upload, no FROZEN tensors", initialise, _KINDS),
     Scenario("element-types", "tensors of every element type", exact_commits, _TYPES, may_not_speak=True),

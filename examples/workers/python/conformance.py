@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gem_worker.settings import WireName
+from gem_worker.settings import DeltaWireName
 from gemps import ParameterServer
 from torch import nn
 
 # What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
-WIRE_NAMES: dict[str, WireName] = {
+WIRE_NAMES: dict[str, DeltaWireName] = {
     "float32": "float32",
     "float16": "float16",
     "bfloat16": "bfloat16",
     "int8_block": "int8",
+    "int4_block": "int4",
+    "sparse_block": "sparse",
 }
 NOT_SPOKEN = 3
 

@@ -16,12 +16,16 @@ class WireType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WIRE_TYPE_BFLOAT16: _ClassVar[WireType]
     WIRE_TYPE_INT8_BLOCK: _ClassVar[WireType]
     WIRE_TYPE_SHARED_MEMORY: _ClassVar[WireType]
+    WIRE_TYPE_INT4_BLOCK: _ClassVar[WireType]
+    WIRE_TYPE_SPARSE_BLOCK: _ClassVar[WireType]
 WIRE_TYPE_UNSPECIFIED: WireType
 WIRE_TYPE_FLOAT32: WireType
 WIRE_TYPE_FLOAT16: WireType
 WIRE_TYPE_BFLOAT16: WireType
 WIRE_TYPE_INT8_BLOCK: WireType
 WIRE_TYPE_SHARED_MEMORY: WireType
+WIRE_TYPE_INT4_BLOCK: WireType
+WIRE_TYPE_SPARSE_BLOCK: WireType
 
 class Version(_message.Message):
     __slots__ = ("incarnation", "clock")

@@ -1,7 +1,7 @@
 """Join, Heartbeat and Leave."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gemps.framing import split_field
@@ -10,6 +10,7 @@ from gemps.v1 import run_pb2, session_pb2
 
 from gem_core import Layout, UpdateRule, WireType
 from gem_core.shards import Shard
+from gem_core.wire_types import COARSE
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.commit_order import CommitOrder
@@ -22,7 +23,8 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
-_OFFERED = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
+_OF_DELTAS = frozenset(WireType) - {WireType.SHARED_MEMORY}
+_OF_PARAMETERS = _OF_DELTAS - COARSE
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +180,8 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         messages.text(request.worker_name, "worker_name", required=True),
         messages.text(request.host_id, "host_id"),
         layout,
-        _choose(request.delta_wire_types),
-        _choose(request.parameter_wire_types),
+        _choose(request.delta_wire_types, _OF_DELTAS),
+        _choose(request.parameter_wire_types, _OF_PARAMETERS),
         messages.text(request.agent, "agent"),
         messages.text(request.device, "device"),
         request.steps_per_epoch,
@@ -200,10 +202,10 @@ def _check_directions(request: session_pb2.JoinRequest, run: run_pb2.RunSettings
         )
 
 
-def _choose(offered: Iterable[int]) -> WireType:
+def _choose(offered: Iterable[int], known: Collection[WireType]) -> WireType:
     wanted = list(offered) or [WireType.FLOAT32]
     for number in wanted:
-        if number in _OFFERED:
+        if number in known:
             return WireType(number)
     raise RefusedError(
         Reason.WIRE_TYPE,

@@ -1,0 +1,51 @@
+"""INT4_BLOCK and SPARSE_BLOCK in torch, as in gem_core.wire_blocks; `rows` has a block each, `data` int8 its bytes.
+
+No function waits for the device.
+"""
+
+import torch
+from torch import Tensor
+
+from gem_core.wire_blocks import SPARSE_GROUP
+from gem_core.wire_types import BLOCKS, WireType
+
+
+def encode_rows(wire_type: WireType, rows: Tensor, scales: Tensor, data: Tensor) -> None:
+    """Encode finite `rows` into `scales` and `data`."""
+    magnitudes = rows.abs()
+    scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(BLOCKS[wire_type].levels))
+    if wire_type is WireType.INT4_BLOCK:
+        quantised = rows.new_zeros(len(rows), 2 * data.shape[1], dtype=torch.int8)
+        quantised[:, : rows.shape[1]] = quantise(rows, scales, 7)
+        pairs = quantised.view(torch.int16)
+        data.copy_((pairs >> 4).bitwise_and_(240).bitwise_or_(pairs & 15))
+        return
+    count = data.shape[1] // 2
+    if rows.shape[1] < count * SPARSE_GROUP:
+        magnitudes = torch.nn.functional.pad(magnitudes, (0, count * SPARSE_GROUP - rows.shape[1]))
+    # Integers compare magnitudes faster.
+    indices = magnitudes.view(torch.int32).view(-1, count, SPARSE_GROUP).argmax(dim=2)
+    data[:, :count] = indices
+    data[:, count:] = quantise(rows.gather(1, _positions(indices)), scales, 127)
+
+
+def decode_rows(wire_type: WireType, scales: Tensor, data: Tensor, out: Tensor) -> None:
+    """Decode into `out`: [rows, elements]."""
+    if wire_type is WireType.INT4_BLOCK:
+        quantised = torch.stack([(data << 4) >> 4, data >> 4], dim=2).view(len(data), -1)
+        out.copy_(quantised[:, : out.shape[1]]).mul_(scales)
+        return
+    count = data.shape[1] // 2
+    places = _positions(data[:, :count].to(torch.int64))
+    out.zero_().scatter_(1, places, data[:, count:].to(torch.float32).mul_(scales))
+
+
+def _positions(indices: Tensor) -> Tensor:
+    """In the block, of indices in their groups."""
+    return indices + torch.arange(0, SPARSE_GROUP * indices.shape[1], SPARSE_GROUP, device=indices.device)
+
+
+def quantise(rows: Tensor, scales: Tensor, levels: int) -> Tensor:
+    """Multiples of the scales, rounded; float32."""
+    divisors = torch.where(scales == 0, torch.inf, scales)
+    return torch.div(rows, divisors).round_().clamp_(-levels, levels)
