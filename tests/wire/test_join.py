@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from gemps.v1 import run_pb2
+from gemps.v1 import run_pb2, transfer_pb2
 
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL
@@ -135,6 +135,13 @@ async def test_server_chooses_the_best_wire_type_it_can_speak(
     assert (answer.delta_wire_type, answer.parameter_wire_type) == (chosen, FLOAT32)
     answer = await serving.worker().join(parameter_wire_types=offered)
     assert (answer.delta_wire_type, answer.parameter_wire_type) == (FLOAT32, chosen)
+
+
+@pytest.mark.parametrize("coarse", [transfer_pb2.WIRE_TYPE_INT4_BLOCK, transfer_pb2.WIRE_TYPE_SPARSE_BLOCK])
+async def test_coarse_wire_types_are_for_deltas(serving: Serving, coarse: int) -> None:
+    offered = [coarse, BFLOAT16]
+    answer = await serving.worker().join(delta_wire_types=offered, parameter_wire_types=offered)
+    assert (answer.delta_wire_type, answer.parameter_wire_type) == (coarse, BFLOAT16)
 
 
 @pytest.mark.parametrize("field", ["delta_wire_types", "parameter_wire_types"])

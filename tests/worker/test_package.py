@@ -82,7 +82,7 @@ def test_an_impossible_device_is_refused_as_a_setting(device: str) -> None:
         WorkerSettings(device=device)
 
 
-@pytest.mark.parametrize("wire", ["float64", "int4", ""])
+@pytest.mark.parametrize("wire", ["float64", "int2", ""])
 def test_an_unknown_wire_type_is_refused_as_a_setting(wire: str) -> None:
     with pytest.raises(ValidationError):
         WorkerSettings(delta_wire=wire)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gem_core.chunking import ScaledSplitter
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
-from gem_core.wire_types import WireType, decode, encode
+from gem_core.wire_types import COARSE, WireType, decode, encode
 from tests.worker.zoo import ZOO, a_batch, make
 
 WIRE_TYPES = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
@@ -22,7 +22,7 @@ ETA = 0.1
 def set_up(kind: str, wire: WireType = WireType.FLOAT32) -> tuple[nn.Module, FlatModel, Transfer]:
     model = make(kind)
     flat = FlatModel(model)
-    return model, flat, Transfer(flat, wire, wire)
+    return model, flat, Transfer(flat, wire, WireType.FLOAT32 if wire in COARSE else wire)
 
 
 def train_one(model: nn.Module, flat: FlatModel) -> torch.Tensor:
@@ -42,7 +42,7 @@ def expected_delta(model: nn.Module, flat: FlatModel) -> NDArray[np.float32]:
     return np.concatenate([(g.float() * -ETA).reshape(-1).numpy() for g in gradients if g is not None])
 
 
-@pytest.mark.parametrize("wire", WIRE_TYPES)
+@pytest.mark.parametrize("wire", [*WIRE_TYPES, *sorted(COARSE)])
 @pytest.mark.parametrize("kind", ZOO)
 def test_a_staged_delta_is_the_scaled_gradient_as_the_core_encodes_it_then_the_buffers(
     kind: str, wire: WireType
