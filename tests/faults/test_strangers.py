@@ -138,6 +138,6 @@ async def test_no_call_of_a_stranger_is_read(tmp_path: Path, figures: Figures) -
         f"{', '.join(list(strangers)[4:7])} UNAUTHENTICATED, with another role's PERMISSION_DENIED; at most "
         f"{max(kept.values()):.2f} MiB more afterwards, {highest / MIB:.1f} MiB more meanwhile",
     )
-    assert max(kept.values()) < 1, kept
+    assert max(kept.values()) < 2, kept  # less than one message
     assert highest < IN_FLIGHT
     assert "Traceback" not in log_of(tmp_path / "data").read_text()
