@@ -12,7 +12,7 @@ __all__ = ["BLOCK_ELEMENTS", "INT4", "INT8", "LARGEST_VALUE", "SPARSE", "SPARSE_
 
 BLOCK_ELEMENTS = 256
 SCALE_BYTES = 4
-# SPARSE holds one element of so many.
+# SPARSE holds one element of each.
 SPARSE_GROUP = 32
 # Larger deltas could make the moment infinite.
 LARGEST_VALUE = 1e30
@@ -29,10 +29,10 @@ class BadElement(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One encoding; arrays have a row a block, `data` without the scales.
+    """One encoding; arrays have a row per block, `data` without scales.
 
-    `data_bytes`: of so many elements. `quantise(rows, scales, data)`; `dequantise(data, scales, out)` returns the first
-    illegal element, its position counted over all rows.
+    `data_bytes`: by elements. `quantise(rows, scales, data)`; `dequantise(data, scales, out)` returns the first illegal
+    element.
     """
 
     levels: int
@@ -47,7 +47,7 @@ class Block(NamedTuple):
         return whole + (SCALE_BYTES + self.data_bytes(rest) if rest else 0)
 
     def encode(self, values: Floats) -> Bytes:
-        """Encode 1-D `values`; non-finite ones give scales that `decode` refuses."""
+        """Encode 1-D `values`; `decode` refuses scales of non-finite ones."""
         encoded = np.empty(self.bytes_of(values.size), np.uint8)
         for rows, data in self._rows(values, encoded):
             # The maximum may be -0, which is no legal scale.

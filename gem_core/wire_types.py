@@ -71,7 +71,7 @@ BLOCKS = {
 }
 _UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2}
 _UNIT_BYTES |= {wire_type: block.bytes_of(BLOCK_ELEMENTS) for wire_type, block in BLOCKS.items()}
-# A delta of these omits so much that the sender must add it to the next one.
+# Senders add what these omit to the next delta.
 COARSE = frozenset({WireType.INT4_BLOCK, WireType.SPARSE_BLOCK})
 
 

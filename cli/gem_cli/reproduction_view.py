@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from gem_reproduction.outcomes import Outcome
@@ -56,19 +57,19 @@ class BarView(View):
         self._progress.start()
         return self
 
+    @override
     def close(self) -> None:
-        """Stop the bar."""
         self._progress.stop()
 
+    @override
     def add_runs(self, runs: Sequence["Run"]) -> None:
-        """Add runs."""
         self._left += len(runs)
         self._total += sum(run.commits for run in runs)
         self._progress.update(self._steps, total=self._total)
         self._say()
 
+    @override
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Advance the bar."""
         self._left -= 1
         self._progress.update(self._steps, advance=run.commits)
         if new:
@@ -89,12 +90,12 @@ class PlainView(View):
     def close(self) -> None:
         """Do nothing."""
 
+    @override
     def add_runs(self, runs: Sequence["Run"]) -> None:
-        """Add runs."""
         self._total += len(runs)
 
+    @override
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Print it."""
         self._count += 1
         self._old += not new
         if new:

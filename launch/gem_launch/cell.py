@@ -9,6 +9,7 @@ from gem_cli.top.progress import progress
 from gem_cli.training.report.charts import Curve, Point, line_chart
 from gem_cli.training.reporters import Reporter
 from IPython.display import HTML, display
+from typing_extensions import override
 
 REDRAW_SECONDS = 1.0
 MOST_POINTS = 2000
@@ -32,16 +33,16 @@ class CellReporter(Reporter):
         self._drawn = 0.0
         self._handle = display(HTML("starting ..."), display_id=True)  # type: ignore[no-untyped-call]
 
+    @override
     def close(self) -> None:
-        """Draw the rest."""
         self._draw()
 
+    @override
     def event(self, name: str, text: str, **_: Any) -> None:
-        """Print it."""
         print(text, flush=True)
 
+    @override
     def status(self, status: Status) -> None:
-        """Update the cell."""
         self._status = status
         loss = status_view.figures(status)["loss"]
         if status.get("commits"):

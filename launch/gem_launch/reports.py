@@ -5,6 +5,7 @@ from typing import Any
 from gem_cli.status_view import Status
 from gem_cli.training.reporters import LiveReporter, Reporter
 from rich.console import Console
+from typing_extensions import override
 
 
 class QuietReporter(Reporter):
@@ -13,8 +14,8 @@ class QuietReporter(Reporter):
     def close(self) -> None:
         """Do nothing."""
 
+    @override
     def event(self, name: str, text: str, **_: Any) -> None:
-        """Print it."""
         print(text, flush=True)
 
     def status(self, status: Status) -> None:

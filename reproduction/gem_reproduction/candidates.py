@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gem_core import RuleState, UpdateRule
 from gem_core.rule_settings import PRECONDITION_SETTINGS
@@ -115,14 +116,14 @@ class TunedMomentum(_Moments):
         super().__init__(settings)
         self._yellowfin = YellowFinMomentum(self.settings["beta"])
 
+    @override
     def momentum(self, delta: NDArray[np.float32]) -> float:
-        """Update mu."""
         return self._yellowfin.measure(delta)
 
+    @override
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """GEM's update."""
         left = np.float32(self.settings["kappa"]) * np.abs(moment) - np.abs(drift)
         pi = np.clip(left / (np.abs(delta) + np.float32(1e-12)), np.float32(0), np.float32(self.settings["pi_max"]))
         wanted: NDArray[np.float32] = np.multiply(pi, delta, dtype=np.float32)

@@ -128,33 +128,45 @@ def test_all_shards_write_checkpoints_of_one_clock(tmp_path: Path) -> None:
     assert found[0][-1] == 1 + WORKERS * ROUNDS
 
 
-async def test_a_checkpoint_that_is_overtaken_while_it_is_written_fails(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_is_overtaken_while_it_is_written_fails() -> None:
     reports: list[Report] = []
     agreement = SecondaryAgreement(reports.append)
-    agreement.checkpoint_cut(6)
-    agreement.checkpoint_cut(13)
-    with pytest.raises(OSError, match="not all shards wrote the checkpoint of clock 6"):
-        await asyncio.wait_for(agreement.wait_checkpoint(6, tmp_path), 60)
-    waiting = asyncio.ensure_future(agreement.wait_checkpoint(13, tmp_path))
+    for number in (1, 2):
+        agreement.checkpoint_cut(number)
+    agreement.begin(1)
+    with pytest.raises(OSError, match="not all shards wrote the checkpoint"):
+        await asyncio.wait_for(agreement.wait_checkpoint(), 60)
+    agreement.begin(2)
+    waiting = asyncio.ensure_future(agreement.wait_checkpoint())
     while not reports:
         await asyncio.sleep(0)
-    assert reports == [CheckpointWritten(13, "")]
-    agreement.checkpoint_complete(13)
+    assert reports == [CheckpointWritten(2, "")]
+    agreement.checkpoint_complete(2)
     await asyncio.wait_for(waiting, 60)
 
 
-async def test_no_checkpoint_waits_for_a_shard_that_has_gone(tmp_path: Path) -> None:
+async def test_a_report_of_a_checkpoint_given_up_says_nothing_of_the_next_one() -> None:
+    """Both may have one clock: that of the end of the run, and that of the server's end."""
+    agreement = PrimaryAgreement(2, lambda _: None)
+    agreement.cut()
+    agreement.cut()
+    agreement.checkpoint_written(1, 1, "not all shards wrote the checkpoint")
+    agreement.checkpoint_written(1, 2, "")
+    await asyncio.wait_for(agreement.wait_checkpoint(), 60)
+
+
+async def test_no_checkpoint_waits_for_a_shard_that_has_gone() -> None:
     sent: list[Operation] = []
     agreement = PrimaryAgreement(3, sent.append)
-    agreement.cut(6)
-    waiting = asyncio.ensure_future(agreement.wait_checkpoint(6, tmp_path))
+    agreement.cut()
+    waiting = asyncio.ensure_future(agreement.wait_checkpoint())
     agreement.lost(2)
     with pytest.raises(OSError, match="shard 2 is not connected"):
         await asyncio.wait_for(waiting, 60)
-    agreement.cut(7)
+    agreement.cut()
     with pytest.raises(OSError, match="shard 2 is not connected"):
-        await asyncio.wait_for(agreement.wait_checkpoint(7, tmp_path), 60)
-    assert sent == [CheckpointCut(6), CheckpointCut(7)]
+        await asyncio.wait_for(agreement.wait_checkpoint(), 60)
+    assert sent == [CheckpointCut(1), CheckpointCut(2)]
 
 
 def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:

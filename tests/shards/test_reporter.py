@@ -20,7 +20,7 @@ class Secondary:
         self.workers = Workers(WORKERS)
         self.telemetry = Telemetry(create_rule("gem"), lambda: 0.0, lambda: 0.0, lambda _: None, is_wanted=True)
         self.reports: list[Report] = []
-        ordering = SecondaryOrder(lambda: 0.0, forgets=False)
+        ordering = SecondaryOrder(lambda: 0.0, primary="", forgets=False)
         ordering.report = self.reports.append
         self._reporter = Reporter(ordering, CentralVariable(), self.workers, self.telemetry)
 

@@ -1,7 +1,4 @@
-"""INT4_BLOCK and SPARSE_BLOCK in torch, as in gem_core.wire_blocks; `rows` has a block each, `data` int8 its bytes.
-
-No function waits for the device.
-"""
+"""INT4_BLOCK and SPARSE_BLOCK in torch, as in gem_core.wire_blocks; `data`: int8. Never waits for the device."""
 
 import torch
 from torch import Tensor

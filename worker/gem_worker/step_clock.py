@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 
 import torch
+from typing_extensions import override
 
 
 class StepClock(ABC):
@@ -42,33 +43,33 @@ class HostClock(StepClock):
         self._computed = self._staging = self._staged = self._received = self._installed = time.perf_counter()
         self._compute = 0.0
 
+    @override
     def computed(self) -> None:
-        """See `StepClock`."""
         if self._is_mps:
             torch.mps.synchronize()
         self._computed = time.perf_counter()
         self._compute = self._computed - self._installed
 
+    @override
     def staging(self) -> None:
-        """See `StepClock`."""
         self._staging = time.perf_counter()
 
+    @override
     def staged(self) -> None:
-        """See `StepClock`."""
         self._staged = time.perf_counter()
 
+    @override
     def received(self) -> None:
-        """See `StepClock`."""
         self._received = time.perf_counter()
 
+    @override
     def installed(self) -> None:
-        """See `StepClock`."""
         if self._is_mps:
             torch.mps.synchronize()
         self._installed = time.perf_counter()
 
+    @override
     def times(self) -> tuple[float, float]:
-        """See `StepClock`."""
         return self._compute, (self._staged - self._staging) + (self._installed - self._received)
 
 
@@ -86,16 +87,16 @@ class CudaClock(StepClock):
         self._device = device
         self._times = (0.0, 0.0)
 
+    @override
     def computed(self) -> None:
-        """See `StepClock`."""
         self._record(self._computed)
 
+    @override
     def staging(self) -> None:
-        """See `StepClock`."""
         self._record(self._staging)
 
+    @override
     def staged(self) -> None:
-        """See `StepClock`."""
         self._record(self._staged)
         self._staged.synchronize()
         self._installed.synchronize()  # unless the loop changed streams
@@ -103,16 +104,16 @@ class CudaClock(StepClock):
         copy = self._staging.elapsed_time(self._staged) + self._received.elapsed_time(self._installed)
         self._times = (compute / 1000, copy / 1000)
 
+    @override
     def received(self) -> None:
-        """See `StepClock`."""
         self._record(self._received)
 
+    @override
     def installed(self) -> None:
-        """See `StepClock`."""
         self._record(self._installed)
 
+    @override
     def times(self) -> tuple[float, float]:
-        """See `StepClock`."""
         return self._times
 
     def _record(self, event: torch.cuda.Event) -> None:

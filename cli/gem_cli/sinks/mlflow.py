@@ -6,6 +6,7 @@ from typing import Any
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
+from typing_extensions import override
 
 from gem_cli.sinks.interface import RunInfo, Scalars, Sink
 
@@ -29,8 +30,8 @@ class MlflowSink(Sink):
         for first in range(0, len(params), BATCH):
             self._client.log_batch(self._id, params=params[first : first + BATCH])
 
+    @override
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """Log scalars."""
         metrics = [Metric(name, value, int(1000 * seconds), clock) for name, value in scalars.items()]
         self._client.log_batch(self._id, metrics=metrics)
 

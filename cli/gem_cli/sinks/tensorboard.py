@@ -10,6 +10,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
+from typing_extensions import override
 
 from gem_cli.sinks.interface import RunInfo, Scalars, Sink
 
@@ -22,8 +23,8 @@ class TensorBoardSink(Sink):
         lines = "".join(f"    {line}\n" for line in json.dumps(run.settings, indent=2).splitlines())
         self._add(0, [_text("settings", lines)])
 
+    @override
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """Write one event."""
         self._add(clock, [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()])
 
     def close(self, summary: Mapping[str, Any]) -> None:

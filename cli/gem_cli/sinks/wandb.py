@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import wandb
+from typing_extensions import override
 
 from gem_cli.sinks.interface import RunInfo, Scalars, Sink
 
@@ -24,8 +25,8 @@ class WandbSink(Sink):
             config=dict(run.settings),
         )
 
+    @override
     def write(self, clock: int, seconds: float, scalars: Scalars) -> None:
-        """Log one row."""
         self._step = max(self._step, clock)
         self._run.log({**scalars, "seconds": seconds}, step=self._step)
 

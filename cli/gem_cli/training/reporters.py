@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+from typing_extensions import override
 
 from gem_cli import status_view
 from gem_cli.status_view import Status
@@ -51,12 +52,12 @@ class LiveReporter(Reporter):
         """Leave the last tables visible."""
         self._live.stop()
 
+    @override
     def event(self, name: str, text: str, **_: Any) -> None:
-        """Print above the tables."""
         self._console.print(text, markup=False, highlight=False, style="red" if name.endswith("_failed") else None)
 
+    @override
     def status(self, status: Status) -> None:
-        """Update the tables."""
         figures = status_view.summary_panel(status, status_view.run_figures(status))
         width, height = self._console.size
         self._live.update(Group(figures, status_view.worker_table(status, width=width, rows=max(4, height - 8))))
@@ -71,8 +72,8 @@ class PlainReporter(Reporter):
         self._last_line = ""
         self._unsaid = ""
 
+    @override
     def close(self) -> None:
-        """Print a pending report."""
         if self._unsaid not in ("", self._last_line):
             print(self._unsaid, flush=True)
             self._last_line = self._unsaid
@@ -82,8 +83,8 @@ class PlainReporter(Reporter):
         """Print it; failures to stderr."""
         print(text, file=sys.stderr if name.endswith("_failed") else sys.stdout, flush=True)
 
+    @override
     def status(self, status: Status) -> None:
-        """Print changes."""
         key = (status_view.state(status), status_view.live_workers(status))
         self._unsaid = status_view.plain_line(status)
         if key != self._last_key or time.monotonic() - self._last_time >= PLAIN_INTERVAL:
@@ -97,12 +98,12 @@ class JsonReporter(Reporter):
     def close(self) -> None:
         """Do nothing."""
 
+    @override
     def event(self, name: str, text: str, **particulars: Any) -> None:
-        """Write the event."""
         self._write({"event": name, "message": text, **particulars})
 
+    @override
     def status(self, status: Status) -> None:
-        """Write the report."""
         self._write({"event": "status", "status": status})
 
     def _write(self, value: Mapping[str, Any]) -> None:

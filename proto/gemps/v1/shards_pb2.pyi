@@ -37,12 +37,12 @@ class RecordWritten(_message.Message):
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
 
 class CheckpointWritten(_message.Message):
-    __slots__ = ("clock", "error")
-    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("number", "error")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    clock: int
+    number: int
     error: str
-    def __init__(self, clock: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class PieceHeld(_message.Message):
     __slots__ = ("session_id", "commit_id")
@@ -241,16 +241,16 @@ class DurableEverywhere(_message.Message):
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
 
 class CheckpointCut(_message.Message):
-    __slots__ = ("clock",)
-    CLOCK_FIELD_NUMBER: _ClassVar[int]
-    clock: int
-    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class CheckpointComplete(_message.Message):
-    __slots__ = ("clock",)
-    CLOCK_FIELD_NUMBER: _ClassVar[int]
-    clock: int
-    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Operation(_message.Message):
     __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete", "snapshot_ordered")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import ARRIVALS, failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict, geometric_mean
@@ -71,13 +73,13 @@ class BetterDefault(Figure):
     )
     size = (10.0, 4.4)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         models = " and ".join(_models(scope))
         return words(shorter(scope), "two orders of arrival").replace(f"{shorter(scope).model} on", f"{models} on", 1)
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Single workers use round-robin."""
         short = shorter(scope)
         return {
             _trial_name(model, arrival, tried, n): short.simulations(
@@ -93,8 +95,8 @@ class BetterDefault(Figure):
             for n in (_QUICK_WORKERS if scope.quick else _WORKERS)
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         verdicts = []
         places = list(dict.fromkeys(tuple(name.split(" | ")[:2]) for name in found))
         workers = sorted({int(name.split(" | ")[3]) for name in found})
@@ -151,8 +153,8 @@ class BetterDefault(Figure):
             )
         return verdicts
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         model = next(iter(found)).split(" | ")[0]
         workers = sorted({int(name.split(" | ")[3]) for name in found})
         plots = canvas.subplots(1, len(_ARRIVALS), sharey=True)

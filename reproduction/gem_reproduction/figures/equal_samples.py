@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import shorter
 from gem_reproduction.figures.common import named
@@ -36,18 +38,18 @@ class EqualSamples(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         short = shorter(scope)
         return f"{short.subtitle().replace(f'{short.steps} steps', f'{_MOST * short.steps} commits')}"
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         short = shorter(scope)
         return {named("gem", n): short.simulations(workers=n, steps=short.steps * _MOST // n) for n in _WORKERS}
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Compare neighbours."""
         groups = {named("gem", n): found[named("gem", n)] for n in _WORKERS}
         return [
             Verdict(
@@ -61,8 +63,8 @@ class EqualSamples(Figure):
             )
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         left, right = canvas.subplots(1, 2, sharey=True)
         for n, colour in zip(_WORKERS, pictures.SHADES[1:], strict=True):
             curves = [one.curves for one in found[named("gem", n)].outcomes]

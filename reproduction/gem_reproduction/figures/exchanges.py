@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import losses
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -35,12 +37,12 @@ class Exchanges(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         return scope.beside().subtitle().replace("round-robin", "FIFO, lognormal compute times")
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         times: dict[str, Any] = {"order": "fifo", "compute_time": _COMPUTE, "network_time": _NETWORK}
         return {
             _exchange_name(exchange, n): scope.beside().simulations(workers=n, exchange=exchange, **times)
@@ -48,8 +50,8 @@ class Exchanges(Figure):
             for n in (_QUICK_WORKERS if scope.quick else _WORKERS)
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         pairs = [(name, name.replace("service", "paper")) for name in found if name.startswith("service")]
         return [
             Verdict(
@@ -63,8 +65,8 @@ class Exchanges(Figure):
             )
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Plot loss."""
         left, right = canvas.subplots(1, 2)
         workers = sorted({int(name.split()[1]) for name in found})
         for exchange, colour in _EXCHANGES.items():

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import WORKERS, draw_losses, losses, named, never_diverges, over_workers
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -49,8 +51,8 @@ class Figure1a(_LossOfOneRule):
         "steps. That is no failure of stability, which is what the claim is about."
     )
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         names = [named("gem", n) for n in WORKERS]
         few, *more = (found[name].loss for name in names)
         return [
@@ -81,15 +83,15 @@ class Figure1b(_LossOfOneRule):
         "order."
     )
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         by_chance = {
             name: scope.beside().simulations(rule, workers=30, **_EXPONENTIAL) for rule, name in _BY_CHANCE.items()
         }
         return super().runs(scope) | by_chance
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         names = [named("downpour", 30), named("gem", 30)]
         ours, gem = (found[name].loss for name in names)
         return [
@@ -117,8 +119,8 @@ class Figure1c(_LossOfOneRule):
         "little. Slower with more workers it is per update, not per worker step."
     )
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         names = [named(self.rule, n) for n in WORKERS]
         gem = [named("gem", n) for n in WORKERS]
         pairs = zip(names, gem, strict=True)
@@ -149,16 +151,16 @@ class Figure1d(Figure):
         """Those of 1a to 1c."""
         return {name: runs for rule in self._rules for name, runs in over_workers(scope, rule).items()}
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         lowest = all(
             found[named("gem", n)].loss < found[named(rule, n)].loss for n in WORKERS for rule in self._rules[1:]
         )
         names = [named(rule, n) for n in WORKERS for rule in self._rules]
         return [Verdict("GEM has the lowest L with 5, 10, 20 and 30 workers", lowest, losses(found, names))]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         axes = canvas.add_subplot()
         for rule in self._rules:
             values = [[one.loss for one in found[named(rule, n)].outcomes] for n in WORKERS]

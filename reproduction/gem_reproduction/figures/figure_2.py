@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -24,13 +26,13 @@ class Figure2(Figure):
     claim = "With 100 workers there is no instability; the paper's final test accuracy on MNIST is 99.38 %."
     about = "The accuracy is that of the task that was run, on its held-out samples."
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         every = max(1, scope.steps // 20) * _WORKERS
         return {named("gem", _WORKERS): scope.simulations(workers=_WORKERS, evaluate_every=every)}
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         group = found[named("gem", _WORKERS)]
         last, middle = group.mean("minibatch_loss"), group.mean("middle")
         return [
@@ -53,8 +55,8 @@ class Figure2(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         left, right = canvas.subplots(1, 2)
         outcomes = found[named("gem", _WORKERS)].outcomes
         colour = pictures.RULES["gem"]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import WORKERS, medians_of_pi, named, over_workers
 from gem_reproduction.figures.interface import MEDIAN, Figure, Group, Verdict
@@ -31,12 +33,12 @@ class Figure3(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Those of 1a."""
         return over_workers(scope, "gem")
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge monotonicity."""
         groups = {name: found[name] for name in (named("gem", n) for n in WORKERS)}
         mean = {name: group.mean("mean_pi") for name, group in groups.items()}
         blocked = {name: group.mean("blocked_fraction") for name, group in groups.items()}
@@ -53,8 +55,8 @@ class Figure3(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         median, mean, blocked = canvas.subplots(1, 3)
         for n, colour in zip(WORKERS, pictures.SHADES, strict=False):
             outcomes = found[named("gem", n)].outcomes

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -39,8 +41,8 @@ class Figure4(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         return {
             named("gem", n): scope.simulations(
                 workers=n,
@@ -52,8 +54,8 @@ class Figure4(Figure):
             for n in _WORKERS
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         times = {n: time_to(found[named("gem", n)], _LOSS) for n in _WORKERS}
         numbers = {
             named("gem", n): {
@@ -70,8 +72,8 @@ class Figure4(Figure):
             )
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         left, right = canvas.subplots(1, 2)
         for n, colour in zip(_WORKERS, pictures.SHADES, strict=True):
             outcomes = found[named("gem", n)].outcomes

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import named
@@ -43,12 +44,12 @@ class Figure5(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         return scope.beside().subtitle()
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         epoch = _epoch(scope.task, scope.dataset_dir)
         steps = min(_EPOCHS * epoch, _QUICK_STEPS * scope.steps) if scope.quick else _EPOCHS * epoch
         return {
@@ -58,8 +59,8 @@ class Figure5(Figure):
             _SGD: scope.beside().momentum_sgd(steps=steps, evaluate_every=epoch),
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge overfitting."""
         rises = {name: _rise(group) for name, group in found.items()}
         gem, sgd = rises[named("gem", _WORKERS)], rises[_SGD]
         numbers = {
@@ -73,8 +74,8 @@ class Figure5(Figure):
             Verdict(f"GEM's validation loss ends less than {_RISEN} times its least", gem < _RISEN, numbers, False),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         training, validation = canvas.subplots(1, 2)
         looks = {named("gem", _WORKERS): ("GEM, 10 workers", pictures.RULES["gem"]), _SGD: (_SGD, pictures.SGD)}
         for name, (label, colour) in looks.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import draw_losses, losses, named, over_workers
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -30,13 +32,13 @@ class Figure6(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         rules = over_workers(scope, "gem", _WORKERS, eta=_ETA) | over_workers(scope, "downpour", _WORKERS, eta=_ETA)
         return rules | {_SGD: scope.momentum_sgd(eta=_ETA)}
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         names = [named("gem", n) for n in _WORKERS]
         many = [named("downpour", 20), named("gem", 20)]
         return [
@@ -52,8 +54,8 @@ class Figure6(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         for axes, rule in zip(canvas.subplots(1, 2, sharey=True), ("gem", "downpour"), strict=True):
             curves = {
                 named(rule, n): (f"{pictures.NAMES[rule]}, {n} workers", colour)

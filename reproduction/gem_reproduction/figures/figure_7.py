@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import draw_losses, losses, named
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -39,8 +41,8 @@ class Figure7(Figure):
         "decide what holds for photographs."
     )
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         images = "images of a folder" if scope.images else "images that are made (no photographs)"
         return f"alexnet on {images}, round-robin, 1 seed"
 
@@ -62,8 +64,8 @@ class Figure7(Figure):
             for n in _WORKERS
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         names = [named("gem", n) for n in _WORKERS]
         few, many = (found[name].minibatch_loss for name in names)
         return [
@@ -75,7 +77,7 @@ class Figure7(Figure):
             )
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         colours = zip(_WORKERS, pictures.SHADES[1::2], strict=False)
         draw_losses(canvas.add_subplot(), found, {named("gem", n): (f"{n} workers", colour) for n, colour in colours})

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.common import draw_losses, losses, medians_of_pi
 from gem_reproduction.figures.interface import MEDIAN, Figure, Group, Verdict
@@ -46,8 +48,8 @@ class Figure8(Figure):
             for kappa in _KAPPAS
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         groups = {kappa: found[_kappa_name(kappa)] for kappa in _KAPPAS}
         pi = {kappa: group.mean("mean_pi") for kappa, group in groups.items()}
         loss = {kappa: group.loss for kappa, group in groups.items()}
@@ -73,8 +75,8 @@ class Figure8(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         left, right = canvas.subplots(1, 2)
         colours = dict(zip(_KAPPAS, pictures.SHADES, strict=False))
         draw_losses(left, found, {_kappa_name(kappa): (f"kappa {kappa}", colour) for kappa, colour in colours.items()})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -42,12 +44,12 @@ class Heterogeneity(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         return words(shorter(scope), "FIFO, lognormal compute times").replace("steps a worker", "virtual seconds")
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         short = shorter(scope)
         half = f"{_WORKERS // 2}-{_WORKERS - 1}"
         middle = f"{half}@{short.steps / 2:g}"
@@ -67,8 +69,8 @@ class Heterogeneity(Figure):
             for case in _CASES
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         table = {
             rule: {f"L, {case}": found[_case_name(rule, case)].loss for case in _CASES}
             | {f"accuracy, {case}": found[_case_name(rule, case)].accuracy for case in _CASES}
@@ -99,8 +101,8 @@ class Heterogeneity(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         axes = canvas.add_subplot()
         for shift, (rule, colour) in enumerate(_RULES.items()):
             losses = [[one.loss for one in found[_case_name(rule, case)].outcomes] for case in _CASES]

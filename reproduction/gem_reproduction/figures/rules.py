@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import ARRIVALS, failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -90,13 +92,13 @@ class Rules(Figure):
     )
     size = (10.0, 4.2)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         etas = " and ".join(f"{eta:g}" for eta in _etas(scope))
         return words(shorter(scope, parts=_QUICK_PARTS), f"eta {etas}, three orders of arrival")
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Single workers use round-robin."""
         short = shorter(scope, parts=_QUICK_PARTS)
         return {
             _method_name(eta, arrival, method, n): short.simulations(
@@ -113,8 +115,8 @@ class Rules(Figure):
             for n in (_QUICK_WORKERS if scope.quick else _WORKERS)
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         etas, workers = _of(found)
         verdicts = []
         for eta in etas:
@@ -151,8 +153,8 @@ class Rules(Figure):
                 )
         return verdicts
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Lines end at failures."""
         (eta, *_), workers = _of(found)
         plots = canvas.subplots(1, len(ARRIVALS), sharey=True)
         for axes, arrival in zip(plots, ARRIVALS, strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -36,8 +38,8 @@ class Sweeps(Figure):
     )
     size = (9.0, 4.0)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         return words(shorter(scope), "round-robin")
 
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
@@ -51,8 +53,8 @@ class Sweeps(Figure):
             for n in _WORKERS
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         kappa = {
             (value, n): found[_setting_name("kappa", value, n)].loss for value in _SWEEPS["kappa"] for n in _WORKERS
         }
@@ -75,8 +77,8 @@ class Sweeps(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         plots = canvas.subplots(1, len(_SWEEPS), sharey=True)
         for axes, (setting, values) in zip(plots, _SWEEPS.items(), strict=True):
             places = list(range(len(values)))

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from gem_reproduction import pictures
 from gem_reproduction.figures.arrivals import ARRIVALS
 from gem_reproduction.figures.interface import Figure, Group, Verdict, geometric_mean
@@ -78,13 +80,13 @@ class Transformer(Figure):
     )
     size = (10.0, 4.4)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         seeds = 1 if scope.quick else scope.seeds
         return f"transformer on text, {_SLOW}, {gradients(scope)} gradients, {seeds} seed{'' if seeds == 1 else 's'}"
 
+    @override
     def runs(self, scope: Scope) -> _Runs:
-        """See Figure."""
         return next(_stages(scope, {}))
 
     def runs_after(self, scope: Scope, found: Mapping[str, Group]) -> _Runs:
@@ -96,8 +98,8 @@ class Transformer(Figure):
                 break
         return declared
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         best = choose_setting(found)
         cases = [case for case in CASES if tuned(case, GEM, CHOSEN_WITH, CASES[case].etas(GEM)[0]) in found]
         texts = [case for case in cases if CASES[case].is_text]
@@ -112,8 +114,8 @@ class Transformer(Figure):
             verdicts.append(_default(found, texts, best, [one.met for one in verdicts if one.claim.startswith("C5")]))
         return verdicts
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         left, right = canvas.subplots(1, 2, sharey=True)
         best = choose_setting(found)
         for method in dict.fromkeys((best, GEM, "asynchronous Adam", "DOWNPOUR", MUON, SYNCHRONOUS_ADAM)):

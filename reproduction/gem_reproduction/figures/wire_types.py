@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from gem_worker.settings import WireName
+from typing_extensions import override
 
 from gem_reproduction.figures.arrivals import failed, shorter, words
 from gem_reproduction.figures.interface import Figure, Group, Verdict
@@ -37,12 +38,12 @@ class WireTypes(Figure):
     )
     size = (6.4, 4.4)
 
+    @override
     def subtitle(self, scope: Scope) -> str:
-        """Subtitle."""
         return words(shorter(scope), "round-robin")
 
+    @override
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """See Figure."""
         return {
             _wire_name(delta, parameters): shorter(scope).simulations(
                 workers=_WORKERS, delta_wire=delta, parameter_wire=parameters
@@ -51,8 +52,8 @@ class WireTypes(Figure):
             for parameters in _TYPES
         }
 
+    @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """See Figure."""
         exact = found[_wire_name("float32", "float32")].loss
         table = {
             f"deltas {delta}": {
@@ -91,8 +92,8 @@ class WireTypes(Figure):
             ),
         ]
 
+    @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """See Figure."""
         axes = canvas.add_subplot()
         values = np.array([[found[_wire_name(delta, one)].loss for one in _TYPES] for delta in _TYPES])
         image = axes.imshow(values, cmap="Blues")

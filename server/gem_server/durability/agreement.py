@@ -1,7 +1,5 @@
 """What shards agree on: where records end, and what is durable on all."""
 
-from pathlib import Path
-
 from gem_server.errors import RefusedError
 
 
@@ -17,11 +15,14 @@ class Agreement:
         """This server's log has `clock` on its disk; return up to where all shards have."""
         return clock
 
-    def cut(self, clock: int) -> None:
-        """A checkpoint of `clock` begins, between two commits."""
+    def cut(self) -> None:
+        """A checkpoint begins, between two commits."""
 
-    async def wait_checkpoint(self, clock: int, path: Path) -> None:
-        """Wait until each shard has this checkpoint. Raises OSError."""
+    def begin(self, number: int) -> None:
+        """This server writes the checkpoint that the primary has numbered."""
 
-    def checkpoint_failed(self, clock: int, error: OSError | RefusedError) -> None:
+    async def wait_checkpoint(self) -> None:
+        """Wait until each shard has it. Raises OSError."""
+
+    def checkpoint_failed(self, error: OSError | RefusedError) -> None:
         """This server could not write it."""

@@ -111,7 +111,7 @@ class Checkpointer:
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_cut)
 
-    async def write_ordered(self, begun: Callable[[], None]) -> Path:
+    async def write_ordered(self, number: int, begun: Callable[[], None]) -> Path:
         """Write the state of now, while the applying task waits for `begun`. Raises as `write`."""
 
         def cut(request: CutRequest) -> None:
@@ -124,15 +124,15 @@ class Checkpointer:
 
             self._cutting = asyncio.ensure_future(run())
 
-        clock = self._central.clock
-        try:
-            async with self._one_at_a_time:
+        async with self._one_at_a_time:
+            self._agreement.begin(number)
+            try:
                 return await self._with_reserve(lambda with_moments: self._write_cut(with_moments, cut))
-        except (OSError, RefusedError) as error:
-            self._agreement.checkpoint_failed(clock, error)
-            raise
-        finally:
-            begun()
+            except (OSError, RefusedError) as error:
+                self._agreement.checkpoint_failed(error)
+                raise
+            finally:
+                begun()
 
     async def write_recovered(self) -> Path:
         """Write the recovered state and start a new log; delete what came after it. Raises OSError."""
@@ -222,7 +222,7 @@ class Checkpointer:
             self._log.discard(file)
 
     def _describe_cut(self, file: LogFile | None) -> dict[str, Any]:
-        self._agreement.cut(self._central.clock)
+        self._agreement.cut()
         return self._describe_and_switch(file)
 
     def _describe_and_switch(self, file: LogFile | None) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class Checkpointer:
             raise failure from error
         written()
         if not alone:
-            await self._agreement.wait_checkpoint(version.clock, self.newest)
+            await self._agreement.wait_checkpoint()
         self._complete = self.newest
         if self._log is not None and file is not None:
             self._log.release_older_files(file, version.clock)

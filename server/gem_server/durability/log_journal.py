@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
+from typing_extensions import override
+
 from gem_server.durability import run_record
 from gem_server.durability.log import Log
 from gem_server.durability.run_record import Committed
@@ -19,35 +21,36 @@ class LogJournal(Journal):
     def __init__(self, log: Log) -> None:
         self._log = log
 
+    @override
     def has_room(self) -> bool:
-        """See Journal."""
         return self._log.has_room()
 
+    @override
     async def make_room(self) -> None:
-        """See Journal."""
         await self._log.make_room()
 
+    @override
     def reserve(self) -> bool:
-        """See Journal."""
         return self._log.try_reserve()
 
+    @override
     def release(self) -> None:
-        """See Journal."""
         self._log.release_reservation()
 
+    @override
     async def wait_unread(self, snapshot: Snapshot) -> None:
-        """See Journal."""
         await self._log.still(snapshot)
 
+    @override
     async def wait_durable(self, clock: int) -> None:
-        """See Journal."""
         await self._log.until(clock)
 
+    @override
     async def begin(self, snapshot: Snapshot, worker: str) -> None:
-        """See Journal."""
         await self._log.still(snapshot, worker)
         self._log.keep_group_open()
 
+    @override
     async def committed(
         self,
         request: CommitRequest,
@@ -55,7 +58,6 @@ class LogJournal(Journal):
         run: Run,
         result: Callable[[], Awaitable[tuple[Snapshot, KeptRule]]],
     ) -> None:
-        """See Journal."""
         snapshot, rule = await result()
         session = request.session
         worker = run_record.describe_worker(session.worker)

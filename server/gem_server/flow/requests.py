@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
@@ -110,8 +111,8 @@ class CommitRequest(Request[Applied]):
         if self._applied is not None:
             self._applied.set_result(None)
 
+    @override
     async def serve(self, applier: "Applier") -> None:
-        """See `Request`."""
         await applier.apply_commit(self)
 
 
@@ -128,8 +129,8 @@ class PullRequest(Request[Reader | Unchanged]):
         """Pulls take turns, for reproducible snapshots."""
         return True
 
+    @override
     async def serve(self, applier: "Applier") -> None:
-        """See `Request`."""
         self.session.queued_pulls -= 1
         await Request.serve(self, applier)  # super() fails with slots
 

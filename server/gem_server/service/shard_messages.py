@@ -87,10 +87,10 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             message.record_ended.clock = clock
         case DurableEverywhere(clock):
             message.durable_everywhere.clock = clock
-        case CheckpointCut(clock):
-            message.checkpoint_cut.clock = clock
-        case CheckpointComplete(clock):
-            message.checkpoint_complete.clock = clock
+        case CheckpointCut(number):
+            message.checkpoint_cut.number = number
+        case CheckpointComplete(number):
+            message.checkpoint_complete.number = number
         case SnapshotOrdered(clock):
             message.snapshot_ordered.clock = clock
 
@@ -157,8 +157,8 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
             message.ready.SetInParent()
         case RecordWritten(clock):
             message.record_written.clock = clock
-        case CheckpointWritten(clock, error):
-            message.checkpoint_written.clock = clock
+        case CheckpointWritten(number, error):
+            message.checkpoint_written.number = number
             message.checkpoint_written.error = error
         case ShardState(clock, anonymous_bytes, commits, sums):
             state = message.shard_state
@@ -182,7 +182,7 @@ def report_from(message: shards_pb2.Report) -> Report:
         case "record_written":
             return RecordWritten(message.record_written.clock)
         case "checkpoint_written":
-            return CheckpointWritten(message.checkpoint_written.clock, message.checkpoint_written.error)
+            return CheckpointWritten(message.checkpoint_written.number, message.checkpoint_written.error)
         case "piece_refused":
             return _refused_from(message.piece_refused)
         case "session_refused":
@@ -246,7 +246,7 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "run_finished": lambda one: Finished(one.reason),
     "record_ended": lambda one: RecordEnded(one.clock),
     "durable_everywhere": lambda one: DurableEverywhere(one.clock),
-    "checkpoint_cut": lambda one: CheckpointCut(one.clock),
-    "checkpoint_complete": lambda one: CheckpointComplete(one.clock),
+    "checkpoint_cut": lambda one: CheckpointCut(one.number),
+    "checkpoint_complete": lambda one: CheckpointComplete(one.number),
     "snapshot_ordered": lambda one: SnapshotOrdered(one.clock),
 }

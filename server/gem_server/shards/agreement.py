@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
+
+from typing_extensions import override
 
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.log import Log
@@ -25,19 +26,19 @@ class PrimaryAgreement(Agreement):
     def __init__(self, count: int, send: Callable[[Operation], None]) -> None:
         self._send = send
         self._durable = dict.fromkeys(range(count), 0)
-        self._cut_clock = 0
+        self._checkpoint = 0  # the newest one's number
         self._missing: set[int] = set()
         self._lost = 0  # a secondary
         self._written = asyncio.Event()
         self._error = ""
         self.log: Log | None = None
 
+    @override
     def group_closed(self, clock: int) -> None:
-        """See Agreement."""
         self._send(RecordEnded(clock))
 
+    @override
     def written(self, clock: int) -> int:
-        """See Agreement."""
         return self._advance(0, clock)
 
     def record_written(self, index: int, clock: int) -> None:
@@ -46,32 +47,32 @@ class PrimaryAgreement(Agreement):
         if self.log is not None:
             self.log.show(durable)
 
-    def cut(self, clock: int) -> None:
-        """See Agreement."""
-        self._cut_clock = clock
+    @override
+    def cut(self) -> None:
+        self._checkpoint += 1
         self._missing = set(self._durable) - {0}
         self._error = ""
         if not self._lost:
             self._written.clear()
-        self._send(CheckpointCut(clock))
+        self._send(CheckpointCut(self._checkpoint))
 
     def lost(self, index: int) -> None:
         """A secondary has disconnected: no checkpoint will be complete."""
         self._lost = index
         self._written.set()
 
-    async def wait_checkpoint(self, clock: int, path: Path) -> None:
-        """See Agreement."""
+    @override
+    async def wait_checkpoint(self) -> None:
         await self._written.wait()
         if self._lost:
             raise OSError(f"shard {self._lost} is not connected")
         if self._error:
             raise OSError(self._error)
-        self._send(CheckpointComplete(clock))
+        self._send(CheckpointComplete(self._checkpoint))
 
-    def checkpoint_written(self, index: int, clock: int, error: str) -> None:
+    def checkpoint_written(self, index: int, number: int, error: str) -> None:
         """A secondary wrote a checkpoint, or could not."""
-        if clock != self._cut_clock:
+        if number != self._checkpoint:
             return  # given up here
         self._missing.discard(index)
         if error:
@@ -96,12 +97,12 @@ class SecondaryAgreement(Agreement):
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
         self._durable = 0
-        self._cut_clock = 0
+        self._ordered = self._begun = 0  # checkpoints' numbers
         self._completing: asyncio.Future[None] | None = None
         self.log: Log | None = None
 
+    @override
     def written(self, clock: int) -> int:
-        """See Agreement."""
         self._report(RecordWritten(clock))
         return self._durable
 
@@ -116,30 +117,34 @@ class SecondaryAgreement(Agreement):
         if self.log is not None:
             self.log.close_group()
 
-    async def wait_checkpoint(self, clock: int, path: Path) -> None:
-        """See Agreement."""
-        if clock != self._cut_clock:
-            raise _incomplete(clock)
+    @override
+    async def wait_checkpoint(self) -> None:
+        if self._begun != self._ordered:
+            raise _incomplete()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._completing = future
-        self._report(CheckpointWritten(clock, ""))
+        self._report(CheckpointWritten(self._begun, ""))
         await future
 
-    def checkpoint_failed(self, clock: int, error: OSError | RefusedError) -> None:
-        """See Agreement."""
-        self._report(CheckpointWritten(clock, str(error)))
+    @override
+    def begin(self, number: int) -> None:
+        self._begun = number
 
-    def checkpoint_cut(self, clock: int) -> None:
+    @override
+    def checkpoint_failed(self, error: OSError | RefusedError) -> None:
+        self._report(CheckpointWritten(self._begun, str(error)))
+
+    def checkpoint_cut(self, number: int) -> None:
         """A checkpoint begins; an earlier one will not be complete."""
         if self._completing is not None and not self._completing.done():
-            self._completing.set_exception(_incomplete(self._cut_clock))
-        self._cut_clock = clock
+            self._completing.set_exception(_incomplete())
+        self._ordered = number
 
-    def checkpoint_complete(self, clock: int) -> None:
+    def checkpoint_complete(self, number: int) -> None:
         """All shards have this checkpoint."""
-        if clock == self._cut_clock and self._completing is not None and not self._completing.done():
+        if number == self._ordered and self._completing is not None and not self._completing.done():
             self._completing.set_result(None)
 
 
-def _incomplete(clock: int) -> OSError:
-    return OSError(f"not all shards wrote the checkpoint of clock {clock}")
+def _incomplete() -> OSError:
+    return OSError("not all shards wrote the checkpoint")

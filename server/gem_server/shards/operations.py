@@ -112,16 +112,16 @@ class DurableEverywhere:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCut:
-    """Write a checkpoint of `clock`, which is now."""
+    """Write a checkpoint now; `number` counts them, as two may have one clock."""
 
-    clock: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComplete:
     """All shards have this checkpoint."""
 
-    clock: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class RecordWritten:
 class CheckpointWritten:
     """Report: the checkpoint is on the disk; or why not."""
 
-    clock: int
+    number: int
     error: str
 
 

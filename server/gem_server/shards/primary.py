@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from gem_core import Statistics
 from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError, StartupError
@@ -240,8 +242,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 secondary.is_ready = True
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
-            case CheckpointWritten(clock, error):
-                self.agreement.checkpoint_written(secondary.index, clock, error)
+            case CheckpointWritten(number, error):
+                self.agreement.checkpoint_written(secondary.index, number, error)
             case PieceHeld(session_id, commit_id):
                 commit = self._commits.get(session) if (session := self._sessions.find(session_id)) else None
                 if commit is not None and commit.commit_id == commit_id:
@@ -271,8 +273,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             case WorkerFigures():
                 self.statistics.keep(secondary.index, report)
 
+    @override
     def upload_starts(self, piece: Piece) -> None:
-        """See CommitOrder."""
         if piece.session.queued_sequence:
             return  # out of sequence: `enqueue` will refuse it
         commit = self._commits.get(piece.session)
@@ -280,15 +282,15 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             self._commits[piece.session] = _Commit(piece.commit_id, set(self._secondaries))
         self._send(CommitExpected(piece.session.session_id, piece.commit_id))
 
+    @override
     async def wait_complete(self, piece: Piece) -> None:
-        """See CommitOrder."""
         commit = self._commits.get(piece.session)
         if commit is None or commit.commit_id != piece.commit_id:
             raise RefusedError(Reason.STALLED, "another shard refused the commit: send it again", retry_after=1.0)
         await asyncio.shield(commit.complete)
 
+    @override
     def refused(self, piece: Piece, refusal: RefusedError) -> None:
-        """See CommitOrder."""
         if piece.session.queued_sequence or piece.session.ended is not None:
             return  # it is ordered, or the end says it
         commit = self._commits.get(piece.session)
@@ -298,8 +300,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._send(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
 
     @asynccontextmanager
+    @override
     async def initializing(self, session: Session) -> AsyncIterator[None]:
-        """See CommitOrder."""
         async with self._initialize_lock:
             self._attempt += 1
             self._parameters_missing = set(self._secondaries)
@@ -311,19 +313,19 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 if not self._has_parameters:
                     self._send(ParametersExpected(b"", 0))
 
+    @override
     async def wait_initialized(self, session: Session) -> None:
-        """See CommitOrder."""
         await self._parameters_held.wait()
 
+    @override
     async def bound(self, central: CentralVariable, session: Session) -> None:
-        """See CommitObserver."""
         self._has_parameters = True
         self._send(ParametersOrdered(session.session_id))
 
+    @override
     async def committed(
         self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
     ) -> None:
-        """See CommitObserver."""
         del self._commits[session]
         self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta))
         for secondary in list(self._secondaries.values()):
@@ -331,18 +333,18 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         if session.ended is not None:
             self._send(Ended(session.session_id, session.ended))
 
+    @override
     async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
-        """See CommitObserver."""
         if session.held is None:
             raise AssertionError("a pull without a snapshot")
         self._send(PullOrdered(session.session_id, session.held.newest.version.clock))
 
+    @override
     def pulled_without_session(self, version: Version) -> None:
-        """See CommitObserver."""
         self._send(SnapshotOrdered(version.clock))
 
+    @override
     def forgotten(self, session: Session) -> None:
-        """See CommitObserver."""
         self._send(Forgotten(session.session_id))
 
     def finished(self, reason: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from gem_core import Statistics
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import StorageError
@@ -191,16 +193,16 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 self._queue(self._end_record)
             case DurableEverywhere(clock):
                 self.agreement.durable_everywhere(clock)
-            case CheckpointCut(clock):
-                self.agreement.checkpoint_cut(clock)
-                self._queue(self._cut)
+            case CheckpointCut(number):
+                self.agreement.checkpoint_cut(number)
+                self._queue(lambda: self._cut(number))
             case SnapshotOrdered(clock):
                 self._queue(lambda: self._keep(clock))
-            case CheckpointComplete(clock):
-                self.agreement.checkpoint_complete(clock)
+            case CheckpointComplete(number):
+                self.agreement.checkpoint_complete(number)
 
+    @override
     async def wait_expected(self, piece: Piece) -> None:
-        """See CommitOrder."""
         commits = self._commits_of(piece.session.session_id)
         commits.asked = piece.commit_id
         while commits.expected != piece.commit_id:
@@ -225,8 +227,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         commits.expected, commits.early = 0, None
         self.report(report)
 
+    @override
     def holds_back(self, request: CommitRequest | InitializeRequest) -> bool:
-        """See CommitOrder."""
         session_id = request.session.session_id
         if isinstance(request, InitializeRequest):
             if self._first_expected.session_id == session_id:
@@ -244,14 +246,14 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         return True
 
     @asynccontextmanager
+    @override
     async def initializing(self, session: Session) -> AsyncIterator[None]:
-        """See CommitOrder."""
         while self._central.layout is None and self._first_expected.session_id != session.session_id:
             await _wait(self._progress)
         yield
 
+    @override
     async def wait_snapshot(self, session: Session, version: Version | None) -> bool:
-        """See CommitOrder."""
 
         def is_there() -> bool:
             session.check_alive()
@@ -261,12 +263,12 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         await self._wait_for(is_there, "this session's pull at the primary")
         return True
 
+    @override
     async def wait_kept(self, clock: int) -> None:
-        """See CommitOrder."""
         await self._wait_for(lambda: self._kept_clock >= clock, "this pull at the primary")
 
+    @override
     async def wait_joined(self, session_id: bytes) -> Session | None:
-        """See CommitOrder."""
         await self._wait_for(
             lambda: self._sessions.find(session_id) is not None,
             f"this session's Join at the primary, which workers connect to ({self._primary}),",
@@ -366,7 +368,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     async def _end_record(self) -> None:
         self.agreement.record_ended()
 
-    async def _cut(self) -> None:
+    async def _cut(self, number: int) -> None:
         """Begin a checkpoint at this clock."""
         checkpointer = self._checkpointer
         if checkpointer is None:
@@ -375,7 +377,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
 
         async def write() -> None:
             try:
-                await checkpointer.write_ordered(begun.set)
+                await checkpointer.write_ordered(number, begun.set)
             except StorageError:
                 pass  # the server stops
             except (OSError, RefusedError) as error:

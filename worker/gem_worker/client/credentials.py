@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
+from typing_extensions import override
 
 from gem_worker.client.errors import CredentialsError
 from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_RULE, TOKEN_SHAPE, ClientSettings
@@ -150,32 +151,32 @@ class ChannelWithToken(grpc.Channel):
         self._channel = channel
         self._token = token
 
+    @override
     def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.Channel."""
         return _CallWithToken(self._channel.unary_unary(*args, **kwargs), self._token)
 
+    @override
     def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.Channel."""
         return _CallWithToken(self._channel.unary_stream(*args, **kwargs), self._token)
 
+    @override
     def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.Channel."""
         return _CallWithToken(self._channel.stream_unary(*args, **kwargs), self._token)
 
+    @override
     def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.Channel."""
         return _CallWithToken(self._channel.stream_stream(*args, **kwargs), self._token)
 
+    @override
     def subscribe(self, *args: Any, **kwargs: Any) -> None:
-        """See grpc.Channel."""
         self._channel.subscribe(*args, **kwargs)
 
+    @override
     def unsubscribe(self, *args: Any, **kwargs: Any) -> None:
-        """See grpc.Channel."""
         self._channel.unsubscribe(*args, **kwargs)
 
+    @override
     def close(self) -> None:
-        """See grpc.Channel."""
         self._channel.close()
 
     def __enter__(self) -> Self:
