@@ -46,8 +46,8 @@ class Block(NamedTuple):
         whole = blocks * (SCALE_BYTES + self.data_bytes(BLOCK_ELEMENTS))
         return whole + (SCALE_BYTES + self.data_bytes(rest) if rest else 0)
 
-    def encode(self, values: Floats) -> Bytes:
-        """Encode 1-D `values`; `decode` refuses scales of non-finite ones."""
+    def encode_blocks(self, values: Floats) -> Bytes:
+        """Encode 1-D `values`; `decode_blocks` refuses scales of non-finite ones."""
         encoded = np.empty(self.bytes_of(values.size), np.uint8)
         for rows, data in self._rows(values, encoded):
             # The maximum may be -0, which is no legal scale.
@@ -57,7 +57,7 @@ class Block(NamedTuple):
             self.quantise(rows, scales, data[:, SCALE_BYTES:])
         return encoded
 
-    def decode(self, data: Bytes, out: Floats) -> BadElement | None:
+    def decode_blocks(self, data: Bytes, out: Floats) -> BadElement | None:
         """Decode into `out`; return the first illegal block or element."""
         first = 0
         for rows, encoded in self._rows(out, data):

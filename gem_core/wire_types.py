@@ -103,7 +103,7 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
         case WireType.BFLOAT16:
             return _bfloat16_bits(values).view(np.uint8).data
         case _ if wire_type in BLOCKS:
-            return BLOCKS[wire_type].encode(values).data
+            return BLOCKS[wire_type].encode_blocks(values).data
         case _:
             raise WireTypeError(f"{wire_type.name} has no encoding")
 
@@ -127,7 +127,7 @@ def decode(
             bits = out.view(np.uint32)
             np.left_shift(np.frombuffer(data, dtype="<u2"), 16, out=bits, dtype=np.uint32)
         case _ if wire_type in BLOCKS:
-            problem = BLOCKS[wire_type].decode(np.frombuffer(data, dtype=np.uint8), out)
+            problem = BLOCKS[wire_type].decode_blocks(np.frombuffer(data, dtype=np.uint8), out)
             if problem is not None:
                 return problem
         case _:

@@ -133,10 +133,10 @@ async def test_a_checkpoint_that_is_overtaken_while_it_is_written_fails() -> Non
     agreement = SecondaryAgreement(reports.append)
     for number in (1, 2):
         agreement.checkpoint_cut(number)
-    agreement.begin(1)
+    agreement.checkpoint_begun(1)
     with pytest.raises(OSError, match="not all shards wrote the checkpoint"):
         await asyncio.wait_for(agreement.wait_checkpoint(), 60)
-    agreement.begin(2)
+    agreement.checkpoint_begun(2)
     waiting = asyncio.ensure_future(agreement.wait_checkpoint())
     while not reports:
         await asyncio.sleep(0)

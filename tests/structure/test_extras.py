@@ -21,7 +21,7 @@ OPTIONAL = {"tbb", "uvloop"}
 # Libraries whose users have them: gemps.integrations has a module for each.
 INTEGRATED = {"accelerate", "lightning", "transformers"}
 # Those of base whose import name is their own.
-IMPORTED_OF_BASE = {"awscrt", "numpy", "psutil", "pydantic", "pydantic-settings", "rich", "typer"}
+IMPORTED_OF_BASE = {"awscrt", "numpy", "psutil", "pydantic", "pydantic-settings", "rich", "typer", "typing-extensions"}
 
 
 def names(lines: list[str]) -> Iterator[str]:

@@ -14,14 +14,14 @@ class ErrorFeedback:
         self._wire_type = wire_type
         self._left_out = torch.zeros_like(like)
 
-    def encode(self, values: Tensor, factor: float, payload: Tensor) -> None:
+    def encode_next(self, values: Tensor, factor: float, payload: Tensor) -> None:
         """Multiply finite `values` by `factor`; encode them and what was left out into `payload`."""
         self._left_out.add_(values.mul_(factor))  # not `alpha`, which rounds once
         wire_casts.encode(self._wire_type, self._left_out, payload)
         wire_casts.subtract(self._wire_type, payload, self._left_out)
 
-    def take_back(self, payload: Tensor) -> None:
-        """Undo the last `encode`, of zeros: its `payload` is not sent."""
+    def undo(self, payload: Tensor) -> None:
+        """Undo the last `encode_next`, of zeros: its `payload` is not sent."""
         sent = torch.empty_like(self._left_out)
         wire_casts.decode(self._wire_type, payload, sent)
         self._left_out.add_(sent)

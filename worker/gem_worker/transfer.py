@@ -155,7 +155,7 @@ class Transfer:
             usable = wire_casts.is_harmless(gradients, eta)
             if not usable:
                 gradients.zero_()
-            feedback.encode(gradients, -eta, self._delta_host[:split])
+            feedback.encode_next(gradients, -eta, self._delta_host[:split])
         else:
             if self._encoder is None:
                 self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
@@ -169,7 +169,7 @@ class Transfer:
             usable = least >= -LARGEST_SENT and largest <= LARGEST_SENT  # NaN fails every comparison
         usable = usable and all(map(math.isfinite, numbers))
         if feedback is not None and not usable:
-            feedback.take_back(self._sent())
+            feedback.undo(self._sent())
         known_loss = float(number) if number is not None and math.isfinite(number) else None
         return Staged(usable, known_loss, -eta if self._is_there and since is None else None)
 
@@ -267,7 +267,7 @@ class Transfer:
                 self._encoded = torch.empty(split, dtype=torch.uint8, device=self._flat.device)
             encoded = self._encoded
             if feedback is not None:
-                feedback.encode(scaled, 1.0, encoded)
+                feedback.encode_next(scaled, 1.0, encoded)
             else:
                 wire_casts.encode(wire_type, scaled, encoded)
         self._delta_host[:split].copy_(encoded, non_blocking=True)

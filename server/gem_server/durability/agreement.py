@@ -18,7 +18,7 @@ class Agreement:
     def cut(self) -> None:
         """A checkpoint begins, between two commits."""
 
-    def begin(self, number: int) -> None:
+    def checkpoint_begun(self, number: int) -> None:
         """This server writes the checkpoint that the primary has numbered."""
 
     async def wait_checkpoint(self) -> None:

@@ -125,7 +125,7 @@ class Checkpointer:
             self._cutting = asyncio.ensure_future(run())
 
         async with self._one_at_a_time:
-            self._agreement.begin(number)
+            self._agreement.checkpoint_begun(number)
             try:
                 return await self._with_reserve(lambda with_moments: self._write_cut(with_moments, cut))
             except (OSError, RefusedError) as error:

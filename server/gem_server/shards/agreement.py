@@ -127,7 +127,7 @@ class SecondaryAgreement(Agreement):
         await future
 
     @override
-    def begin(self, number: int) -> None:
+    def checkpoint_begun(self, number: int) -> None:
         self._begun = number
 
     @override
