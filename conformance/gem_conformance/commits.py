@@ -16,6 +16,7 @@ from gem_conformance.task import delta
 from gem_conformance.wire import Call
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
+from gem_core.wire_types import COARSE
 
 __all__ = ["Commit", "judge_checksum", "judge_header", "judge_payload", "receive_whole"]
 
@@ -122,7 +123,9 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
     if central.local_steps > 1:
         _judge_local_steps(payload, data, theta, central, what)
         return
-    right = session.due = delta(theta, eta) + session.left_out
+    right = delta(theta, eta)
+    if session.delta_wire_type in COARSE:
+        right = session.due = right + session.left_out
     mistakes = [Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "+eta * gradient", Place.COMMIT, -right)]
     if session.before is not None:
         stale = delta(session.before.seen(session.parameter_wire_type), eta)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.examples.building import CPP
 from tests.examples.workers import (
+    COARSE,
     ROOT,
     accuracy_in,
     build,
@@ -98,6 +99,6 @@ def test_wrong_usage_is_one_line_with_the_fix(cpp_worker: list[str], digits: Pat
 def test_the_conformance_kit_passes_every_scenario_of_one_server(cpp_worker: list[str]) -> None:
     outcomes = conformance(cpp_worker)
     assert len(outcomes) >= 38
-    of_shards = {name for name in outcomes if name.startswith("shards-")}
-    assert {name for name, outcome in outcomes.items() if outcome != "passed"} == of_shards
-    assert all('"not spoken"' in outcomes[name] for name in of_shards)
+    optional = {name for name in outcomes if name.startswith("shards-")} | COARSE
+    assert {name for name, outcome in outcomes.items() if outcome != "passed"} == optional
+    assert all('"not spoken"' in outcomes[name] for name in optional)
