@@ -205,8 +205,8 @@ class RawAssembler(Assembler):
 class DecodingAssembler(Assembler):
     """Decodes PARAMETERs into contiguous float32 `parameters`; keeps other bytes in `rest`.
 
-    Refuses PARAMETERs not finite or beyond +-1e30 (codec FINITE: not finite), -128 and illegal scales in INT8_BLOCK,
-    non-finite floats in `rest`, and bools other than 0 and 1.
+    Refuses PARAMETERs not finite or beyond +-1e30 (codec FINITE: not finite), illegal blocks, non-finite floats in
+    `rest`, and bools other than 0 and 1.
 
     Raises:
         SizeMismatchError: wrong size of `parameters` or `rest`.

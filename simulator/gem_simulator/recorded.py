@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gem_core import Layout, LayoutError, WireType
 from gem_core.registry import Direction
+from gem_core.wire_types import COARSE
 from gem_simulator.errors import SimulationError
 from gem_simulator.events import Event, Kind
 from gem_trace import DamageError, Record, read_records
@@ -142,6 +143,7 @@ def _read(path: Path) -> Recorded:
     wires = {(event["delta_wire_type"], event["parameter_wire_type"]) for event in joined.values()}
     _refuse(len(wires) > 1, path, "its workers used several wire types")
     delta_wire, parameter_wire = wires.pop()
+    _refuse(WireType[delta_wire] in COARSE, path, f"its deltas were {delta_wire}, with what earlier ones left out")
     layout = Layout.from_description(first.event["layout"])
     return Recorded(
         path,

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gem_server.errors import RefusedError, StartupError
 from gem_server.flow.commit_order import Piece
+from gem_server.flow.requests import InitializeRequest
 from gem_server.settings import ServerSettings
 from gem_server.shards.operations import CommitExpected, Operation, ParametersExpected, ParametersHeld, Report
 from gem_server.shards.primary import PrimaryOrder, Secondary
@@ -89,6 +90,34 @@ def test_an_upload_that_another_session_overtakes_begins_again(group: Group, mon
     assert held[1]
     assert np.array_equal(worker.parameters, group.parameters())
     assert worker.commit().applied
+    worker.end()
+
+
+def test_a_repeated_upload_that_comes_after_the_parameters_has_lost(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the connection to a secondary breaks after its piece, and the primary orders the parameters meanwhile."""
+    outcomes: list[bool] = []
+    waiting: list[asyncio.Task[None]] = []
+    holds_back = SecondaryOrder.holds_back
+
+    def twice(self: SecondaryOrder, request: Any) -> bool:
+        if isinstance(request, InitializeRequest) and not waiting:
+            again = InitializeRequest(request.session, request.parameters.copy(), request.buffers, b"")
+
+            async def repeat() -> None:
+                await request.done
+                holds_back(self, again)
+                outcomes.append(await again.done)
+
+            waiting.append(asyncio.get_running_loop().create_task(repeat()))
+        return holds_back(self, request)
+
+    monkeypatch.setattr(SecondaryOrder, "holds_back", twice)
+    worker = Worker(group.address, 0)
+    worker.begin()
+    eventually(lambda: outcomes)
+    assert outcomes == [False]
     worker.end()
 
 

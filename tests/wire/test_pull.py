@@ -9,6 +9,7 @@ import pytest
 from gem_worker import Observer
 from gemps.v1 import parameters_pb2, run_pb2, transfer_pb2
 
+from gem_core.wire_types import COARSE
 from tests.wire.conftest import Serve
 from tests.wire.model import (
     COPIED_WIRE_TYPES,
@@ -150,7 +151,7 @@ async def test_parameters_saturate_in_float16(serving: Serving) -> None:
     np.testing.assert_array_equal(pulled.values.parameters[:4], np.float32([65504, 65504, -65504, 0]))
 
 
-@pytest.mark.parametrize("wire_type", [SHARED_MEMORY, 77])
+@pytest.mark.parametrize("wire_type", [SHARED_MEMORY, *COARSE, 77])
 async def test_reader_that_asks_for_a_wire_type_that_is_not_offered_is_refused(
     serving: Serving, wire_type: int
 ) -> None:

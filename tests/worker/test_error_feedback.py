@@ -11,6 +11,7 @@ from gem_worker.transfer import Transfer
 from torch import nn
 from torch.optim import SGD
 
+from gem_core.payload import PayloadFormat
 from gem_core.wire_types import COARSE, WireType, decode
 from tests.worker.serving import ServerThread
 
@@ -63,6 +64,29 @@ def test_a_skipped_gradient_changes_nothing(wire_type: WireType, bad: float) -> 
     # What was taken back is rounded: an element may fall to the next step.
     assert torch.allclose(sent, resent, rtol=1e-5, atol=float(sent.abs().max()) / 6)
     assert torch.equal(sent != 0, resent != 0)
+
+
+@pytest.mark.parametrize("wire_type", sorted(COARSE))
+def test_a_step_skipped_for_its_buffers_changes_nothing(wire_type: WireType) -> None:
+    payloads = []
+    for buffers in ([1.0, 1.0], [1.0, np.inf, 1.0]):
+        model = nn.Sequential(nn.Linear(30, 30, bias=False), nn.BatchNorm1d(30))
+        flat = FlatModel(model)
+        transfer = Transfer(flat, wire_type, WireType.FLOAT32)
+        random = torch.Generator().manual_seed(3)
+        for value in buffers:
+            model[1].running_var[0] = value
+            if np.isfinite(value):
+                gradient = torch.randn(len(flat.groups[0].gradients), generator=random)
+            flat.groups[0].gradients.copy_(gradient)
+            assert transfer.stage(0.5, None).usable is bool(np.isfinite(value))
+        payloads.append(bytes(transfer.delta))
+    sent = [np.empty(flat.layout.parameter_count, np.float32) for _ in payloads]
+    for payload, out in zip(payloads, sent, strict=True):
+        split = PayloadFormat(flat.layout, wire_type).parameter_bytes
+        assert decode(wire_type, memoryview(payload)[:split], out) is None
+    assert np.allclose(*sent, rtol=1e-5, atol=float(np.abs(sent[0]).max()) / 6)
+    assert np.count_nonzero(np.abs(sent[0] - sent[1]) > 1e-6) < 5
 
 
 @pytest.mark.parametrize("wire", ["int4", "sparse"])

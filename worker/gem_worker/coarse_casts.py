@@ -10,7 +10,9 @@ from gem_core.wire_types import BLOCKS, WireType
 def encode_rows(wire_type: WireType, rows: Tensor, scales: Tensor, data: Tensor) -> None:
     """Encode finite `rows` into `scales` and `data`."""
     magnitudes = rows.abs()
-    scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(BLOCKS[wire_type].levels))
+    # CUDA multiplies by the reciprocal of a number.
+    levels = magnitudes.new_full((), BLOCKS[wire_type].levels)
+    scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(levels))
     if wire_type is WireType.INT4_BLOCK:
         quantised = rows.new_zeros(len(rows), 2 * data.shape[1], dtype=torch.int8)
         quantised[:, : rows.shape[1]] = quantise(rows, scales, 7)

@@ -20,8 +20,8 @@ class ErrorFeedback:
         wire_casts.encode(self._wire_type, self._left_out, payload)
         wire_casts.subtract(self._wire_type, payload, self._left_out)
 
-    def undo(self, payload: Tensor) -> None:
-        """Undo the last `encode_next`, of zeros: its `payload` is not sent."""
+    def undo(self, values: Tensor, payload: Tensor) -> None:
+        """Undo the last `encode_next`, of these `values`: its `payload` is not sent."""
         sent = torch.empty_like(self._left_out)
         wire_casts.decode(self._wire_type, payload, sent)
-        self._left_out.add_(sent)
+        self._left_out.add_(sent).sub_(values)

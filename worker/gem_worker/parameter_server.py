@@ -112,7 +112,7 @@ class ParameterServer:
         optimizer: of the model's parameters.
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
-        delta_wire: "float32", "float16", "bfloat16", "int8", "int4" or "sparse" (docs/performance.md).
+        delta_wire: "float32", "float16", "bfloat16", "int8", "int4" or "sparse" (docs/deploy.md, "Capacity").
         parameter_wire: as `delta_wire`, to "int8".
         overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.

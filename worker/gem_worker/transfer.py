@@ -169,7 +169,7 @@ class Transfer:
             usable = least >= -LARGEST_SENT and largest <= LARGEST_SENT  # NaN fails every comparison
         usable = usable and all(map(math.isfinite, numbers))
         if feedback is not None and not usable:
-            feedback.undo(self._sent())
+            feedback.undo(gradients, self._sent())
         known_loss = float(number) if number is not None and math.isfinite(number) else None
         return Staged(usable, known_loss, -eta if self._is_there and since is None else None)
 

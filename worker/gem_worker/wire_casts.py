@@ -39,7 +39,8 @@ def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
         case WireType.INT8_BLOCK:
             for rows, scales, elements in _blocks(wire_type, values, out, len(values)):
                 magnitudes = rows.abs()
-                scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(127))
+                # CUDA multiplies by the reciprocal of a number.
+                scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(magnitudes.new_full((), 127)))
                 _quantise_any(rows, scales, magnitudes)
                 elements.copy_(magnitudes)
         case _ if wire_type in COARSE:

@@ -231,7 +231,9 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     def holds_back(self, request: CommitRequest | InitializeRequest) -> bool:
         session_id = request.session.session_id
         if isinstance(request, InitializeRequest):
-            if self._first_expected.session_id == session_id:
+            if self._central.layout is not None:
+                request.resolve(False)
+            elif self._first_expected.session_id == session_id:
                 self._first = request
                 self.report(ParametersHeld(self._first_expected.attempt))
             else:
@@ -359,6 +361,9 @@ class SecondaryOrder(CommitOrder, CommitObserver):
 
     async def _initialize(self, first: InitializeRequest) -> None:
         first.resolve(await self._applier.initialize(first))
+        if self._first is not None:
+            self._first.resolve(False)
+            self._first = None
 
     async def _finish(self, reason: str) -> None:
         self._run.finish(reason)
