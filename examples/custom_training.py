@@ -1,6 +1,6 @@
 """A PyTorch training script, distributed by the five lines marked (1) to (5).
 
-Start several by hand, beside a server:
+Start a server and any number of workers by hand:
 
     gemps serve --steps 500
     GEMPS_SERVER=127.0.0.1:50051 python examples/custom_training.py
