@@ -22,6 +22,8 @@ __all__ = [
     "FINITE",
     "LARGEST_VALUE",
     "NUMPY",
+    "OF_DELTAS",
+    "OF_PARAMETERS",
     "BadElement",
     "Codec",
     "WireType",
@@ -73,6 +75,8 @@ _UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2}
 _UNIT_BYTES |= {wire_type: block.bytes_of(BLOCK_ELEMENTS) for wire_type, block in BLOCKS.items()}
 # Senders add what these omit to the next delta.
 COARSE = frozenset({WireType.INT4_BLOCK, WireType.SPARSE_BLOCK})
+OF_DELTAS = frozenset(_UNIT_BYTES)
+OF_PARAMETERS = OF_DELTAS - COARSE
 
 
 class Codec(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from gem_core import UpdateRule
+from gem_core import Layout, UpdateRule
 from gem_core.shards import Shard
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.agreement import Agreement
@@ -99,6 +99,9 @@ class Persistence:
         self._claim(data_dir)
         if not self._settings.resume:
             return [0], ""
+        latest = data_dir / checkpoint.LATEST
+        if latest.exists():
+            self._check_shard((await asyncio.to_thread(checkpoint.read_state, latest))[0])
         return await asyncio.to_thread(recovery.clocks, data_dir)
 
     async def recover(self, clock: int | None = None) -> None:
@@ -117,6 +120,8 @@ class Persistence:
             recovered = await asyncio.to_thread(recovery.recover_at, data_dir, clock, with_moments=keeps)
         else:
             recovered = await asyncio.to_thread(recovery.recover, data_dir, with_moments=keeps)
+        if recovered is not None:
+            self._check_shard(recovered.whole.layout)
         if self.log is not None:
             self.log.start(*((recovered.last_number, recovered.last_id) if recovered else (0, NO_LOG)))
         if recovered is None:
@@ -211,21 +216,20 @@ class Persistence:
         )
 
     def _claim(self, data_dir: Path) -> None:
-        """Lock it; refuse another run's or shard's. Idempotent."""
+        """Lock it; refuse a used one without --resume. Idempotent."""
         self._lock_data_dir(data_dir)
-        latest = data_dir / checkpoint.LATEST
-        if not latest.exists():
-            return
-        if not self._settings.resume:
+        if not self._settings.resume and (data_dir / checkpoint.LATEST).exists():
             raise StartupError(
                 f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
                 "another --data-dir"
             )
-        held, own = Shard.of(checkpoint.read_state(latest)[0]), self._settings.part
+
+    def _check_shard(self, layout: Layout) -> None:
+        held, own = Shard.of(layout), self._settings.part
         if held != own:
             raise StartupError(
-                f"{data_dir} holds {held.title}, and --shard {own} is {own.title}: start each shard with its own "
-                "--data-dir; gemps merge and gemps split change the number of shards"
+                f"{self._settings.data_dir} holds {held.title}, and --shard {own} is {own.title}: start each shard "
+                "with its own --data-dir; gemps merge and gemps split change the number of shards"
             )
 
     def _lock_data_dir(self, data_dir: Path) -> None:

@@ -418,7 +418,7 @@ class Arena:
         return is_back() and (bool(self.ca_file) or self._lane_answers(20.0))
 
     def _lane_answers(self, seconds: float) -> bool:
-        """Whether the lane answers a new connection before the timeout; a storm leaves up to 4096 connections to accept."""
+        """Whether the lane answers a new connection in time: after a storm it accepts up to 4096 others first."""
         try:
             with socket.create_connection(("127.0.0.1", self.target.lane_port), seconds) as connection:
                 connection.sendall(bytes(16))

@@ -44,7 +44,7 @@ def _positions(indices: Tensor) -> Tensor:
     return indices + torch.arange(0, SPARSE_GROUP * indices.shape[1], SPARSE_GROUP, device=indices.device)
 
 
-def quantise(rows: Tensor, scales: Tensor, levels: int) -> Tensor:
-    """Multiples of the scales, rounded; float32."""
+def quantise(rows: Tensor, scales: Tensor, levels: int, out: Tensor | None = None) -> Tensor:
+    """Multiples of the scales, rounded; float32. `out` may be `rows`."""
     divisors = torch.where(scales == 0, torch.inf, scales)
-    return torch.div(rows, divisors).round_().clamp_(-levels, levels)
+    return torch.div(rows, divisors, out=out).round_().clamp_(-levels, levels)

@@ -41,8 +41,7 @@ def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
                 magnitudes = rows.abs()
                 # CUDA multiplies by the reciprocal of a number.
                 scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(magnitudes.new_full((), 127)))
-                _quantise_any(rows, scales, magnitudes)
-                elements.copy_(magnitudes)
+                elements.copy_(coarse_casts.quantise(rows, scales, 127, out=magnitudes))
         case _ if wire_type in COARSE:
             for rows, scales, data in _blocks(wire_type, values, out, _piece_of(values)):
                 coarse_casts.encode_rows(wire_type, rows, scales, data)
@@ -195,7 +194,7 @@ def _encode_blocks(pieces: tuple[_BlockPiece, ...], factor: float) -> bool:
         if least_of_all >= _LARGEST_OF_NORMAL:
             scaled.div_(scales).round_()
         else:
-            _quantise_any(scaled, scales, scaled)
+            coarse_casts.quantise(scaled, scales, 127, out=scaled)
         elements.copy_(scaled)  # rounded half to even
     return usable
 
@@ -204,11 +203,6 @@ def _decode_blocks(pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
     for rows, scales, elements in pieces:
         # Faster than a mixed-type product.
         rows.copy_(elements).mul_(scales)
-
-
-def _quantise_any(rows: Tensor, scales: Tensor, out: Tensor) -> None:
-    # As in gem_core.wire_blocks.
-    out.copy_(coarse_casts.quantise(rows, scales, 127))
 
 
 def _temporary(elements: int) -> Tensor:

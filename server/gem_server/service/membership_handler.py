@@ -10,7 +10,7 @@ from gemps.v1 import run_pb2, session_pb2
 
 from gem_core import Layout, UpdateRule, WireType
 from gem_core.shards import Shard
-from gem_core.wire_types import COARSE
+from gem_core.wire_types import OF_DELTAS, OF_PARAMETERS
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.commit_order import CommitOrder
@@ -23,8 +23,6 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
-_OF_DELTAS = frozenset(WireType) - {WireType.SHARED_MEMORY}
-_OF_PARAMETERS = _OF_DELTAS - COARSE
 
 logger = logging.getLogger(__name__)
 
@@ -180,8 +178,8 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         messages.text(request.worker_name, "worker_name", required=True),
         messages.text(request.host_id, "host_id"),
         layout,
-        _choose(request.delta_wire_types, _OF_DELTAS),
-        _choose(request.parameter_wire_types, _OF_PARAMETERS),
+        _choose(request.delta_wire_types, OF_DELTAS),
+        _choose(request.parameter_wire_types, OF_PARAMETERS),
         messages.text(request.agent, "agent"),
         messages.text(request.device, "device"),
         request.steps_per_epoch,
