@@ -36,8 +36,9 @@ class Sender:
         return torch.from_numpy(out)
 
 
-@pytest.mark.parametrize("wire_type", sorted(COARSE))
-def test_deltas_add_up_to_the_gradients(wire_type: WireType) -> None:
+@pytest.mark.parametrize(("wire_type", "missing"), [(WireType.INT4_BLOCK, 0.002), (WireType.SPARSE_BLOCK, 0.15)])
+def test_deltas_add_up_to_the_gradients(wire_type: WireType, missing: float) -> None:
+    """But for what the last ones have left out, which is less than a delta in 4 bits, and several sparse ones."""
     sender, random = Sender(wire_type), torch.Generator().manual_seed(1)
     mean = torch.randn(COUNT, generator=random)
     due, came = torch.zeros(COUNT), torch.zeros(COUNT)
@@ -47,7 +48,7 @@ def test_deltas_add_up_to_the_gradients(wire_type: WireType) -> None:
         assert usable
         due -= 0.5 * gradient
         came += sender.arrived(payload)
-    assert torch.linalg.vector_norm(came - due) < 0.15 * torch.linalg.vector_norm(due)
+    assert torch.linalg.vector_norm(came - due) < missing * torch.linalg.vector_norm(due)
 
 
 @pytest.mark.parametrize("wire_type", sorted(COARSE))
