@@ -549,7 +549,7 @@ class Server:
                 self.times.run_seconds,
                 self.shard,
             ),
-            FollowHandler(contexts, self.primary, _rule_text(self.rule, self.settings.state_type)),
+            FollowHandler(contexts, self.primary, _shared_settings(self.rule, self.settings)),
         )
 
     def _other_shards(self) -> list[str]:
@@ -571,7 +571,7 @@ class Server:
             return await self.primary.begin_at(clocks, run or self.run.identity)
         settings = self.settings
         address = settings.shard_address or f":{self.port}"
-        hello = Hello(self.shard, address, _rule_text(self.rule, self.settings.state_type), tuple(clocks), run)
+        hello = Hello(self.shard, address, _shared_settings(self.rule, self.settings), tuple(clocks), run)
         credentials = read_shard_credentials(settings.primary_credentials)
         if self.secondary is None:
             raise AssertionError("neither primary nor secondary")
@@ -712,9 +712,16 @@ def _run(settings: ServerSettings) -> Run:
     return Run(Budget(settings.steps, settings.epochs, settings.commits), _schedule(settings), settings.min_workers)
 
 
-def _rule_text(rule: UpdateRule, state_type: str) -> str:
-    about = {"rule": rule.name, "precondition": rule.precondition, "state_type": state_type}
-    return json.dumps(about | {"settings": dict(sorted(rule.settings.items()))})
+def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
+    """What all shards have in common, as JSON."""
+    about = {
+        "rule": rule.name,
+        "precondition": rule.precondition,
+        "state_type": settings.state_type,
+        "durability": settings.durability_level,
+        "settings": dict(sorted(rule.settings.items())),
+    }
+    return json.dumps(about)
 
 
 def _schedule(settings: ServerSettings) -> EtaSchedule:

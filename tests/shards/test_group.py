@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -157,8 +158,11 @@ def test_a_primary_says_which_shards_it_waits_for() -> None:
 
 
 def test_a_group_refuses_other_shards(group: Group) -> None:
-    rule = '{"rule": "downpour", "precondition": "none", "state_type": "float32", "settings": {"weight_decay": 0.0}}'
-    assert "give both the same --rule, --state-type and settings" in follow(group.address).details()
+    rule = (
+        '{"rule": "downpour", "precondition": "none", "state_type": "float32", "durability": "none", '
+        '"settings": {"weight_decay": 0.0}}'
+    )
+    assert "give both the same --rule, its settings" in follow(group.address).details()
     assert "is connected already" in follow(group.address, rule=rule).details()
     assert "give all the same number" in follow(group.address, rule=rule, shards=4).details()
     assert "with shard < shards" in follow(group.address, shard=3).details()
@@ -173,6 +177,14 @@ def test_a_group_refuses_other_shards(group: Group) -> None:
 def test_a_shard_with_another_rule_does_not_start() -> None:
     with serving(2, rule="downpour") as started, pytest.raises(StartupError, match="give both the same --rule"):
         RealServer(shard="1/2", primary=started.address, rule="gem")
+
+
+def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:
+    """Each would wait for what the other never writes."""
+    with serving(2, tmp_path / "group") as started:
+        for own in ({}, {"data_dir": tmp_path / "1", "durability": "interval"}):
+            with pytest.raises(StartupError, match="--data-dir to all shards or none"):
+                RealServer(shard="1/2", primary=started.address, **own)
 
 
 @pytest.mark.parametrize("wire_type", [WireType.INT8_BLOCK, WireType.BFLOAT16])

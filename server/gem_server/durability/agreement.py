@@ -1,7 +1,5 @@
 """What shards agree on: where records end, and what is durable on all."""
 
-from gem_server.errors import RefusedError
-
 
 class Agreement:
     """For one server with the whole model."""
@@ -24,5 +22,5 @@ class Agreement:
     async def wait_checkpoint(self) -> None:
         """Wait until each shard has it. Raises OSError."""
 
-    def checkpoint_failed(self, error: OSError | RefusedError) -> None:
+    def checkpoint_failed(self, error: Exception) -> None:
         """This server could not write it."""

@@ -128,7 +128,7 @@ class Checkpointer:
             self._agreement.checkpoint_begun(number)
             try:
                 return await self._with_reserve(lambda with_moments: self._write_cut(with_moments, cut))
-            except (OSError, RefusedError) as error:
+            except Exception as error:
                 self._agreement.checkpoint_failed(error)
                 raise
             finally:

@@ -20,7 +20,7 @@ REQUEST_BYTES = 64 << 10
 
 
 class FollowHandler:
-    """Serves Follow; `ordering` is None unless this is a primary, `rule` as JSON."""
+    """Serves Follow; `ordering` is None unless this is a primary, `rule`: settings in common, as JSON."""
 
     def __init__(self, contexts: CallContexts, ordering: PrimaryOrder | None, rule: str) -> None:
         self._contexts = contexts
@@ -59,8 +59,8 @@ class FollowHandler:
         if hello.rule != self._rule:
             raise RefusedError(
                 Reason.MALFORMED,
-                f"this shard's update rule is {messages.text(hello.rule[:256], 'rule')}, and the primary's is "
-                f"{self._rule}: give both the same --rule, --state-type and settings",
+                f"this shard has {messages.text(hello.rule[:256], 'rule')}, and the primary {self._rule}: give both "
+                "the same --rule, its settings, --state-type and --durability, and --data-dir to all shards or none",
             )
         host = address_of(context).rpartition(":")[0]
         if hello.address.startswith(":") and host.strip("[]") not in ("127.0.0.1", "::1"):

@@ -7,7 +7,6 @@ from typing_extensions import override
 
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.log import Log
-from gem_server.errors import RefusedError
 from gem_server.shards.operations import (
     CheckpointComplete,
     CheckpointCut,
@@ -131,7 +130,7 @@ class SecondaryAgreement(Agreement):
         self._begun = number
 
     @override
-    def checkpoint_failed(self, error: OSError | RefusedError) -> None:
+    def checkpoint_failed(self, error: Exception) -> None:
         self._report(CheckpointWritten(self._begun, str(error)))
 
     def checkpoint_cut(self, number: int) -> None:
