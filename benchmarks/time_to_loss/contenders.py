@@ -1,0 +1,64 @@
+"""Who trains, each as its own documentation says."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from time_to_loss.worlds import WORKERS, Host, World
+
+SERVER_PORT, RENDEZVOUS_PORT = 50051, 29400
+GEMPS = f"-m gem_cli serve --insecure --min-workers={WORKERS}".split()
+# The rule for workers' own optimizers; docs/own-optimizer.md has how it was chosen.
+LOCAL = ("--rule=adaptive-staleness",)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """server, worker: arguments of Python on the server's host, and on a worker's; rates: to search."""
+
+    name: str
+    rates: Sequence[float]
+    server: Callable[[Host, float], list[str]]
+    worker: Callable[[World, Host, Host], list[str]]
+
+
+def _gemps(name: str, rates: Sequence[float], flags: Sequence[str], worker: str = "") -> Contender:
+    """flags: of the server, with the rate as eta unless the workers have an optimizer."""
+
+    def server(host: Host, rate: float) -> list[str]:
+        eta = [] if "--every" in worker else [f"--eta={rate}"]
+        return [*GEMPS, f"--bind={host.address}:{SERVER_PORT}", *flags, *eta]
+
+    return Contender(name, rates, server, lambda *_: ["-m", "time_to_loss.gemps_worker", *worker.split()])
+
+
+def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
+    def rendezvous(host: Host, _: float) -> list[str]:
+        return ["-m", "time_to_loss.rendezvous", host.address, f"{RENDEZVOUS_PORT}"]
+
+    def agent(world: World, server: Host, host: Host) -> list[str]:
+        nodes = f"{WORKERS - 1}:{WORKERS}" if world.failures else f"{WORKERS}"
+        return [
+            *f"-m torch.distributed.run --nnodes={nodes} --nproc-per-node=1 --max-restarts=1000".split(),
+            *f"--rdzv-backend=c10d --rdzv-endpoint={server.address}:{RENDEZVOUS_PORT} --rdzv-id=1".split(),
+            *f"--rdzv-conf=is_host=0,last_call_timeout=5 --local-addr={host.address}".split(),
+            *f"-m time_to_loss.ddp_worker {worker}".split(),
+        ]
+
+    return Contender(name, rates, rendezvous, agent)
+
+
+GRADIENT_RATES = (0.05, 0.1, 0.2, 0.4)
+ADAM_RATES = (0.001, 0.002, 0.004, 0.008)
+CONTENDERS = {
+    contender.name: contender
+    for contender in (
+        _gemps("gemps", GRADIENT_RATES, ()),
+        _gemps("gemps-averaged-rms", ADAM_RATES, ("--precondition=averaged-rms", "--weight-decay=0.1")),
+        _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
+        _gemps("gemps-adamw-32", ADAM_RATES, LOCAL, "--every 32"),
+        _gemps("gemps-adamw-32-sparse", ADAM_RATES, LOCAL, "--every 32 --delta-wire sparse --parameter-wire bfloat16"),
+        _ddp("ddp", ADAM_RATES),
+        _ddp("ddp-post-local-sgd-8", ADAM_RATES, "--period 8"),
+        _ddp("ddp-post-local-sgd-32", ADAM_RATES, "--period 32"),
+    )
+}

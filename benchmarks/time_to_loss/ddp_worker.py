@@ -1,0 +1,74 @@
+"""A worker of PyTorch DDP under torchrun: `python -m time_to_loss.ddp_worker [--period H]`.
+
+With a period: post-local SGD, as `torch.distributed.optim.PostLocalSGDOptimizer` documents it. After a restart
+training continues from a checkpoint of rank 0, as torchrun's documentation asks scripts to do.
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from time_to_loss.worker_context import WorkerContext
+from time_to_loss.workload import adamw, compute_gradient
+
+CHECKPOINT_STEPS = 100
+WARMUP_STEPS = 100
+
+
+def main() -> None:
+    """Train until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--period", type=int, default=1, help="steps between averages of the models")
+    period = parser.parse_args().period
+    context = WorkerContext.from_environment()
+    dist.init_process_group("gloo")
+    inner = context.model()
+    optimizer: Any = adamw(inner, context.rate)
+    checkpoint, first = context.folder / "checkpoint.pt", 1
+    if checkpoint.exists():
+        kept = torch.load(checkpoint)
+        inner.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        first = kept["step"] + 1
+    model = DistributedDataParallel(inner)
+    if period > 1:
+        averager = PeriodicModelAverager(period=period, warmup_steps=WARMUP_STEPS)
+        averager.step = first - 1
+        # A subgroup of this process alone: all processes of this benchmark are on machines of their own.
+        alone, _ = dist.new_subgroups(group_size=1)
+        state = PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=WARMUP_STEPS)  # type: ignore[no-untyped-call]
+        state.iter = first - 1
+        model.register_comm_hook(state, post_localSGD_hook)
+        optimizer = PostLocalSGDOptimizer(optim=optimizer, averager=averager)
+    batches = context.begin()
+    for step in itertools.count(first):
+        optimizer.zero_grad()
+        compute_gradient(model, next(batches))
+        optimizer.step()
+        if step <= WARMUP_STEPS or (step - 1 - WARMUP_STEPS) % period == 0:
+            context.show(inner, step)
+        if step % CHECKPOINT_STEPS == 0 and dist.get_rank() == 0:
+            _save(checkpoint, {"model": inner.state_dict(), "optimizer": _state(optimizer), "step": step})
+
+
+def _state(optimizer: Any) -> dict[str, Any]:
+    inner = optimizer.optim if isinstance(optimizer, PostLocalSGDOptimizer) else optimizer
+    return dict(inner.state_dict())
+
+
+def _save(path: Path, state: dict[str, Any]) -> None:
+    partial = path.with_suffix(".part")
+    torch.save(state, partial)
+    partial.rename(path)
+
+
+if __name__ == "__main__":
+    main()

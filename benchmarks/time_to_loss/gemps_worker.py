@@ -1,0 +1,39 @@
+"""A worker of gemps: `python -m time_to_loss.gemps_worker [--every H] [--delta-wire T] [--parameter-wire T]`."""
+
+import argparse
+import itertools
+
+from gem_worker import ParameterServer
+
+from time_to_loss.worker_context import WorkerContext
+from time_to_loss.workload import adamw, compute_gradient
+
+
+def main() -> None:
+    """Train until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", help="local steps of AdamW; else the server optimizes")
+    parser.add_argument("--delta-wire", default="float32")
+    parser.add_argument("--parameter-wire", default="float32")
+    given = parser.parse_args()
+    context = WorkerContext.from_environment()
+    model = context.model()
+    optimizer = None if given.every is None else adamw(model, context.rate)
+    with ParameterServer(
+        context.server,
+        model,
+        optimizer=optimizer,
+        every=int(given.every) if (given.every or "1").isdigit() and given.every else given.every or 1,
+        name=f"worker-{context.rank}",
+        delta_wire=given.delta_wire,
+        parameter_wire=given.parameter_wire,
+    ) as ps:
+        batches = context.begin()
+        for step in itertools.count(1):
+            report = ps.step(compute_gradient(model, next(batches)), samples=context.workload.batch)
+            if not report.local:
+                context.show(model, step)
+
+
+if __name__ == "__main__":
+    main()
