@@ -8,13 +8,12 @@ Both write to --output after each run. A round has all contenders in turn, with 
 
 import argparse
 import json
-import statistics
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from time_to_loss.contenders import CONTENDERS, Contender
 from time_to_loss.contest import Outcome, run
+from time_to_loss.verdicts import judged, table
 from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import WORLDS
 
@@ -45,7 +44,8 @@ def main() -> None:
             for contender in contenders:
                 rate = rates[contender.name]
                 results.add(run(contender, WORLDS[world], given.workload, rate, seed, given.limit), "runs")
-    print(table(results.runs(given.workload)))
+    runs = results.runs(given.workload)
+    print(table(runs), *judged(runs), sep="\n")
 
 
 class Results:
@@ -82,26 +82,6 @@ class Results:
     def runs(self, workload: str) -> list[dict[str, Any]]:
         """Those of a workload."""
         return [one for one in self._data["runs"] if one["workload"] == workload]
-
-
-def table(runs: Iterable[dict[str, Any]]) -> str:
-    """Markdown: medians of seconds, lowest and highest; a run that did not reach the target makes it infinite."""
-    cells: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for one in runs:
-        cells.setdefault(one["contender"], {}).setdefault(one["world"], []).append(one)
-    worlds = [world for world in WORLDS if any(world in row for row in cells.values())]
-    lines = [f"| contender | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
-    for contender, row in cells.items():
-        lines.append(f"| {contender} | {' | '.join(_cell(row.get(world, [])) for world in worlds)} |")
-    return "\n".join(lines)
-
-
-def _cell(runs: list[dict[str, Any]]) -> str:
-    if not runs:
-        return ""
-    seconds = [float("inf") if one["seconds"] is None else one["seconds"] for one in runs]
-    megabytes = statistics.median(one["sent"] for one in runs) / 1e6
-    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f}) s, {megabytes:.0f} MB"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+"""The table of all runs, and the goals, which were set before the runs."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from time_to_loss.worlds import WORLDS
+
+Runs = Sequence[Mapping[str, Any]]
+BASELINE = "ddp"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """In a world: the seconds of `against` over those of the fastest gemps are at least `ratio`."""
+
+    world: str
+    ratio: float
+    against: str = BASELINE
+
+
+FASTEST_OTHER = "the fastest other"
+GOALS = (
+    Goal("equal", 1 / 1.3),
+    Goal("slow-worker", 2.0),
+    Goal("slow-network", 10.0),
+    Goal("all-together", 5.0, FASTEST_OTHER),
+)
+
+
+def table(runs: Runs) -> str:
+    """Markdown: seconds of a contender in a world: median, lowest and highest; megabytes of all hosts: median."""
+    worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
+    lines = [f"| contender | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
+    for contender in dict.fromkeys(one["contender"] for one in runs):
+        cells = (_cell(_of(runs, world, contender)) for world in worlds)
+        lines.append(f"| {contender} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def judged(runs: Runs) -> Iterable[str]:
+    """A line for each goal whose world has runs."""
+    for goal in GOALS:
+        medians = {name: median_seconds(_of(runs, goal.world, name)) for name in {one["contender"] for one in runs}}
+        mine = {name: seconds for name, seconds in medians.items() if name.startswith("gemps") and seconds}
+        others = {name: seconds for name, seconds in medians.items() if not name.startswith("gemps") and seconds}
+        if goal.against == FASTEST_OTHER:
+            against = min(others, key=others.__getitem__, default="")
+        else:
+            against = goal.against if goal.against in others else ""
+        if not mine or not _of(runs, goal.world, BASELINE):
+            yield f"{goal.world}: not decided"
+            continue
+        best = min(mine, key=mine.__getitem__)
+        if not against:
+            yield f"{goal.world}: {best} {mine[best]:.1f} s; {goal.against} did not reach the target"
+            continue
+        ratio = others[against] / mine[best]
+        met = "met" if ratio >= goal.ratio else "missed"
+        yield f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}"
+
+
+def median_seconds(runs: Runs) -> float | None:
+    """None: no run, or half of them did not reach the target."""
+    seconds = statistics.median(_seconds(runs)) if runs else float("inf")
+    return None if seconds == float("inf") else seconds
+
+
+def _of(runs: Runs, world: str, contender: str) -> Runs:
+    return [one for one in runs if one["world"] == world and one["contender"] == contender]
+
+
+def _seconds(runs: Runs) -> list[float]:
+    return [float("inf") if one["seconds"] is None else one["seconds"] for one in runs]
+
+
+def _cell(runs: Runs) -> str:
+    if not runs:
+        return ""
+    seconds, reached = _seconds(runs), sum(one["seconds"] is not None for one in runs)
+    megabytes = statistics.median(one["sent"] for one in runs) / 1e6
+    if (median := median_seconds(runs)) is None:
+        last = statistics.median(one["curve"][-1][1] if one["curve"] else float("nan") for one in runs)
+        return f"{reached} of {len(runs)}; loss {last:.2f}; {megabytes:.0f} MB"
+    highest = f"{max(seconds):.1f}" if reached == len(runs) else "not reached"
+    return f"{median:.1f} s ({min(seconds):.1f} to {highest}); {megabytes:.0f} MB"

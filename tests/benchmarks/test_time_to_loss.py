@@ -1,0 +1,96 @@
+"""The parts of the time-to-loss benchmark that need no root: links, tables, goals, snapshots."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from time_to_loss.contenders import CONTENDERS
+from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
+from time_to_loss.verdicts import judged, table
+from time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
+from time_to_loss.workload import WORKLOADS, compute_gradient
+
+RATE, DELAY = 1e6, 0.02
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_a_link_delays_frames_and_sends_them_at_its_rate(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    link = Direction(writing, RATE, DELAY)
+    for frame in (b"a" * 10_000, b"b" * 10_000):
+        link.accept(frame, 5.0)
+    assert link.deliver(5.029) == pytest.approx(0.001)
+    link.deliver(5.0301)
+    assert os.read(reading, 65536) == b"a" * 10_000
+    assert link.deliver(5.031) == pytest.approx(0.009)
+    link.deliver(5.0401)
+    assert os.read(reading, 65536) == b"b" * 10_000
+
+
+def test_a_full_link_drops_frames(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    link = Direction(writing, RATE, DELAY)
+    for _ in range(20):
+        link.accept(b"a" * 10_000, 5.0)
+    link.deliver(10.0)
+    assert len(os.read(reading, 1 << 20)) == 10_000 * (round(QUEUE_SECONDS / 0.01) + 1)
+
+
+def run(world: str, contender: str, seconds: float | None, sent: int = 1_000_000) -> dict[str, Any]:
+    return {"world": world, "contender": contender, "seconds": seconds, "sent": sent, "curve": [(1.0, 2.5)]}
+
+
+def test_goals_compare_medians() -> None:
+    runs = [
+        *(run("slow-worker", "gemps", seconds) for seconds in (10, 11, 90)),
+        *(run("slow-worker", "ddp", seconds) for seconds in (22, 23, 24)),
+        *(run("all-together", "gemps", 10) for _ in range(3)),
+        *(run("all-together", "ddp", None) for _ in range(3)),
+        *(run("all-together", "ddp-post-local-sgd-8", seconds) for seconds in (30, None, 40)),
+        run("slow-network", "gemps", 10),
+        run("slow-network", "ddp", None),
+    ]
+    assert list(judged(runs)) == [
+        "equal: not decided",
+        "slow-worker: ddp / gemps: 2.09, goal 2.00: met",
+        "slow-network: gemps 10.0 s; ddp did not reach the target",
+        "all-together: ddp-post-local-sgd-8 / gemps: 4.00, goal 5.00: missed",
+    ]
+    lines = table(runs).splitlines()
+    assert lines[0] == "| contender | slow-worker | slow-network | all-together |"
+    assert lines[3] == "| ddp | 23.0 s (22.0 to 24.0); 1 MB | 0 of 1; loss 2.50; 1 MB | 0 of 3; loss 2.50; 1 MB |"
+    assert "| 40.0 s (30.0 to not reached); 1 MB |" in lines[4]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_one_worker_at_a_time_keeps_snapshots(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (READY, SNAPSHOTS):
+        (tmp_path / part).mkdir()
+    (tmp_path / GO).touch()
+    settings = {"SERVER": "", "WORKERS": "2", "RATE": "0.1", "SEED": "1", "FOLDER": str(tmp_path), "WORKLOAD": name}
+    for key, value in settings.items():
+        monkeypatch.setenv(f"TTL_{key}", value)
+    first, second = WorkerContext.from_environment(), WorkerContext.from_environment()
+    model = first.model()
+    compute_gradient(model, next(first.begin()))
+    first.show(model, 1)
+    second.show(model, 2)
+    first.show(model, 3)
+    (snapshot,) = (tmp_path / SNAPSHOTS).iterdir()
+    assert snapshot.name.endswith("-1.npy")
+    assert np.load(snapshot).size == sum(one.numel() for one in model.parameters())
+    assert 0 < first.workload.held_out_loss(model) < 10
+
+
+def test_each_contender_has_rates_to_search() -> None:
+    assert all(len(contender.rates) > 2 for contender in CONTENDERS.values())
