@@ -28,7 +28,7 @@ ENGINES = $(VENV)/engines
 BUF = npx --yes @bufbuild/buf@1.75.0
 PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards bench-large bench-time compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
+.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards bench-large bench-time goodput compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
 
 comma = ,
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
@@ -121,6 +121,10 @@ bench-large: $(INSTALLED)
 # Seconds until a model is good, beside DDP, in five worlds, as root: hours (docs/time-to-loss.md).
 bench-time: $(INSTALLED)
 	PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss $(ARGS)
+
+# Share of the failure-free commits that is kept when workers and server fail, beside DDP, as root: an hour.
+goodput: $(INSTALLED)
+	PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss.goodput $(ARGS)
 
 # What --telemetry costs in processor time a commit, with 32 workers: two minutes.
 bench-telemetry: $(INSTALLED)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from time_to_loss.worlds import WORKERS, Host, World
 
@@ -13,26 +14,29 @@ LOCAL = ("--rule=adaptive-staleness",)
 
 @dataclass(frozen=True)
 class Contender:
-    """server, worker: arguments of Python on the server's host, and on a worker's; rates: to search."""
+    """server: Python's arguments on the server's host, given the rate and the run's folder; worker: on a worker's host.
+
+    rates: to search.
+    """
 
     name: str
     rates: Sequence[float]
-    server: Callable[[Host, float], list[str]]
+    server: Callable[[Host, float, Path], list[str]]
     worker: Callable[[World, Host, Host], list[str]]
 
 
 def _gemps(name: str, rates: Sequence[float], flags: Sequence[str], worker: str = "") -> Contender:
-    """flags: of the server, with the rate as eta unless the workers have an optimizer."""
+    """flags: of the server, with the rate as eta unless the workers have an optimizer; {folder}: the run's."""
 
-    def server(host: Host, rate: float) -> list[str]:
+    def server(host: Host, rate: float, folder: Path) -> list[str]:
         eta = [] if "--every" in worker else [f"--eta={rate}"]
-        return [*GEMPS, f"--bind={host.address}:{SERVER_PORT}", *flags, *eta]
+        return [*GEMPS, f"--bind={host.address}:{SERVER_PORT}", *(flag.format(folder=folder) for flag in flags), *eta]
 
     return Contender(name, rates, server, lambda *_: ["-m", "time_to_loss.gemps_worker", *worker.split()])
 
 
 def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
-    def rendezvous(host: Host, _: float) -> list[str]:
+    def rendezvous(host: Host, rate: float, folder: Path) -> list[str]:
         return ["-m", "time_to_loss.rendezvous", host.address, f"{RENDEZVOUS_PORT}"]
 
     def agent(world: World, server: Host, host: Host) -> list[str]:
@@ -49,6 +53,13 @@ def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
 
 GRADIENT_RATES = (0.05, 0.1, 0.2, 0.4)
 ADAM_RATES = (0.001, 0.002, 0.004, 0.008)
+PLAIN_DDP = _ddp("ddp", ADAM_RATES)
+# For goodput, where the server fails as well.
+DURABLE = _gemps(
+    "gemps-durable",
+    ADAM_RATES,
+    ("--precondition=averaged-rms", "--data-dir={folder}/data", "--durability=commit", "--resume"),
+)
 CONTENDERS = {
     contender.name: contender
     for contender in (
@@ -57,7 +68,7 @@ CONTENDERS = {
         _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
         _gemps("gemps-adamw-32", ADAM_RATES, LOCAL, "--every 32"),
         _gemps("gemps-adamw-32-sparse", ADAM_RATES, LOCAL, "--every 32 --delta-wire sparse --parameter-wire bfloat16"),
-        _ddp("ddp", ADAM_RATES),
+        PLAIN_DDP,
         _ddp("ddp-post-local-sgd-8", ADAM_RATES, "--period 8"),
         _ddp("ddp-post-local-sgd-32", ADAM_RATES, "--period 32"),
     )

@@ -17,7 +17,7 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import adamw, compute_gradient
+from time_to_loss.workload import adamw
 
 CHECKPOINT_STEPS = 100
 WARMUP_STEPS = 100
@@ -51,7 +51,7 @@ def main() -> None:
     batches = context.begin()
     for step in itertools.count(first):
         optimizer.zero_grad()
-        compute_gradient(model, next(batches))
+        context.gradient(model, batches)
         optimizer.step()
         if step <= WARMUP_STEPS or (step - 1 - WARMUP_STEPS) % period == 0:
             context.show(inner, step)

@@ -1,12 +1,11 @@
 """A worker of gemps: `python -m time_to_loss.gemps_worker [--every H] [--delta-wire T] [--parameter-wire T]`."""
 
 import argparse
-import itertools
 
 from gem_worker import ParameterServer
 
 from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import adamw, compute_gradient
+from time_to_loss.workload import adamw
 
 
 def main() -> None:
@@ -23,16 +22,16 @@ def main() -> None:
         context.server,
         model,
         optimizer=optimizer,
-        every=int(given.every) if (given.every or "1").isdigit() and given.every else given.every or 1,
+        every=1 if given.every is None else given.every if given.every == "auto" else int(given.every),
         name=f"worker-{context.rank}",
         delta_wire=given.delta_wire,
         parameter_wire=given.parameter_wire,
     ) as ps:
         batches = context.begin()
-        for step in itertools.count(1):
-            report = ps.step(compute_gradient(model, next(batches)), samples=context.workload.batch)
-            if not report.local:
-                context.show(model, step)
+        while True:
+            report = ps.step(context.gradient(model, batches), samples=context.workload.batch)
+            if report.version is not None and not report.local:
+                context.show(model, report.version.clock)
 
 
 if __name__ == "__main__":

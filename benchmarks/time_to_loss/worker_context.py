@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from time_to_loss.workload import WORKLOADS, Batch, Workload
+from time_to_loss.workload import WORKLOADS, Batch, Workload, compute_gradient
 
 SNAPSHOT_SECONDS = 1.0
 GO, READY, SNAPSHOTS = "go", "ready", "snapshots"
@@ -21,15 +21,15 @@ GO, READY, SNAPSHOTS = "go", "ready", "snapshots"
 
 @dataclass
 class WorkerContext:
-    """Of worker `rank` of `workers`; `folder` is the run's, shared by all hosts."""
+    """Of worker `rank`; `folder`: the run's, shared by all hosts; `pause`: seconds of waiting in a step."""
 
     rank: int
-    workers: int
     server: str
     rate: float
     seed: int
     folder: Path
     workload: Workload
+    pause: float = 0.0
     _next: float = 0.0
     _lock: BufferedWriter | None = field(default=None, repr=False)
 
@@ -40,12 +40,12 @@ class WorkerContext:
         get = os.environ.__getitem__
         return cls(
             int(os.environ.get("RANK", os.environ.get("TTL_RANK", "0"))),
-            int(get("TTL_WORKERS")),
             get("TTL_SERVER"),
             float(get("TTL_RATE")),
             int(get("TTL_SEED")),
             Path(get("TTL_FOLDER")),
             WORKLOADS[get("TTL_WORKLOAD")],
+            float(os.environ.get("TTL_PAUSE", "0")),
         )
 
     def model(self) -> nn.Module:
@@ -63,6 +63,11 @@ class WorkerContext:
             while not go.exists():
                 time.sleep(0.01)
         return self.workload.batches(seed)
+
+    def gradient(self, model: nn.Module, batches: Iterator[Batch]) -> Tensor:
+        """Leave a batch's gradient in the parameters; return the loss."""
+        time.sleep(self.pause)
+        return compute_gradient(model, next(batches))
 
     def show(self, model: nn.Module, step: int) -> None:
         """Keep parameters for the evaluation once a second; one worker at a time does so, until it ends."""

@@ -17,7 +17,7 @@ SHARE = 0.3  # of a core, each host: 5 hosts, so that links and the evaluation h
 
 @dataclass(frozen=True)
 class World:
-    """slow: worker 0 has a quarter of the others' share. link: Mbit/s, and seconds of delay of each host's link.
+    """slow: one worker has a quarter of the others' share. link: Mbit/s, and seconds of delay of each host's link.
 
     failures: a worker's host is killed every 60 s, and starts again 20 s later.
     """
@@ -26,12 +26,16 @@ class World:
     slow: bool = False
     link: tuple[float, float] | None = None
     failures: bool = False
+    limited: bool = True
 
-    def share(self, worker: int) -> float:
-        """Of a core."""
-        return SHARE / 4 if self.slow and worker == 0 else SHARE
+    def share(self, host: int) -> float | None:
+        """Of a core; None: no limit. Host 0 is the server's, 1 the slow worker's."""
+        if not self.limited:
+            return None
+        return SHARE / 4 if self.slow and host == 1 else SHARE
 
 
+UNLIMITED = World("unlimited", limited=False)
 SLOW_LINK = 100.0, 0.010  # two links between two hosts: 20 ms
 WORLDS = {
     world.name: world

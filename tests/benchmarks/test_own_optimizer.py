@@ -9,7 +9,10 @@ from own_optimizer import ALONE, BATCH, GRADIENT, Case, measure
 BATCHES = 8
 
 
-@pytest.mark.parametrize(("workers", "every", "exchanges"), [(2, "3", 4), (2, GRADIENT, 8), (2, ALONE, 0)])
+@pytest.mark.parametrize(
+    ("workers", "every", "exchanges"),
+    [pytest.param(2, "3", 4, marks=pytest.mark.long), (2, GRADIENT, 8), (2, ALONE, 0)],
+)
 def test_a_case_trains_on_all_samples_and_counts_its_bytes(workers: int, every: str, exchanges: int) -> None:
     figures = measure(Case("case", workers, every, 0.002), seed=0, batches=BATCHES)
     assert figures["samples"] == BATCHES * BATCH

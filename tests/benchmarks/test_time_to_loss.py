@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from time_to_loss import failures
 from time_to_loss.contenders import CONTENDERS
 from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
 from time_to_loss.verdicts import judged, table
@@ -46,6 +48,13 @@ def test_a_full_link_drops_frames(pipe: tuple[int, int]) -> None:
     assert len(os.read(reading, 1 << 20)) == 10_000 * (round(QUEUE_SECONDS / 0.01) + 1)
 
 
+def test_hosts_fail_at_random_around_their_means() -> None:
+    found = list(islice(failures.random({0: 600.0, 1: 60.0, 2: 60.0}, 0), 2100))
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    rates = [sum(one.number == number for one in found) / found[-1].seconds for number in range(3)]
+    assert rates == pytest.approx([1 / 600, 1 / 60, 1 / 60], rel=0.2)
+
+
 def run(world: str, contender: str, seconds: float | None, sent: int = 1_000_000) -> dict[str, Any]:
     return {"world": world, "contender": contender, "seconds": seconds, "sent": sent, "curve": [(1.0, 2.5)]}
 
@@ -77,7 +86,7 @@ def test_one_worker_at_a_time_keeps_snapshots(name: str, tmp_path: Path, monkeyp
     for part in (READY, SNAPSHOTS):
         (tmp_path / part).mkdir()
     (tmp_path / GO).touch()
-    settings = {"SERVER": "", "WORKERS": "2", "RATE": "0.1", "SEED": "1", "FOLDER": str(tmp_path), "WORKLOAD": name}
+    settings = {"SERVER": "", "RATE": "0.1", "SEED": "1", "FOLDER": str(tmp_path), "WORKLOAD": name}
     for key, value in settings.items():
         monkeypatch.setenv(f"TTL_{key}", value)
     first, second = WorkerContext.from_environment(), WorkerContext.from_environment()

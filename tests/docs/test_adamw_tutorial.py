@@ -49,6 +49,7 @@ def held_out_loss(text: str) -> float:
     return float(loss)
 
 
+@pytest.mark.long
 def test_the_adamw_script_of_60_lines_trains_alone(tmp_path: Path) -> None:
     assert BLOCKS["python"].count("\n") <= 60
     file = tmp_path / "train.py"
@@ -58,6 +59,7 @@ def test_the_adamw_script_of_60_lines_trains_alone(tmp_path: Path) -> None:
     assert held_out_loss(done.stdout) < LEARNED
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_with_5_changed_lines_at_most_the_adamw_script_trains_as_4_workers(tmp_path: Path) -> None:
     assert sum(row[0] == "+" for row in BLOCKS["diff"].splitlines()) <= 5

@@ -63,7 +63,7 @@ def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
     [
         pytest.param("trainer.py", "transformers", marks=pytest.mark.long),
         pytest.param("lit.py", "lightning", marks=pytest.mark.long),
-        ("loop.py", "accelerate"),
+        pytest.param("loop.py", "accelerate", marks=pytest.mark.long),
     ],
 )
 def test_loops_of_other_libraries_train_as_two_workers(script: str, library: str, tmp_path: Path) -> None:

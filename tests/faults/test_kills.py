@@ -174,8 +174,14 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     )
 
 
-@pytest.mark.parametrize("level", ["interval", "commit"])
-@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
+@pytest.mark.parametrize(
+    ("precondition", "level"),
+    [
+        *(pytest.param("none", level, marks=pytest.mark.long) for level in ("interval", "commit")),
+        ("averaged-rms", "interval"),
+        ("averaged-rms", "commit"),
+    ],
+)
 async def test_with_kept_moments_a_killed_run_ends_as_one_whose_workers_only_pulled(
     tmp_path: Path, level: str, precondition: str
 ) -> None:

@@ -52,6 +52,7 @@ def shown(cell: Any) -> str:
     return "".join(output["data"]["text/html"] for output in cell["outputs"] if output["output_type"] == "display_data")
 
 
+@pytest.mark.long
 def test_the_tutorial_has_no_outputs_and_runs_to_its_end(tmp_path: Path) -> None:
     notebook = nbformat.read(TUTORIAL, as_version=4)
     code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]

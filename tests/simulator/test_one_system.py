@@ -65,8 +65,10 @@ def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tm
 
 @pytest.mark.parametrize(
     "rule",
-    [(), ("--precondition", "averaged-rms", "--eta", "0.002", "--weight-decay", "5")],
-    ids=["gem", "averaged-rms"],
+    [
+        pytest.param((), id="gem", marks=pytest.mark.long),
+        pytest.param(("--precondition", "averaged-rms", "--eta", "0.002", "--weight-decay", "5"), id="averaged-rms"),
+    ],
 )
 def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
     tmp_path: Path, rule: tuple[str, ...]

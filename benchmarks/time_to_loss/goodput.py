@@ -1,0 +1,68 @@
+"""Share of the failure-free steps that is kept when hosts fail: `make goodput`; needs root.
+
+Workers fail after 60 s on average, the server after 600 s, each by SIGKILL to all its processes, and start again at
+once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the central variable at the
+end (gemps, `--durability commit`), or the step that the newest model of DDP has had (torchrun restarts it from a
+checkpoint of each 100 steps). DDP has no server; torchrun's rendezvous does not fail.
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+from time_to_loss.contenders import DURABLE, PLAIN_DDP, Contender
+from time_to_loss.failures import random
+from time_to_loss.fleet import Fleet
+from time_to_loss.worlds import UNLIMITED, WORKERS, made
+
+WORKER_SECONDS, SERVER_SECONDS = 60.0, 600.0
+PAUSE = 0.1
+GOAL = 0.95
+
+
+def main() -> None:
+    """Run in turn, and print shares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="of a run")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    shares: dict[str, list[float]] = {DURABLE.name: [], PLAIN_DDP.name: []}
+    for seed in range(given.rounds):
+        for contender in (DURABLE, PLAIN_DDP):
+            free, _ = kept(contender, given.seconds, {}, seed)
+            means = dict.fromkeys(range(1, WORKERS + 1), WORKER_SECONDS)
+            if contender is DURABLE:
+                means[0] = SERVER_SECONDS
+            steps, failures = kept(contender, given.seconds, means, seed)
+            shares[contender.name].append(steps / free)
+            print(
+                f"{contender.name} seed {seed}: {steps} steps of {free} kept, {failures} failures: {steps / free:.3f}",
+                flush=True,
+            )
+    for name, found in shares.items():
+        print(f"{name}: {statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f}), goal {GOAL}")
+
+
+def kept(contender: Contender, seconds: float, means: dict[int, float], seed: int) -> tuple[int, int]:
+    """Steps in the newest model, and failures. means: seconds between those of a host."""
+    settings = {"RATE": "0.002", "SEED": f"{seed}", "WORKLOAD": "text", "PAUSE": f"{PAUSE}"}
+    failures = random(means, seed) if means else iter(())
+    with (
+        tempfile.TemporaryDirectory(prefix="gemps-goodput-") as folder,
+        made(UNLIMITED) as hosts,
+        Fleet(contender, UNLIMITED, hosts, Path(folder), settings).running(failures) as fleet,
+    ):
+        steps = 0
+        while fleet.seconds < seconds and not fleet.why:
+            fleet.poll()
+            for _, step, path in fleet.snapshots():
+                steps = step
+                path.unlink()
+        if fleet.why:
+            raise SystemExit(fleet.why)
+        return steps, fleet.failed
+
+
+if __name__ == "__main__":
+    main()
