@@ -1,1 +1,1 @@
-"""Seconds until a model is good, for gemps and what else trains on several machines; docs/time-to-loss.md."""
+"""Seconds until a model is good, for gemps and what else trains on several machines; docs/benchmarks.md."""

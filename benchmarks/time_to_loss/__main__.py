@@ -1,4 +1,4 @@
-"""Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/time-to-loss.md says how.
+"""Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/benchmarks.md says how.
 
     python -m time_to_loss --search                  learning rates, in the world "equal", with seed 100
     python -m time_to_loss [--worlds W ...] [--contenders C ...] [--rounds 3]

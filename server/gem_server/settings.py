@@ -596,7 +596,7 @@ class ServerSettings(BaseSettings):
             raise ValueError(
                 f"--shard {shard} needs --primary HOST:PORT, the address of shard 0/{shard.count}"
                 if shard.is_secondary
-                else "--primary is for the other shards: add --shard 1/N, or leave it out"
+                else f"--primary is for other shards, such as --shard 1/2, and this is {shard}: give one of them"
             )
         for name, value in (("shard-address", self.shard_address), ("primary-credentials", self.primary_credentials)):
             if value and not self.primary:

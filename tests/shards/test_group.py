@@ -142,9 +142,7 @@ def refusal(address: str, call: str, request: Any) -> str:
 
 def test_a_worker_at_a_secondary_learns_where_the_primary_is(group: Group) -> None:
     request = session_pb2.JoinRequest(session_id=bytes(range(16)), worker_name="lost")
-    assert f"which workers connect to ({group.address}), has not come" in refusal(
-        group.servers[1].address, "Join", request
-    )
+    assert f"give workers its address, {group.address}" in refusal(group.servers[1].address, "Join", request)
 
 
 def test_a_primary_says_which_shards_it_waits_for() -> None:
@@ -163,6 +161,7 @@ def test_a_group_refuses_other_shards(group: Group) -> None:
         '"settings": {"weight_decay": 0.0}}'
     )
     assert "give both the same --rule, its settings" in follow(group.address).details()
+    assert "differs from the primary in '[', not {" in follow(group.address, rule="[").details()
     assert "is connected already" in follow(group.address, rule=rule).details()
     assert "give all the same number" in follow(group.address, rule=rule, shards=4).details()
     assert "with shard < shards" in follow(group.address, shard=3).details()
@@ -183,7 +182,10 @@ def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:
     """Each would wait for what the other never writes."""
     with serving(2, tmp_path / "group") as started:
         for own in ({}, {"data_dir": tmp_path / "1", "durability": "interval"}):
-            with pytest.raises(StartupError, match="--data-dir to all shards or none"):
+            with pytest.raises(
+                StartupError,
+                match=r'in durability, "(none|interval)", not "commit": .*--data-dir to all shards or none',
+            ):
                 RealServer(shard="1/2", primary=started.address, **own)
 
 
@@ -273,7 +275,7 @@ def test_a_script_trains_on_shards_as_on_one_server() -> None:
     ("settings", "message"),
     [
         ({"shard": "1/2"}, "needs --primary HOST:PORT"),
-        ({"shard": "0/2", "primary": "host:1"}, "add --shard 1/N, or leave it out"),
+        ({"shard": "0/2", "primary": "host:1"}, "such as --shard 1/2, and this is 0/2"),
         ({"shard_address": "host:1"}, "--shard-address needs --primary"),
         ({"shard": "1/2", "primary": "host"}, "'host' is not HOST:PORT"),
         ({"shard": "0/2", "record": "trace"}, "--record is for one server"),

@@ -1,6 +1,7 @@
 """The Follow call: a secondary shard's connection, on the primary."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 from gemps.limits import FIELDS_BYTES
@@ -17,6 +18,7 @@ from gem_server.shards.primary import PrimaryOrder, Secondary
 
 # For recovery.MAX_CLOCKS, and MAX_TOGETHER reports.
 REQUEST_BYTES = 64 << 10
+SHOWN = 100  # characters of a secondary's setting
 
 
 class FollowHandler:
@@ -59,8 +61,8 @@ class FollowHandler:
         if hello.rule != self._rule:
             raise RefusedError(
                 Reason.MALFORMED,
-                f"this shard has {messages.text(hello.rule[:256], 'rule')}, and the primary {self._rule}: give both "
-                "the same --rule, its settings, --state-type and --durability, and --data-dir to all shards or none",
+                f"this shard differs from the primary in {_difference(hello.rule, self._rule)}: give both the same "
+                "--rule, its settings, --state-type and --durability, and --data-dir to all shards or none",
             )
         host = address_of(context).rpartition(":")[0]
         if hello.address.startswith(":") and host.strip("[]") not in ("127.0.0.1", "::1"):
@@ -83,3 +85,19 @@ def _parsed(raw: object, limit: int) -> shards_pb2.FollowRequest:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise RefusedError(Reason.MALFORMED, "Follow ended without a hello")
     return messages.parse(shards_pb2.FollowRequest, raw, limit)
+
+
+def _difference(own: str, primary: str) -> str:
+    """Name what differs between two settings in JSON."""
+    expected = json.loads(primary)
+    try:
+        found = json.loads(own)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return f"{own[:SHOWN]!r}, not {primary}"
+    return ", ".join(
+        f"{name}, {json.dumps(found.get(name))[:SHOWN]}, not {json.dumps(value)}"
+        for name, value in expected.items()
+        if found.get(name) != value
+    )

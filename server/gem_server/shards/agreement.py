@@ -145,5 +145,9 @@ class SecondaryAgreement(Agreement):
             self._completing.set_result(None)
 
 
-def _incomplete() -> OSError:
-    return OSError("not all shards wrote the checkpoint")
+class CheckpointReplacedError(OSError):
+    """The primary began the next checkpoint before this one was complete."""
+
+
+def _incomplete() -> CheckpointReplacedError:
+    return CheckpointReplacedError("not all shards wrote the checkpoint")

@@ -177,8 +177,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 retry_after=1.0,
             )
         secondary = self._secondaries[shard.index] = Secondary(hello)
-        about = {"event": "shard-connected", "shard": shard.index, "address": hello.address}
-        logger.info("shard %s connected, at %s", shard, hello.address, extra=about)
+        address = f"localhost{hello.address}" if hello.address.startswith(":") else hello.address
+        about = {"event": "shard-connected", "shard": shard.index, "address": address}
+        logger.info("shard %s connected, at %s", shard, address, extra=about)
         if len(self._secondaries) == self._shard.count - 1:
             self._has_all.set()
         return secondary
@@ -188,7 +189,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
 
         Raises StartupError if they have no clock in common.
         """
-        if awaited := ", ".join(str(Shard(index, self._shard.count)) for index in self.missing):
+        not_connected = (index for index in range(1, self._shard.count) if index not in self._secondaries)
+        if awaited := ", ".join(str(Shard(index, self._shard.count)) for index in not_connected):
             logger.info("waiting for shards %s", awaited, extra={"event": "waiting-for-shards"})
         await self._has_all.wait()
         hellos = [one.hello for one in self._secondaries.values()]

@@ -20,7 +20,7 @@ from gem_server.flow.observer import CommitObserver
 from gem_server.flow.reader import Reader
 from gem_server.flow.requests import CommitRequest, InitializeRequest, Request
 from gem_server.flow.staging_pool import StagingPool
-from gem_server.shards.agreement import SecondaryAgreement
+from gem_server.shards.agreement import CheckpointReplacedError, SecondaryAgreement
 from gem_server.shards.operations import (
     CheckpointComplete,
     CheckpointCut,
@@ -262,18 +262,18 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             held = session.held
             return held is not None and (version is None or held.newest.version.clock >= version.clock)
 
-        await self._wait_for(is_there, "this session's pull at the primary")
+        await self._wait_for(is_there, "this session's pull at the primary has not come: do that first")
         return True
 
     @override
     async def wait_kept(self, clock: int) -> None:
-        await self._wait_for(lambda: self._kept_clock >= clock, "this pull at the primary")
+        await self._wait_for(lambda: self._kept_clock >= clock, "this pull at the primary has not come: do that first")
 
     @override
     async def wait_joined(self, session_id: bytes) -> Session | None:
         await self._wait_for(
             lambda: self._sessions.find(session_id) is not None,
-            f"this session's Join at the primary, which workers connect to ({self._primary}),",
+            f"this is not the primary: give workers its address, {self._primary}",
             JOIN_SECONDS,
         )
         return self._sessions.get(session_id, self._clock())
@@ -285,7 +285,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         if (ordered := self._clocks.popleft()) != clock:
             raise OutOfOrderError(f"this shard is at clock {clock}, and the primary at {ordered}")
 
-    async def _wait_for(self, is_there: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    async def _wait_for(self, is_there: Callable[[], bool], message: str, seconds: float = PATIENCE_SECONDS) -> None:
         if len(self._progress) >= MAX_WAITING:
             raise RefusedError(
                 Reason.TOO_MANY, f"{MAX_WAITING} calls wait for the primary: try again later", retry_after=RETRY_SECONDS
@@ -295,9 +295,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 while not is_there():
                     await _wait(self._progress)
         except TimeoutError:
-            raise RefusedError(
-                Reason.STARTING, f"{what} has not come: do that first", retry_after=RETRY_SECONDS
-            ) from None
+            raise RefusedError(Reason.STARTING, message, retry_after=RETRY_SECONDS) from None
 
     def _commits_of(self, session_id: bytes) -> _Commits:
         return self._commits.setdefault(session_id, _Commits())
@@ -385,6 +383,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 await checkpointer.write_ordered(number, begun.set)
             except StorageError:
                 pass  # the server stops
+            except CheckpointReplacedError:
+                logger.info("the primary began another checkpoint before this one was complete")
             except (OSError, RefusedError) as error:
                 logger.warning("no checkpoint (%s); the one before it stands", error, extra={"event": "no-checkpoint"})
 
