@@ -29,7 +29,7 @@ TYPES: tuple[DeltaWireName, ...] = ("float32", "int8", *COARSE)
 SEEDS = range(3)
 TASKS = {
     "digits": ("--task=digits", "--steps=1000"),
-    "text": ("--task=text", "--steps=600", "--precondition=averaged-rms", "--eta=0.002"),
+    "text": ("--task=text", "--steps=400", "--batch-size=16", "--precondition=averaged-rms", "--eta=0.002"),
 }
 GOAL = 1.02
 ELEMENTS, COMMITS = 4_194_304, 10
@@ -47,9 +47,9 @@ def train(task: str, seed: int, wire: str) -> float:
         return float(summary["test_loss"])
 
 
-def loss() -> None:
+def loss(tasks: list[str]) -> None:
     """Print losses and ratios."""
-    for task in TASKS:
+    for task in tasks:
         losses = {wire: [train(task, seed, wire) for seed in SEEDS] for wire in ("float32", *COARSE)}
         for name, found in losses.items():
             ratio = statistics.mean(found) / statistics.mean(losses["float32"])
@@ -99,10 +99,11 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["loss", "cpu"], choices=["loss", "cpu"])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
     if "loss" in given.what:
-        loss()
+        loss(given.tasks)
     if "cpu" in given.what:
         cpu(given.rounds)
 
