@@ -98,13 +98,14 @@ def cpu(rounds: int) -> None:
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["loss", "cpu"], choices=["loss", "cpu"])
+    parser.add_argument("what", nargs="*", choices=["loss", "cpu"], help="default: both")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
-    if "loss" in given.what:
+    what = given.what or ["loss", "cpu"]
+    if "loss" in what:
         loss(given.tasks)
-    if "cpu" in given.what:
+    if "cpu" in what:
         cpu(given.rounds)
 
 
