@@ -98,14 +98,13 @@ def cpu(rounds: int) -> None:
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["loss", "cpu"], help="default: both")
+    parser.add_argument("--what", nargs="+", default=["loss", "cpu"], choices=["loss", "cpu"])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
-    what = given.what or ["loss", "cpu"]
-    if "loss" in what:
+    if "loss" in given.what:
         loss(given.tasks)
-    if "cpu" in what:
+    if "cpu" in given.what:
         cpu(given.rounds)
 
 

@@ -201,14 +201,14 @@ def show(name: str, case: Case, found: dict[int, list[Turn]]) -> int:
 def main() -> None:
     """Measure, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", choices=list(CASES), help="default: one-machine, core-each")
+    parser.add_argument("--cases", nargs="+", default=["one-machine", "core-each"], choices=list(CASES))
     parser.add_argument("--rule", default="gem")
     parser.add_argument("--parameters", type=int, help="another size of the model")
     parser.add_argument("--seconds", type=float, help="another length of a turn")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     failed = 0
-    for name in arguments.cases or ["one-machine", "core-each"]:
+    for name in arguments.cases:
         case = CASES[name]
         case = replace(
             case, parameters=arguments.parameters or case.parameters, seconds=arguments.seconds or case.seconds

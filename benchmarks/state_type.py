@@ -110,8 +110,8 @@ def loss() -> None:
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["memory", "speed", "loss"], help="default: all")
-    chosen = parser.parse_args().what or ["memory", "speed", "loss"]
+    parser.add_argument("--what", nargs="+", default=["memory", "speed", "loss"], choices=["memory", "speed", "loss"])
+    chosen = parser.parse_args().what
     if "memory" in chosen:
         memory(4_000_000, 8)
     if "speed" in chosen:
