@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
@@ -32,12 +34,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     inner = context.model()
     optimizer: Any = adamw(inner, context.rate)
-    checkpoint, first = context.folder / "checkpoint.pt", 1
+    checkpoint, first = context.folder / "checkpoint.safetensors", 1
     if checkpoint.exists():
-        kept = torch.load(checkpoint)
-        inner.load_state_dict(kept["model"])
-        optimizer.load_state_dict(kept["optimizer"])
-        first = kept["step"] + 1
+        first = 1 + _load(checkpoint, inner, optimizer)
     model = DistributedDataParallel(inner)
     if period > 1:
         averager = PeriodicModelAverager(period=period, warmup_steps=WARMUP_STEPS)
@@ -56,18 +55,31 @@ def main() -> None:
         if step <= WARMUP_STEPS or (step - 1 - WARMUP_STEPS) % period == 0:
             context.show(inner, step)
         if step % CHECKPOINT_STEPS == 0 and dist.get_rank() == 0:
-            _save(checkpoint, {"model": inner.state_dict(), "optimizer": _state(optimizer), "step": step})
+            _save(checkpoint, inner, optimizer, step)
 
 
-def _state(optimizer: Any) -> dict[str, Any]:
+def _save(path: Path, model: nn.Module, optimizer: Any, step: int) -> None:
     inner = optimizer.optim if isinstance(optimizer, PostLocalSGDOptimizer) else optimizer
-    return dict(inner.state_dict())
-
-
-def _save(path: Path, state: dict[str, Any]) -> None:
+    tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+    for number, state in inner.state_dict()["state"].items():
+        tensors |= {f"optimizer/{number}/{name}": value for name, value in state.items()}
     partial = path.with_suffix(".part")
-    torch.save(state, partial)
+    save_file(tensors | {"step": torch.tensor(step)}, partial)
     partial.rename(path)
+
+
+def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Return the step."""
+    tensors = load_file(path)
+    step = int(tensors.pop("step"))
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer/"):
+            _, number, name = key.split("/")
+            state.setdefault(int(number), {})[name] = value
+    model.load_state_dict({key.removeprefix("model/"): tensors[key] for key in tensors if key.startswith("model/")})
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return step
 
 
 if __name__ == "__main__":
