@@ -713,7 +713,7 @@ def _run(settings: ServerSettings) -> Run:
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
-    """What all shards have in common, as JSON."""
+    """As JSON, for all shards."""
     about = {
         "rule": rule.name,
         "precondition": rule.precondition,

@@ -146,7 +146,7 @@ class SecondaryAgreement(Agreement):
 
 
 class CheckpointReplacedError(OSError):
-    """The primary began the next checkpoint before this one was complete."""
+    """The primary began another."""
 
 
 def _incomplete() -> CheckpointReplacedError:
