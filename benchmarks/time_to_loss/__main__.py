@@ -1,13 +1,14 @@
 """Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/benchmarks.md says how.
 
-    python -m time_to_loss --search                  learning rates, in the world "equal", with seed 100
-    python -m time_to_loss [--worlds W ...] [--contenders C ...] [--rounds 3]
-
-Both write to --output after each run. A round has all contenders in turn, with the same seed.
+A learning rate for each contender is searched first, in the world "equal" with another seed, unless --output has it. A
+round has all contenders in turn, with the same seed. --output is written after each run.
 """
 
 import argparse
 import json
+import math
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ SEARCH_SEED = 100
 def main() -> None:
     """Run, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--search", action="store_true")
     parser.add_argument("--workload", default="text", choices=WORKLOADS)
     parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
@@ -31,14 +31,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a run")
     parser.add_argument("--output", type=Path, default=Path("runs/time-to-loss.json"))
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = Results(given.output)
     contenders = [CONTENDERS[name] for name in given.contenders]
-    if given.search:
-        for contender in contenders:
-            for rate in contender.rates:
+    rates = {}
+    for contender in contenders:
+        for rate in contender.rates:
+            if not results.has_searched(contender, given.workload, rate):
                 results.add(run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.limit), "search")
-        return
-    rates = {contender.name: results.best_rate(contender, given.workload) for contender in contenders}
+        rates[contender.name] = results.best_rate(contender, given.workload)
     for world in given.worlds:
         for seed in range(given.rounds):
             for contender in contenders:
@@ -70,14 +71,22 @@ class Results:
             flush=True,
         )
 
+    def has_searched(self, contender: Contender, workload: str, rate: float) -> bool:
+        """Whether the search has this rate."""
+        return any(one["rate"] == rate for one in self._searched(contender, workload))
+
     def best_rate(self, contender: Contender, workload: str) -> float:
-        """Of the search; the second of its rates where there was none."""
-        found = [
-            (one["seconds"], one["rate"])
-            for one in self._data["search"]
-            if one["contender"] == contender.name and one["workload"] == workload and one["seconds"] is not None
+        """Fastest to the target; if none reached it, that of the lowest last loss."""
+
+        def order(one: dict[str, Any]) -> tuple[float, float]:
+            return one["seconds"] or math.inf, one["curve"][-1][1] if one["curve"] else math.inf
+
+        return float(min(self._searched(contender, workload), key=order)["rate"])
+
+    def _searched(self, contender: Contender, workload: str) -> list[dict[str, Any]]:
+        return [
+            one for one in self._data["search"] if one["contender"] == contender.name and one["workload"] == workload
         ]
-        return float(min(found)[1]) if found else contender.rates[1]
 
     def runs(self, workload: str) -> list[dict[str, Any]]:
         """Those of a workload."""

@@ -41,7 +41,7 @@ def main() -> None:
     if period > 1:
         averager = PeriodicModelAverager(period=period, warmup_steps=WARMUP_STEPS)
         averager.step = first - 1
-        # A subgroup of this process alone: all processes of this benchmark are on machines of their own.
+        # Each process runs on its own host, so a subgroup has one process.
         alone, _ = dist.new_subgroups(group_size=1)
         state = PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=WARMUP_STEPS)  # type: ignore[no-untyped-call]
         state.iter = first - 1

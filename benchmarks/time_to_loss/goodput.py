@@ -7,7 +7,9 @@ checkpoint of each 100 steps). DDP has no server; torchrun's rendezvous does not
 """
 
 import argparse
+import signal
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="of a run")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     shares: dict[str, list[float]] = {DURABLE.name: [], PLAIN_DDP.name: []}
     for seed in range(given.rounds):
         for contender in (DURABLE, PLAIN_DDP):

@@ -49,8 +49,11 @@ def judged(runs: Runs) -> Iterable[str]:
             against = min(others, key=others.__getitem__, default="")
         else:
             against = goal.against if goal.against in others else ""
-        if not mine or not _of(runs, goal.world, BASELINE):
+        if not _of(runs, goal.world, BASELINE):
             yield f"{goal.world}: not decided"
+            continue
+        if not mine:
+            yield f"{goal.world}: gemps did not reach the target: missed"
             continue
         best = min(mine, key=mine.__getitem__)
         if not against:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from time_to_loss import failures
+from time_to_loss.__main__ import Results
 from time_to_loss.contenders import CONTENDERS
+from time_to_loss.contest import Outcome
 from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
 from time_to_loss.verdicts import judged, table
 from time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
@@ -68,16 +70,20 @@ def test_goals_compare_medians() -> None:
         *(run("all-together", "ddp-post-local-sgd-8", seconds) for seconds in (30, None, 40)),
         run("slow-network", "gemps", 10),
         run("slow-network", "ddp", None),
+        run("equal", "gemps", None),
+        run("equal", "ddp", 10),
     ]
     assert list(judged(runs)) == [
-        "equal: not decided",
+        "equal: gemps did not reach the target: missed",
         "slow-worker: ddp / gemps: 2.09, goal 2.00: met",
         "slow-network: gemps 10.0 s; ddp did not reach the target",
         "all-together: ddp-post-local-sgd-8 / gemps: 4.00, goal 5.00: missed",
     ]
+    assert "slow-worker: not decided" in judged(runs[-2:])
     lines = table(runs).splitlines()
-    assert lines[0] == "| contender | slow-worker | slow-network | all-together |"
-    assert lines[3] == "| ddp | 23.0 s (22.0 to 24.0); 1 MB | 0 of 1; loss 2.50; 1 MB | 0 of 3; loss 2.50; 1 MB |"
+    assert lines[0] == "| contender | equal | slow-worker | slow-network | all-together |"
+    reached, not_reached = "10.0 s (10.0 to 10.0); 1 MB | 23.0 s (22.0 to 24.0); 1 MB", "loss 2.50; 1 MB"
+    assert lines[3] == f"| ddp | {reached} | 0 of 1; {not_reached} | 0 of 3; {not_reached} |"
     assert "| 40.0 s (30.0 to not reached); 1 MB |" in lines[4]
 
 
@@ -101,5 +107,18 @@ def test_one_worker_at_a_time_keeps_snapshots(name: str, tmp_path: Path, monkeyp
     assert 0 < first.workload.held_out_loss(model) < 10
 
 
-def test_each_contender_has_rates_to_search() -> None:
-    assert all(len(contender.rates) > 2 for contender in CONTENDERS.values())
+def test_the_fastest_rate_of_the_search_is_used_or_that_of_the_lowest_loss(tmp_path: Path) -> None:
+    contender, results = CONTENDERS["ddp"], Results(tmp_path / "results.json")
+
+    def search(rate: float, seconds: float | None, last: float) -> None:
+        results.add(Outcome("equal", "ddp", "text", rate, 0, seconds, curve=[(1.0, last)]), "search")
+
+    search(0.001, None, 2.5)
+    search(0.002, None, 2.2)
+    search(0.004, None, 2.3)
+    assert results.best_rate(contender, "text") == 0.002
+    search(0.008, 70.0, 1.9)
+    kept = Results(tmp_path / "results.json")
+    assert kept.best_rate(contender, "text") == 0.008
+    assert kept.has_searched(contender, "text", 0.008)
+    assert not kept.has_searched(contender, "digits", 0.008)

@@ -161,7 +161,8 @@ def test_a_group_refuses_other_shards(group: Group) -> None:
         '"settings": {"weight_decay": 0.0}}'
     )
     assert "give both the same --rule, its settings" in follow(group.address).details()
-    assert "differs from the primary in '[', not {" in follow(group.address, rule="[").details()
+    for invalid in ("[", "[]", '{"rule": %s}' % ("[" * 900 + "]" * 900), "[" * 9000):
+        assert "this shard differs from the primary in " in follow(group.address, rule=invalid).details()
     assert "is connected already" in follow(group.address, rule=rule).details()
     assert "give all the same number" in follow(group.address, rule=rule, shards=4).details()
     assert "with shard < shards" in follow(group.address, shard=3).details()

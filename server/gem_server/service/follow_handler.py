@@ -92,12 +92,10 @@ def _difference(own: str, primary: str) -> str:
     expected = json.loads(primary)
     try:
         found = json.loads(own)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        return ", ".join(
+            f"{name}, {json.dumps(found.get(name))[:SHOWN]}, not {json.dumps(value)}"
+            for name, value in expected.items()
+            if found.get(name) != value
+        )
+    except (ValueError, RecursionError, AttributeError):  # no object, or too deep
         return f"{own[:SHOWN]!r}, not {primary}"
-    return ", ".join(
-        f"{name}, {json.dumps(found.get(name))[:SHOWN]}, not {json.dumps(value)}"
-        for name, value in expected.items()
-        if found.get(name) != value
-    )
