@@ -1,10 +1,11 @@
 """Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/benchmarks.md says how.
 
-A learning rate for each contender is searched first, in the world "equal" with another seed, unless --output has it. A
-round has all contenders in turn, with the same seed. --output is written after each run.
+A learning rate for each contender is searched first, in the world "equal" with another seed. A round has all worlds,
+and in each all contenders in turn, with the same seed. --output is written after each run, and no run of it is repeated.
 """
 
 import argparse
+import itertools
 import json
 import math
 import signal
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a run")
+    parser.add_argument("--search-limit", type=float, default=60.0, help="seconds of a run of the search")
     parser.add_argument("--output", type=Path, default=Path("runs/time-to-loss.json"))
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
@@ -38,13 +40,13 @@ def main() -> None:
     for contender in contenders:
         for rate in contender.rates:
             if not results.has_searched(contender, given.workload, rate):
-                results.add(run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.limit), "search")
+                found = run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.search_limit)
+                results.add(found, "search")
         rates[contender.name] = results.best_rate(contender, given.workload)
-    for world in given.worlds:
-        for seed in range(given.rounds):
-            for contender in contenders:
-                rate = rates[contender.name]
-                results.add(run(contender, WORLDS[world], given.workload, rate, seed, given.limit), "runs")
+    for seed, world, contender in itertools.product(range(given.rounds), given.worlds, contenders):
+        if not results.has_run(contender, given.workload, world, seed):
+            rate = rates[contender.name]
+            results.add(run(contender, WORLDS[world], given.workload, rate, seed, given.limit), "runs")
     runs = results.runs(given.workload)
     print(table(runs), *judged(runs), sep="\n")
 
@@ -74,6 +76,11 @@ class Results:
     def has_searched(self, contender: Contender, workload: str, rate: float) -> bool:
         """Whether the search has this rate."""
         return any(one["rate"] == rate for one in self._searched(contender, workload))
+
+    def has_run(self, contender: Contender, workload: str, world: str, seed: int) -> bool:
+        """Whether a round has this."""
+        wanted = (contender.name, world, seed)
+        return any((one["contender"], one["world"], one["seed"]) == wanted for one in self.runs(workload))
 
     def best_rate(self, contender: Contender, workload: str) -> float:
         """Fastest to the target; if none reached it, that of the lowest last loss."""

@@ -37,7 +37,7 @@ def main() -> None:
     checkpoint, first = context.folder / "checkpoint.safetensors", 1
     if checkpoint.exists():
         first = 1 + _load(checkpoint, inner, optimizer)
-    model = DistributedDataParallel(inner)
+    model = DistributedDataParallel(inner, broadcast_buffers=False)  # the models' buffers are constant
     if period > 1:
         averager = PeriodicModelAverager(period=period, warmup_steps=WARMUP_STEPS)
         averager.step = first - 1

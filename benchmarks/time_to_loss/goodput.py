@@ -49,7 +49,7 @@ def main() -> None:
 
 def kept(contender: Contender, seconds: float, means: dict[int, float], seed: int) -> tuple[int, int]:
     """Steps in the newest model, and failures. means: seconds between those of a host."""
-    settings = {"RATE": "0.002", "SEED": f"{seed}", "WORKLOAD": "text", "PAUSE": f"{PAUSE}"}
+    settings = {"RATE": f"{contender.rates[0]}", "SEED": f"{seed}", "WORKLOAD": "text", "PAUSE": f"{PAUSE}"}
     failures = random(means, seed) if means else iter(())
     with (
         tempfile.TemporaryDirectory(prefix="gemps-goodput-") as folder,

@@ -21,6 +21,8 @@ class Goal:
 
 
 FASTEST_OTHER = "the fastest other"
+# In the world "slow-network": bytes until the target, of float32 at every step over those of the leanest gemps.
+BYTES_WORLD, BYTES_BASELINE, BYTES_RATIO = "slow-network", "gemps-averaged-rms", 20.0
 GOALS = (
     Goal("equal", 1 / 1.3),
     Goal("slow-worker", 2.0),
@@ -62,6 +64,20 @@ def judged(runs: Runs) -> Iterable[str]:
         ratio = others[against] / mine[best]
         met = "met" if ratio >= goal.ratio else "missed"
         yield f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}"
+    yield from _judged_bytes(runs)
+
+
+def _judged_bytes(runs: Runs) -> Iterable[str]:
+    sent = {
+        name: statistics.median(one["sent"] for one in found)
+        for name in {one["contender"] for one in runs}
+        if name.startswith("gemps") and median_seconds(found := _of(runs, BYTES_WORLD, name)) is not None
+    }
+    if BYTES_BASELINE in sent:
+        leanest = min(sent, key=sent.__getitem__)
+        ratio = sent[BYTES_BASELINE] / sent[leanest]
+        met = "met" if ratio >= BYTES_RATIO else "missed"
+        yield f"{BYTES_WORLD}: bytes of {BYTES_BASELINE} / {leanest}: {ratio:.1f}, goal {BYTES_RATIO:.0f}: {met}"
 
 
 def median_seconds(runs: Runs) -> float | None:

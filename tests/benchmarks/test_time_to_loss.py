@@ -61,6 +61,19 @@ def run(world: str, contender: str, seconds: float | None, sent: int = 1_000_000
     return {"world": world, "contender": contender, "seconds": seconds, "sent": sent, "curve": [(1.0, 2.5)]}
 
 
+def test_bytes_are_compared_among_those_that_reach_the_target() -> None:
+    runs = [
+        run("slow-network", "gemps-averaged-rms", 60.0, 900_000_000),
+        run("slow-network", "gemps-narrow", 50.0, 90_000_000),
+        run("slow-network", "gemps-adamw-32-sparse", None, 9_000_000),
+        run("slow-network", "ddp", 500.0, 1_000),
+    ]
+    wanted = "slow-network: bytes of gemps-averaged-rms / gemps-narrow: 10.0, goal 20: missed"
+    assert wanted in judged(runs)
+    runs[2]["seconds"] = 70.0
+    assert wanted.replace("narrow: 10.0", "adamw-32-sparse: 100.0").replace("missed", "met") in judged(runs)
+
+
 def test_goals_compare_medians() -> None:
     runs = [
         *(run("slow-worker", "gemps", seconds) for seconds in (10, 11, 90)),
@@ -122,3 +135,7 @@ def test_the_fastest_rate_of_the_search_is_used_or_that_of_the_lowest_loss(tmp_p
     assert kept.best_rate(contender, "text") == 0.008
     assert kept.has_searched(contender, "text", 0.008)
     assert not kept.has_searched(contender, "digits", 0.008)
+    results.add(Outcome("equal", "ddp", "text", 0.008, 1, 50.0), "runs")
+    assert results.has_run(contender, "text", "equal", 1)
+    assert not results.has_run(contender, "text", "equal", 2)
+    assert not results.has_run(contender, "text", "failures", 1)
