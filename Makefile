@@ -119,8 +119,8 @@ bench-large: $(INSTALLED)
 	$(BIN)/python benchmarks/large_model.py $(ARGS)
 
 # Seconds until a model is good, beside DDP, in five worlds, as root: hours (docs/benchmarks.md).
-bench-time: $(INSTALLED)
-	PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss $(ARGS)
+bench-time: $(INSTALLED) $(PEERS)/.installed
+	GEMPS_BENCH_PEERS=$(PEERS) PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss $(ARGS)
 
 # Share of the failure-free commits that is kept when workers and server fail, beside DDP, as root: an hour.
 goodput: $(INSTALLED)

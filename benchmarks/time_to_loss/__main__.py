@@ -35,7 +35,12 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = Results(given.output)
-    contenders = [CONTENDERS[name] for name in given.contenders]
+    contenders = []
+    for name in given.contenders:
+        if CONTENDERS[name].is_missing:
+            print(f"{name} is skipped: {CONTENDERS[name].package} is not installed (make bench installs it)")
+        else:
+            contenders.append(CONTENDERS[name])
     rates = {}
     for contender in contenders:
         for rate in contender.rates:

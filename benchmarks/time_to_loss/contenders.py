@@ -4,9 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.environments import has_peer, interpreter
+
 from time_to_loss.worlds import WORKERS, Host, World
 
 SERVER_PORT, RENDEZVOUS_PORT = 50051, 29400
+RAY_PORT = "6379"
 GEMPS = f"-m gem_cli serve --insecure --min-workers={WORKERS}".split()
 # The rule for workers' own optimizers; docs/own-optimizer.md has how it was chosen.
 LOCAL = ("--rule=adaptive-staleness",)
@@ -14,15 +17,27 @@ LOCAL = ("--rule=adaptive-staleness",)
 
 @dataclass(frozen=True)
 class Contender:
-    """server: Python's arguments on the server's host, given the rate and the run's folder; worker: on a worker's host.
+    """server: Python's arguments on the server's host, given the rate and the run's folder.
 
-    rates: to search.
+    worker: those on a worker's host, given the world, the server's host, its own and the run's folder.
+    rates: to search. package: what it needs of the peers' environment.
     """
 
     name: str
     rates: Sequence[float]
     server: Callable[[Host, float, Path], list[str]]
-    worker: Callable[[World, Host, Host], list[str]]
+    worker: Callable[[World, Host, Host, Path], list[str]]
+    package: str = ""
+
+    @property
+    def interpreter(self) -> Path:
+        """Of its environment."""
+        return interpreter("peers" if self.package else "gemps")
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether its package is not installed."""
+        return bool(self.package) and not has_peer(self.package)
 
 
 def _gemps(name: str, rates: Sequence[float], flags: Sequence[str], worker: str = "") -> Contender:
@@ -39,8 +54,8 @@ def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
     def rendezvous(host: Host, rate: float, folder: Path) -> list[str]:
         return ["-m", "time_to_loss.rendezvous", host.address, f"{RENDEZVOUS_PORT}"]
 
-    def agent(world: World, server: Host, host: Host) -> list[str]:
-        nodes = f"{WORKERS - 1}:{WORKERS}" if world.failures else f"{WORKERS}"
+    def agent(world: World, server: Host, host: Host, folder: Path) -> list[str]:
+        nodes = f"{_least_workers(world)}:{WORKERS}"
         return [
             *f"-m torch.distributed.run --nnodes={nodes} --nproc-per-node=1 --max-restarts=1000".split(),
             *f"--rdzv-backend=c10d --rdzv-endpoint={server.address}:{RENDEZVOUS_PORT} --rdzv-id=1".split(),
@@ -49,6 +64,10 @@ def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
         ]
 
     return Contender(name, rates, rendezvous, agent)
+
+
+def _least_workers(world: World) -> int:
+    return WORKERS - 1 if world.failures else WORKERS
 
 
 # Found with 4 workers in turn in one process; the search decides.
@@ -62,6 +81,28 @@ PLAIN_DDP = _ddp("ddp", ADAM_RATES)
 DURABLE = _gemps(
     "gemps-durable", AVERAGED_RATES, (*AVERAGED, "--data-dir={folder}/data", "--durability=commit", "--resume")
 )
+TORCH_RPC = Contender(
+    "torch-rpc",
+    ADAM_RATES,
+    lambda *_: ["-m", "time_to_loss.rpc_process", "server"],
+    lambda world, server, host, folder: ["-m", "time_to_loss.rpc_process", host.namespace],
+)
+FLOWER = Contender(
+    "flower-fedavg-32",
+    ADAM_RATES,
+    lambda *_: ["-m", "time_to_loss.flower_server", f"{WORKERS - 1}"],
+    lambda *_: ["-m", "time_to_loss.flower_worker", "32"],
+    package="flwr",
+)
+RAY_TRAIN = Contender(
+    "ray-train",
+    ADAM_RATES,
+    lambda host, rate, folder: ["-m", "time_to_loss.ray_node", host.address, RAY_PORT, host.address, str(folder)],
+    lambda world, server, host, folder: [
+        *("-m", "time_to_loss.ray_node", server.address, RAY_PORT, host.address, str(folder)),
+    ],
+    package="ray",
+)
 CONTENDERS = {
     contender.name: contender
     for contender in (
@@ -73,5 +114,8 @@ CONTENDERS = {
         PLAIN_DDP,
         _ddp("ddp-post-local-sgd-8", ADAM_RATES, "--period 8"),
         _ddp("ddp-post-local-sgd-32", ADAM_RATES, "--period 32"),
+        TORCH_RPC,
+        FLOWER,
+        RAY_TRAIN,
     )
 }

@@ -6,6 +6,7 @@ training continues from a checkpoint of rank 0, as torchrun's documentation asks
 
 import argparse
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,18 @@ def main() -> None:
     period = parser.parse_args().period
     context = WorkerContext.from_environment()
     dist.init_process_group("gloo")
+    # The models' buffers are constant.
+    train(context, lambda model: DistributedDataParallel(model, broadcast_buffers=False), period)
+
+
+def train(context: WorkerContext, parallel: Callable[[nn.Module], Any], period: int = 1) -> None:
+    """Train until killed, in a process group."""
     inner = context.model()
     optimizer: Any = adamw(inner, context.rate)
     checkpoint, first = context.folder / "checkpoint.safetensors", 1
     if checkpoint.exists():
         first = 1 + _load(checkpoint, inner, optimizer)
-    model = DistributedDataParallel(inner, broadcast_buffers=False)  # the models' buffers are constant
+    model = parallel(inner)
     if period > 1:
         averager = PeriodicModelAverager(period=period, warmup_steps=WARMUP_STEPS)
         averager.step = first - 1

@@ -14,7 +14,9 @@ from time_to_loss.failures import Failure
 from time_to_loss.worker_context import GO, READY, SNAPSHOTS
 from time_to_loss.worlds import Host, World
 
-BENCHMARKS = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
+# For interpreters of other environments, too.
+SOURCES = [one for one in sys.path if Path(one).is_relative_to(REPOSITORY) and "site-packages" not in one]
 START_SECONDS = 180.0
 POLL_SECONDS = 0.2
 
@@ -99,12 +101,13 @@ class Fleet:
         if number == 0:
             arguments = self._contender.server(host, self._rate, self._folder)
         else:
-            arguments = self._contender.worker(self._world, server, host)
+            arguments = self._contender.worker(self._world, server, host, self._folder)
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "PYTHONPATH": os.pathsep.join(SOURCES),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "eth0",
+            "TP_SOCKET_IFNAME": "eth0",
             "TTL_SERVER": f"{server.address}:{SERVER_PORT}",
             "TTL_RANK": f"{number - 1}",
             "TTL_FOLDER": str(self._folder),
@@ -112,7 +115,7 @@ class Fleet:
         }
         with (self._folder / f"{_name(number)}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                [*host.within, sys.executable, *arguments],
+                [*host.within, str(self._contender.interpreter), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
