@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.environments import has_peer, interpreter
+from harness.environments import PEERS, has_peer, interpreter
 
 from time_to_loss.worlds import WORKERS, Host, World
 
@@ -103,6 +103,20 @@ RAY_TRAIN = Contender(
     ],
     package="ray",
 )
+LIGHTHOUSE_PORT = 29510
+TORCHFT = Contender(
+    "torchft-ddp",
+    ADAM_RATES,
+    lambda host, rate, folder: [
+        *(str(PEERS / "bin" / "torchft_lighthouse"), f"--bind={host.address}:{LIGHTHOUSE_PORT}"),
+        *("--min_replicas=1", "--join_timeout_ms=5000"),
+    ],
+    lambda world, server, host, folder: [
+        *("-m", "time_to_loss.torchft_worker", host.address, f"http://{server.address}:{LIGHTHOUSE_PORT}"),
+        f"{_least_workers(world)}",
+    ],
+    package="torchft",
+)
 CONTENDERS = {
     contender.name: contender
     for contender in (
@@ -117,5 +131,6 @@ CONTENDERS = {
         TORCH_RPC,
         FLOWER,
         RAY_TRAIN,
+        TORCHFT,
     )
 }

@@ -59,9 +59,9 @@ class Host:
 
     @property
     def within(self) -> list[str]:
-        """A command that runs another on this host."""
-        enter = f'echo $$ > {self.group}/cgroup.procs; exec "$@"'
-        return ["sh", "-c", enter, "sh", "ip", "netns", "exec", self.namespace]
+        """A command that runs another on this host, whose name is its address."""
+        enter = f'hostname {self.address}; echo $$ > {self.group}/cgroup.procs; exec "$@"'
+        return ["unshare", "--uts", "sh", "-c", enter, "sh", "ip", "netns", "exec", self.namespace]
 
     def limit(self, share: float) -> None:
         """Limit all processes to a share of a core."""

@@ -1,0 +1,104 @@
+"""docs/time-to-loss.md, from docs/time-to-loss.json: `python -m time_to_loss.page`; runs nothing."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from time_to_loss.verdicts import judged, table
+from time_to_loss.workload import WORKLOADS
+from time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS, PAGE = DOCS / "time-to-loss.json", DOCS / "time-to-loss.md"
+
+TEXT = """\
+<!-- Written by `python -m time_to_loss.page` from docs/time-to-loss.json. -->
+# Time to a loss
+
+Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
+loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each. Median, lowest and highest
+of the rounds that have run ({rounds}); MB that all hosts sent; the last loss where the target was not reached in time.
+
+{table}
+
+{verdicts}
+
+```sh show
+make bench-time   # as root
+```
+
+## Worlds
+
+Each worker, and the server or the rendezvous, is a host: a network namespace, and a control group with {share:g} of a
+core, for which starting PyTorch takes 15 s.
+
+- `equal`: all alike, a fast network.
+- `slow-worker`: one worker has a quarter of the others' share.
+- `slow-network`: each host's link has {megabits:g} Mbit/s and {milliseconds:g} ms, so {twice:g} ms between two hosts.
+- `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later.
+- `all-together`: all three.
+
+## Contenders
+
+Each has the learning rate that was fastest in a search in the world `equal` with another seed (rates tried, in
+brackets the seconds or the loss after {search_limit:g} s):
+
+{searched}
+
+- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms`; `narrow`: that with int4 deltas,
+  bfloat16 parameters and `--overlap`; `adamw-H`: AdamW in the workers, which exchange every H steps; `sparse`: with
+  sparse deltas and bfloat16 parameters.
+- `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 100 steps, without broadcasts of buffers, which
+  are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H steps after 100.
+- `torch-rpc`: the parameter server of PyTorch's tutorial on batch RPC processing, with AdamW; over TCP.
+- `flower-fedavg-32`: rounds of 32 local steps of AdamW. `ray-train`: DDP in Ray Train.
+- `torchft-ddp`: torchft 0.2.0, averages of gradients among the workers that live.
+- Not here: hivemind, whose workers find each other without a server, and NVFlare, rounds as Flower's.
+"""
+
+
+def searched(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Rows of the search."""
+    yield "| contender | rates |"
+    yield "|---|---|"
+    for name in dict.fromkeys(one["contender"] for one in runs):
+        cells = (
+            f"{one['rate']:g} ({one['seconds']:.0f} s)" if one["seconds"] else f"{one['rate']:g} ({_last(one):.2f})"
+            for one in runs
+            if one["contender"] == name
+        )
+        yield f"| {name} | {', '.join(cells)} |"
+
+
+def _last(one: Mapping[str, Any]) -> float:
+    return float(one["curve"][-1][1]) if one["curve"] else float("nan")
+
+
+def page(results: Mapping[str, Any], workload: str = "text") -> str:
+    """The page."""
+    runs, search = ([one for one in results[kind] if one["workload"] == workload] for kind in ("runs", "search"))
+    megabits, delay = SLOW_LINK
+    return TEXT.format(
+        target=WORKLOADS[workload].target,
+        batch=WORKLOADS[workload].batch,
+        workers=WORKERS,
+        rounds=len({one["seed"] for one in runs}),
+        table=table(runs),
+        verdicts="\n".join(f"- {line}" for line in judged(runs)),
+        share=SHARE,
+        megabits=megabits,
+        milliseconds=1000 * delay,
+        twice=2000 * delay,
+        search_limit=60,
+        searched="\n".join(searched(search)),
+    )
+
+
+def main() -> None:
+    """Write it."""
+    PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
