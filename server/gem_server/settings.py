@@ -181,7 +181,7 @@ class ServerSettings(BaseSettings):
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
         "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms). Eta is "
-        "then the size of a step: begin with 0.002. It takes one or two vectors of the model's size.",
+        "then the size of a step: begin with 0.001. It takes one or two vectors of the model's size.",
         json_schema_extra={"panel": "Update rule"},
     )
     beta2: float = _of_gem("beta2", "With --precondition: how much of the mean of squares stays from commit to commit.")
@@ -205,7 +205,7 @@ class ServerSettings(BaseSettings):
         "gradient",
         description="What workers make of their gradients: rms divides each element by the root of a running mean of "
         "the worker's own squares, as Adam does; spectral orthogonalises matrices, as Muon does, and takes rms for the "
-        "rest. Eta is then the size of a step: begin with 0.002.",
+        "rest. Eta is then the size of a step: begin with 0.001.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(
