@@ -198,7 +198,7 @@ def _dequantise_sparse(data, signed, out, worst, block_elements, block_bytes):  
         values = out[first : first + block_elements]
         count = (values.size + group - 1) // group
         for i in range(count):
-            index, element = np.intp(data[start + 4 + i]), signed[start + 4 + count + i]
+            index, element = np.intp(data[start + 4 + i] & 15), np.int8(signed[start + 4 + i] >> 4)
             place = i * group + index
             lowest = min(lowest, element)
             if index < group and place < values.size:
@@ -207,7 +207,7 @@ def _dequantise_sparse(data, signed, out, worst, block_elements, block_bytes):  
                 is_illegal = True
         largest = max(largest, bits)
     worst[0] = largest
-    worst[1] = is_illegal or lowest == -128
+    worst[1] = is_illegal or lowest == -8
 
 
 _DEQUANTISE = {

@@ -74,21 +74,26 @@ def int8_block(values: list[float]) -> tuple[float, list[int]]:
     return scale, [max(-127, min(127, round(float32(value / scale)))) for value in values]
 
 
+def _four_bits(values: list[float]) -> tuple[float, list[int]]:
+    scale = float32(float32(max(abs(value) for value in values)) / 7)
+    return scale, [max(-7, min(7, round(float32(value / scale)))) if scale else 0 for value in values]
+
+
 def int4_block(values: list[float]) -> bytes:
     """One block of float32 values (transfer.proto, INT4_BLOCK)."""
-    scale = float32(float32(max(abs(value) for value in values)) / 7)
-    q = [max(-7, min(7, round(float32(value / scale)))) if scale else 0 for value in values]
+    scale, q = _four_bits(values)
     pairs = zip(q[::2], [*q[1::2], 0], strict=False)
     return struct.pack("<f", scale) + bytes(low % 16 + 16 * (high % 16) for low, high in pairs)
 
 
 def sparse_block(values: list[float]) -> bytes:
     """One block of float32 values (transfer.proto, SPARSE_BLOCK)."""
-    scale, q = int8_block(values)
-    groups = [range(start, min(start + 32, len(values))) for start in range(0, len(values), 32)]
+    scale, q = _four_bits(values)
+    groups = [range(start, min(start + 8, len(values))) for start in range(0, len(values), 8)]
     chosen = [max(group, key=lambda index: (abs(values[index]), -index)) for group in groups]
-    indices = bytes(index - group.start for index, group in zip(chosen, groups, strict=True))
-    return struct.pack("<f", scale) + indices + struct.pack(f"<{len(chosen)}b", *(q[index] for index in chosen))
+    return struct.pack("<f", scale) + bytes(
+        index - group.start + 16 * (q[index] % 16) for index, group in zip(chosen, groups, strict=True)
+    )
 
 
 @dataclass

@@ -19,13 +19,13 @@ def encode_rows(wire_type: WireType, rows: Tensor, scales: Tensor, data: Tensor)
         pairs = quantised.view(torch.int16)
         data.copy_((pairs >> 4).bitwise_and_(240).bitwise_or_(pairs & 15))
         return
-    count = data.shape[1] // 2
+    count = data.shape[1]
     if rows.shape[1] < count * SPARSE_GROUP:
         magnitudes = torch.nn.functional.pad(magnitudes, (0, count * SPARSE_GROUP - rows.shape[1]))
     # Integers compare magnitudes faster.
     indices = magnitudes.view(torch.int32).view(-1, count, SPARSE_GROUP).argmax(dim=2)
-    data[:, :count] = indices
-    data[:, count:] = quantise(rows.gather(1, _positions(indices)), scales, 127)
+    quantised = quantise(rows.gather(1, _positions(indices)), scales, 7).to(torch.int8)
+    data.copy_((quantised << 4).bitwise_or_(indices))
 
 
 def decode_rows(wire_type: WireType, scales: Tensor, data: Tensor, out: Tensor) -> None:
@@ -34,9 +34,8 @@ def decode_rows(wire_type: WireType, scales: Tensor, data: Tensor, out: Tensor) 
         quantised = torch.stack([(data << 4) >> 4, data >> 4], dim=2).view(len(data), -1)
         out.copy_(quantised[:, : out.shape[1]]).mul_(scales)
         return
-    count = data.shape[1] // 2
-    places = _positions(data[:, :count].to(torch.int64))
-    out.zero_().scatter_(1, places, data[:, count:].to(torch.float32).mul_(scales))
+    places = _positions((data & 15).to(torch.int64))
+    out.zero_().scatter_(1, places, (data >> 4).to(torch.float32).mul_(scales))
 
 
 def _positions(indices: Tensor) -> Tensor:
