@@ -239,10 +239,10 @@ The first rate of `averaged-rms`, 0.002, was AdamW's. In later runs of this kind
 batches with 0.0003, 1 920 with 0.0005 and 1 792 with 0.0007, synchronous AdamW after 2 880 with 0.001, 2 112 with 0.002
 and 2 240 with 0.004.
 
-Why not `gem` for what optimizers moved: with momentum 0 its update is sign(δ) · max(0, abs(δ) - abs(θ - s)), so n workers together move each
-element as far as one, without averaging what they found. Four workers then learn like one with a quarter of the
-batches (2.39), eight worse than one with an eighth (2.51). With momentum 0.9 even one worker alone is worse: 2.71
-after 256 batches, with momentum 0 2.51.
+Why not `gem` for what optimizers moved: with momentum 0 its update is sign(δ) · max(0, abs(δ) - abs(θ - s)), so n
+workers together move each element as far as one, without averaging what they found. Four workers then learn like one
+with a quarter of the batches (2.39), eight worse than one with an eighth (2.51). With momentum 0.9 even one worker
+alone is worse: 2.71 after 256 batches, with momentum 0 2.51.
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +159,7 @@ def _dequantise_sparse(data: Bytes, scales: Floats, out: Floats) -> BadElement |
     return None
 
 
-def _positions(indices: Bytes) -> NDArray[np.intp]:
+def _positions(indices: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
     """In the block, of indices in their groups."""
     return indices + SPARSE_GROUP * np.arange(indices.shape[1])
 
