@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED_PAGES = tuple(
-    f"docs/{name}.md" for name in ("settings", "reproduction", "beyond", "transformer", "own-optimizer")
+    f"docs/{name}.md" for name in ("settings", "reproduction", "beyond", "transformer", "own-optimizer", "time-to-loss")
 )
 PRODUCT = (
     "cli",

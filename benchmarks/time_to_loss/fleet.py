@@ -77,7 +77,7 @@ class Fleet:
         return sorted(found)
 
     def poll(self) -> None:
-        """Kill and start what is due; see whether all others run."""
+        """Kill and start what is due; where hosts fail, also start what ended by itself."""
         time.sleep(POLL_SECONDS)
         self._check()
         if self._next is not None and self.seconds >= self._next.seconds:
@@ -133,7 +133,11 @@ class Fleet:
     def _check(self) -> None:
         for number, process in self._processes.items():
             if number not in self._absent and (code := process.poll()) is not None:
-                self.why = f"{_name(number)} ended with {code}: {self._logs()}"
+                if self._went and self._next is not None:
+                    self._hosts[number].kill()
+                    self._absent[number] = self.seconds + 1.0
+                else:
+                    self.why = f"{_name(number)} ended with {code}: {self._logs()}"
 
     def _logs(self) -> str:
         logs = sorted(self._folder.glob("*.log"))

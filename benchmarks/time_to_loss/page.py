@@ -1,6 +1,7 @@
-"""docs/time-to-loss.md, from docs/time-to-loss.json: `python -m time_to_loss.page`; runs nothing."""
+"""docs/time-to-loss.md, from docs/time-to-loss.json: `python -m time_to_loss.page FILE`; runs nothing."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS, PAGE = DOCS / "time-to-loss.json", DOCS / "time-to-loss.md"
+RESULTS = DOCS / "time-to-loss.json"
 
 TEXT = """\
-<!-- Written by `python -m time_to_loss.page` from docs/time-to-loss.json. -->
+<!-- Written by time_to_loss.page in benchmarks/ from docs/time-to-loss.json. -->
 # Time to a loss
 
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
@@ -36,7 +37,8 @@ core, for which starting PyTorch takes 15 s.
 - `equal`: all alike, a fast network.
 - `slow-worker`: one worker has a quarter of the others' share.
 - `slow-network`: each host's link has {megabits:g} Mbit/s and {milliseconds:g} ms, so {twice:g} ms between two hosts.
-- `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later.
+- `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later. What ends by
+  itself starts again after 1 s.
 - `all-together`: all three.
 
 ## Contenders
@@ -97,7 +99,7 @@ def page(results: Mapping[str, Any], workload: str = "text") -> str:
 
 def main() -> None:
     """Write it."""
-    PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+    Path(sys.argv[1]).write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/beyond.md, docs/transformer.md and docs/own-optimizer.md are what their results say today."""
+"""docs/beyond.md, transformer.md, own-optimizer.md and time-to-loss.md are what their results say today."""
 
 import json
 import subprocess
@@ -35,10 +35,15 @@ def test_a_page_is_fresh_and_has_its_pictures_and_verdicts(page: str, figures: l
         assert all(verdict["claim"] in committed for verdict in figure["verdicts"])
 
 
-def test_the_page_of_own_optimizers_is_fresh(tmp_path: Path) -> None:
-    fresh = tmp_path / "own-optimizer.md"
-    command = [sys.executable, str(DOCS.parent / "benchmarks" / "own_optimizer.py"), "--page", str(fresh)]
-    done = subprocess.run(command, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [("own-optimizer", ("own_optimizer.py", "--page")), ("time-to-loss", ("-m", "time_to_loss.page"))],
+)
+def test_the_pages_of_benchmarks_are_fresh(page: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    fresh = tmp_path / f"{page}.md"
+    benchmarks = DOCS.parent / "benchmarks"
+    done = subprocess.run([sys.executable, *command, str(fresh)], cwd=benchmarks, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    committed = (DOCS / "own-optimizer.md").read_text(encoding="utf-8")
-    assert fresh.read_text(encoding="utf-8") == committed, f"run `{' '.join(command[1:3])} docs/own-optimizer.md`"
+    committed = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    written = f"run `python {' '.join(command)} ../docs/{page}.md` in benchmarks/"
+    assert fresh.read_text(encoding="utf-8") == committed, written
