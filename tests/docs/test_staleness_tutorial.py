@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,8 @@ def test_losses_of_own_optimizers_are_those_of_their_page() -> None:
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
 
     columns, *rows = (row for row in found(TUTORIALS.parent / "own-optimizer.md") if len(row) > 5)
-    figures = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in rows}
-    (*_, which, size), *shown = (row for row in found(STALENESS) if len(row) == 5)
+    figures = {tuple(row[:4]): dict(zip(columns, row, strict=True)) for row in rows}
+    (*_, which, size), *shown = dropwhile(lambda row: row[0] != columns[0], found(STALENESS))
     assert shown
     for *case, loss, sent in shown:
         figure = figures[tuple(case)]
