@@ -9,7 +9,7 @@ from harness.environments import PEERS, has_peer, interpreter
 from time_to_loss.worlds import WORKERS, Host, World
 
 SERVER_PORT, RENDEZVOUS_PORT = 50051, 29400
-RAY_PORT = "6379"
+RAY_PORT, LIGHTHOUSE_PORT = "6379", "29510"
 GEMPS = f"-m gem_cli serve --insecure --min-workers={WORKERS}".split()
 # The rule for workers' own optimizers; docs/own-optimizer.md has how it was chosen.
 LOCAL = ("--rule=adaptive-staleness",)
@@ -103,7 +103,6 @@ RAY_TRAIN = Contender(
     ],
     package="ray",
 )
-LIGHTHOUSE_PORT = 29510
 TORCHFT = Contender(
     "torchft-ddp",
     ADAM_RATES,
