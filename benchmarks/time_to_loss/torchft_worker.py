@@ -46,9 +46,10 @@ def main() -> None:
     while True:
         optimizer.zero_grad()
         context.gradient(model, batches)
-        gradient = parameters_to_vector([one.grad for one in parameters])
-        manager.allreduce(gradient).wait()
-        vector_to_parameters(gradient, [one.grad for one in parameters])
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        mean = parameters_to_vector(gradients)
+        manager.allreduce(mean).wait()
+        vector_to_parameters(mean, gradients)
         optimizer.step()
         context.show(model, manager.current_step())
 
