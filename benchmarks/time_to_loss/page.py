@@ -19,7 +19,8 @@ TEXT = """\
 
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each. Median, lowest and highest
-of the rounds that have run ({rounds}); MB that all hosts sent; the last loss where the target was not reached in time.
+of the rounds that have run ({rounds}); MB that all hosts sent; the last loss where the target was not reached in time. An empty cell
+has not run.
 
 {table}
 
@@ -32,7 +33,7 @@ make bench-time   # as root
 ## Worlds
 
 Each worker, and the server or the rendezvous, is a host: a network namespace, and a control group with {share:g} of a
-core, for which starting PyTorch takes 15 s.
+core, with which a process needs about 15 s to start PyTorch.
 
 - `equal`: all alike, a fast network.
 - `slow-worker`: one worker has a quarter of the others' share.

@@ -103,4 +103,5 @@ def _cell(runs: Runs) -> str:
         last = statistics.median(one["curve"][-1][1] if one["curve"] else float("nan") for one in runs)
         return f"{reached} of {len(runs)}; loss {last:.2f}; {megabytes:.0f} MB"
     highest = f"{max(seconds):.1f}" if reached == len(runs) else "not reached"
-    return f"{median:.1f} s ({min(seconds):.1f} to {highest}); {megabytes:.0f} MB"
+    spread = f" ({min(seconds):.1f} to {highest})" if len(runs) > 1 else ""
+    return f"{median:.1f} s{spread}; {megabytes:.0f} MB"

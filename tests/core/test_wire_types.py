@@ -128,6 +128,27 @@ def test_minus_128_is_found(position: int) -> None:
     assert "-128" in problem.problem
 
 
+@pytest.mark.parametrize(
+    ("wire_type", "offset", "byte", "position", "problem"),
+    [
+        (WireType.INT4_BLOCK, 4 + 1, 0x08, 2, "is -8"),
+        (WireType.INT4_BLOCK, 132 + 4 + 21, 0x10, 298, "is followed by a number that is not 0"),
+        (WireType.SPARSE_BLOCK, 4 + 3, 0x18, 24, "without element 8"),
+        (WireType.SPARSE_BLOCK, 36 + 4 + 5, 0x13, 296, "without element 3"),  # the last group has three
+        (WireType.SPARSE_BLOCK, 36 + 4 + 1, 0x85, 269, "is -8"),
+    ],
+)
+def test_illegal_bytes_of_coarse_blocks_are_found(
+    wire_type: WireType, offset: int, byte: int, position: int, problem: str
+) -> None:
+    data = np.frombuffer(encode(wire_type, np.zeros(299, np.float32)), np.uint8).copy()
+    data[offset] = byte
+    found = decode(wire_type, data.data, np.empty(299, np.float32))
+    assert found is not None
+    assert found.position == position
+    assert problem in found.problem
+
+
 @pytest.mark.parametrize("scale", [-1.0, np.nan, np.inf, -np.inf, 1.1e30])
 @pytest.mark.parametrize("block", [0, 1])
 def test_illegal_scales_are_found(scale: float, block: int) -> None:
