@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from gem_worker import ParameterServer
-from gem_worker.settings import DeltaWireName
+from gem_worker.settings import WireName
 from harness.processes import processor_seconds
 from served import serve
 from torch import nn
 
-COARSE: tuple[DeltaWireName, ...] = ("int4", "sparse")
-TYPES: tuple[DeltaWireName, ...] = ("float32", "int8", *COARSE)
+COARSE: tuple[WireName, ...] = ("int4", "sparse")
+TYPES: tuple[WireName, ...] = ("float32", "int8", *COARSE)
 SEEDS = range(3)
 TASKS = {
     "digits": ("--task=digits", "--steps=1000"),

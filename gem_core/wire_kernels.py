@@ -43,10 +43,10 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
             halves = np.empty(values.size, np.uint16)
             _narrow(values.view(np.uint32), halves)
             return halves.view(np.uint8).data
-        case WireType.INT8_BLOCK:
+        case _ if wire_type in _QUANTISE:
             encoded = np.empty(encoded_bytes(wire_type, values.size), np.uint8)
-            block_bytes = wire_type.unit_bytes
-            _quantise(values, values.view(np.uint32), encoded, encoded.view(np.int8), BLOCK_ELEMENTS, block_bytes)
+            block_bytes, words, signed = wire_type.unit_bytes, values.view(np.uint32), encoded.view(np.int8)
+            _QUANTISE[wire_type](values, words, encoded, signed, BLOCK_ELEMENTS, block_bytes)
             return encoded.data
         case _:
             return wire_types.encode(wire_type, values)
@@ -217,22 +217,69 @@ _DEQUANTISE = {
 }
 
 
+@arithmetic
+def _write_scale(words, levels, encoded, start):  # type: ignore[no-untyped-def]
+    largest = np.uint32(0)
+    for i in range(words.size):
+        largest = max(largest, np.uint32(words[i] & _MAGNITUDE))
+    magnitude = np.uint32(largest)
+    scale = np.float32(magnitude.view(np.float32) / np.float32(levels))
+    bits = scale.view(np.uint32)
+    for i in range(4):
+        encoded[start + i] = np.uint8(bits >> np.uint32(8 * i))
+    return scale if scale != np.float32(0) else np.float32(np.inf)
+
+
+@arithmetic
+def _quotient(value, divisor, levels):  # type: ignore[no-untyped-def]
+    quotient = np.rint(value / divisor)
+    return np.int8(np.int32(min(max(quotient, np.float32(-levels)), np.float32(levels))))
+
+
 @driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
 def _quantise(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     for block in range((values.size + block_elements - 1) // block_elements):
-        first = block * block_elements
-        of_block, its_bits = values[first : first + block_elements], words[first : first + block_elements]
-        largest = np.uint32(0)
-        for i in range(its_bits.size):
-            largest = max(largest, np.uint32(its_bits[i] & _MAGNITUDE))
-        magnitude = np.uint32(largest)
-        scale = np.float32(magnitude.view(np.float32) / np.float32(127))
-        bits = scale.view(np.uint32)
-        start = block * block_bytes
-        for i in range(4):
-            encoded[start + i] = np.uint8(bits >> np.uint32(8 * i))
-        divisor = scale if scale != np.float32(0) else np.float32(np.inf)
+        first, start = block * block_elements, block * block_bytes
+        of_block = values[first : first + block_elements]
+        divisor = _write_scale(words[first : first + block_elements], 127, encoded, start)
         elements = signed[start + 4 : start + block_bytes]
         for i in range(of_block.size):
-            quotient = np.rint(of_block[i] / divisor)
-            elements[i] = np.int8(np.int32(min(max(quotient, np.float32(-127)), np.float32(127))))
+            elements[i] = _quotient(of_block[i], divisor, 127)
+
+
+@driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
+def _quantise_int4(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    for block in range((values.size + block_elements - 1) // block_elements):
+        first, start = block * block_elements, block * block_bytes
+        of_block = values[first : first + block_elements]
+        divisor = _write_scale(words[first : first + block_elements], 7, encoded, start)
+        pairs = encoded[start + 4 : start + block_bytes]
+        for i in range(of_block.size // 2):
+            low, high = _quotient(of_block[2 * i], divisor, 7), _quotient(of_block[2 * i + 1], divisor, 7)
+            pairs[i] = np.uint8(np.uint8(low & 15) | np.uint8(high << 4))
+        if of_block.size % 2:
+            pairs[of_block.size // 2] = np.uint8(_quotient(of_block[of_block.size - 1], divisor, 7) & 15)
+
+
+@driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
+def _quantise_sparse(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+    group = np.intp(SPARSE_GROUP)
+    for block in range((values.size + block_elements - 1) // block_elements):
+        first, start = block * block_elements, block * block_bytes
+        of_block, its_bits = values[first : first + block_elements], words[first : first + block_elements]
+        divisor = _write_scale(its_bits, 7, encoded, start)
+        for i in range((of_block.size + group - 1) // group):
+            place, largest = i * group, np.uint32(its_bits[i * group] & _MAGNITUDE)
+            for j in range(i * group + 1, min((i + 1) * group, of_block.size)):
+                magnitude = np.uint32(its_bits[j] & _MAGNITUDE)
+                if magnitude > largest:
+                    place, largest = np.intp(j), magnitude
+            element = _quotient(of_block[place], divisor, 7)
+            encoded[start + 4 + i] = np.uint8(np.uint8(place - i * group) | np.uint8(element << 4))
+
+
+_QUANTISE = {
+    WireType.INT8_BLOCK: _quantise,
+    WireType.INT4_BLOCK: _quantise_int4,
+    WireType.SPARSE_BLOCK: _quantise_sparse,
+}

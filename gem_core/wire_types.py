@@ -19,11 +19,10 @@ __all__ = [
     "BLOCKS",
     "BLOCK_ELEMENTS",
     "COARSE",
+    "ENCODED",
     "FINITE",
     "LARGEST_VALUE",
     "NUMPY",
-    "OF_DELTAS",
-    "OF_PARAMETERS",
     "BadElement",
     "Codec",
     "WireType",
@@ -52,6 +51,11 @@ class WireType(IntEnum):
     SPARSE_BLOCK = 7
 
     @property
+    def of_whole(self) -> WireType:
+        """FLOAT32 instead of a type of differences."""
+        return WireType.FLOAT32 if self in COARSE else self
+
+    @property
     def unit_elements(self) -> int:
         """Elements between borders."""
         return BLOCK_ELEMENTS if self in BLOCKS else 1
@@ -73,10 +77,9 @@ BLOCKS = {
 }
 _UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2}
 _UNIT_BYTES |= {wire_type: block.bytes_of(BLOCK_ELEMENTS) for wire_type, block in BLOCKS.items()}
-# Senders add what these omit to the next delta.
+ENCODED = frozenset(_UNIT_BYTES)
+# Of deltas and differences: what one omits is in the next.
 COARSE = frozenset({WireType.INT4_BLOCK, WireType.SPARSE_BLOCK})
-OF_DELTAS = frozenset(_UNIT_BYTES)
-OF_PARAMETERS = OF_DELTAS - COARSE
 
 
 class Codec(NamedTuple):

@@ -1,4 +1,4 @@
-"""Conformance kit for workers; see DESIGN.md."""
+"""Conformance kit for workers."""
 
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.limits import Limits

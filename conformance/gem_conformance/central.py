@@ -10,7 +10,7 @@ from gemps.v1 import commit_pb2, run_pb2, transfer_pb2
 from numpy.typing import NDArray
 
 from gem_conformance.task import Task, buffer_bytes
-from gem_core.chunking import Splitter
+from gem_core.chunking import DifferenceSplitter, Splitter
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import WireType, decode, encode
 
@@ -41,7 +41,7 @@ class Clock:
 class Snapshot:
     """Parameters sent, or being sent.
 
-    `theta`: float32, unrounded. `lacks`: why it is not delivered.
+    `theta`: float32, unrounded. `decoded`: of a difference. `lacks`: why it is not delivered.
     """
 
     version: Clock
@@ -49,6 +49,7 @@ class Snapshot:
     buffers: bytes
     is_delivered: bool = False
     lacks: str = "its parameters were not sent yet"
+    decoded: NDArray[np.float32] | None = None
 
     def was_sent(self, *, whole: bool, damaged: bool) -> None:
         """Record a transfer."""
@@ -57,14 +58,20 @@ class Snapshot:
 
     def seen(self, wire_type: WireType) -> NDArray[np.float32]:
         """Theta as decoded from `wire_type`."""
-        out = np.empty_like(self.theta)
+        if self.decoded is not None:
+            return self.decoded.copy()
+        out, whole = np.empty_like(self.theta), wire_type.of_whole
         if out.size:
-            decode(wire_type, memoryview(bytes(encode(wire_type, self.theta))), out)
+            decode(whole, memoryview(bytes(encode(whole, self.theta))), out)
         return out
 
-    def split(self, payload: PayloadFormat, chunk_bytes: int, start: int) -> Splitter:
-        """Split into chunks."""
-        return Splitter(payload, self.theta, self.buffers, chunk_bytes, start)
+    def split(self, payload: PayloadFormat, chunk_bytes: int, start: int, base: Snapshot | None) -> Splitter:
+        """Split into chunks; with `base`, a difference."""
+        if base is None:
+            self.decoded = None
+            return Splitter(payload, self.theta, self.buffers, chunk_bytes, start)
+        self.decoded = base.seen(payload.wire_type)
+        return DifferenceSplitter(payload, self.theta, self.buffers, chunk_bytes, copy=self.decoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,7 @@ class Central:
     def others_commit(self) -> int:
         """Commit as other workers; return how often.
 
-        -1.5 keeps values exact in narrow types; with eta = 0.5 a commit makes it -2.
+        -1.5 keeps values exact in narrow types.
         """
         if self.theta is None:
             raise AssertionError("there are no parameters")

@@ -1,4 +1,4 @@
-"""Strict, correct server as a sequence of steps; see DESIGN.md."""
+"""Strict, correct server as a sequence of steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _StoppedError(Exception):
 class Play:
     """Scenario's server. Scenario thread only.
 
-    `wire` must be started. `by_hand`: no process. Scenarios may change `central` and `digest`. `shard`: what it
+    `wire` must be started. `by_hand`: no process.  `shard`: what it
     holds of the task's model; `shards`: addresses of the others, at the primary.
     """
 
@@ -167,7 +167,7 @@ class Play:
     def send(self, pull: Pull, *, tear_after: int | None = None, damaged: bool = False) -> None:
         """Answer a pull, optionally torn after `tear_after` chunks, or damaged."""
         session = self.session
-        payload = PayloadFormat(self._layout, session.parameter_wire_type)
+        payload = PayloadFormat(self._layout, session.parameter_wire_type.of_whole)
         parts = self._transfers.begin(payload, pull.snapshot, pull.offset, self.digest, damaged=damaged)
         if pull.request.with_layout:
             parts[0].parameters.layout.CopyFrom(layout_to(self._layout))
@@ -320,10 +320,14 @@ class Play:
         verdict.duplicate = commit.is_repeat
         verdict.run_state = self.central.run_state
         verdict.next_eta = self._said_eta
-        payload = PayloadFormat(self._layout, session.parameter_wire_type)
-        parts = self._transfers.begin(payload, snapshot, 0, self.digest, damaged=damaged)
+        wire_type = session.parameter_wire_type
+        base = commit.base if wire_type in COARSE else None
+        payload = PayloadFormat(self._layout, wire_type.of_whole if base is None else wire_type)
+        parts = self._transfers.begin(payload, snapshot, 0, self.digest, damaged=damaged, base=base)
         parts.insert(0, commit_pb2.CommitResponse(verdict=verdict))
         is_sent = self._transfers.send(commit.call, self._transfers.pack(parts, tear_after), 0, tear_after, pause)
+        if base is not None:
+            self._transfers.sent = 0  # differences cannot be resumed
         snapshot.was_sent(whole=is_sent, damaged=damaged)
         session.record_eta(self.central.eta)
         session.open = None

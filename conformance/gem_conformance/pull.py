@@ -52,7 +52,7 @@ def judge_pull(
     if request.HasField("resume_version"):
         if held is None or Clock.from_wire(request.resume_version) != held.version:
             return refusal("STALE_BASE")
-        _judge_offset(request, PayloadFormat(central.task.layout, session.parameter_wire_type), sent)
+        _judge_offset(request, PayloadFormat(central.task.layout, session.parameter_wire_type.of_whole), sent)
         return Pull(call, request, held, request.resume_offset)
     if request.resume_offset:
         raise FaultError(FaultName.WRONG_RESUME, "resume_version with resume_offset", "none", Place.PULL)

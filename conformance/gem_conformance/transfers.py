@@ -23,9 +23,16 @@ class Transfers:
         self._chunk_bytes = chunk_bytes
 
     def begin(
-        self, payload: PayloadFormat, snapshot: Snapshot, offset: int, digest: bytes, *, damaged: bool
+        self,
+        payload: PayloadFormat,
+        snapshot: Snapshot,
+        offset: int,
+        digest: bytes,
+        *,
+        damaged: bool,
+        base: Snapshot | None = None,
     ) -> list[commit_pb2.CommitResponse]:
-        """Header, chunks and footer. `damaged`: flip a payload bit."""
+        """Header, chunks and footer. `damaged`: flip a payload bit. `base`: of a difference."""
         self.count += 1
         header = transfer_pb2.ParametersHeader(
             version=snapshot.version.to_wire(),
@@ -33,8 +40,9 @@ class Transfers:
             byte_count=payload.byte_count,
             offset=offset,
             layout_digest=digest,
+            base_version=None if base is None else base.version.to_wire(),
         )
-        splitter = snapshot.split(payload, self._chunk_bytes, offset)
+        splitter = snapshot.split(payload, self._chunk_bytes, offset, base)
         chunks = [transfer_pb2.Chunk(offset=start, data=bytes(data)) for start, data in splitter]
         footer = transfer_pb2.Footer(
             byte_count=payload.byte_count, chunk_count=splitter.chunk_count, crc32c=splitter.crc32c

@@ -1,4 +1,4 @@
-"""gRPC server whose messages are events of one queue (DESIGN.md).
+"""gRPC server whose messages are events of one queue.
 
 Streams of raw bytes equal unary calls on the wire.
 """

@@ -1,6 +1,15 @@
 """Split and reassemble payloads."""
 
 from gem_core.chunking.assemble import Assembler, DecodingAssembler, RawAssembler
-from gem_core.chunking.split import ScaledSplitter, Source, Splitter
+from gem_core.chunking.split import CopyingSplitter, DifferenceSplitter, ScaledSplitter, Source, Splitter
 
-__all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "ScaledSplitter", "Source", "Splitter"]
+__all__ = [
+    "Assembler",
+    "CopyingSplitter",
+    "DecodingAssembler",
+    "DifferenceSplitter",
+    "RawAssembler",
+    "ScaledSplitter",
+    "Source",
+    "Splitter",
+]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
@@ -17,7 +18,7 @@ from gem_core.wire_types import NUMPY, Codec
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["ScaledSplitter", "Source", "Splitter"]
+__all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", "Splitter"]
 
 
 class Source(ABC):
@@ -95,13 +96,63 @@ class Splitter(Source):
         boundary = self.payload.parameter_bytes
         if start >= boundary:
             return self._rest[start - boundary : stop - boundary]
-        parameters = self._parameters
-        if start or stop < boundary:
-            parameters = parameters[self.payload.parameter_elements(start, min(stop, boundary))]
-        encoded = self._encode(self.payload.wire_type, parameters)
+        encoded = self._encode_parameters(self.payload.parameter_elements(start, min(stop, boundary)))
         if stop <= boundary:
             return encoded
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))
+
+    def _encode_parameters(self, elements: slice) -> memoryview:
+        return self._encode(self.payload.wire_type, self._parameters[elements])
+
+
+class CopyingSplitter(Splitter):
+    """Also copies `parameters` to `copy`."""
+
+    def __init__(
+        self,
+        payload: PayloadFormat,
+        parameters: NDArray[np.float32],
+        rest: ReadableBuffer,
+        chunk_bytes: int,
+        start: int = 0,
+        codec: Codec = NUMPY,
+        *,
+        copy: NDArray[np.float32],
+    ) -> None:
+        super().__init__(payload, parameters, rest, chunk_bytes, start, codec)
+        self._copy = check_parameters(payload, copy)
+
+    @override
+    def _encode_parameters(self, elements: slice) -> memoryview:
+        np.copyto(self._copy[elements], self._parameters[elements])
+        return super()._encode_parameters(elements)
+
+
+class DifferenceSplitter(Splitter):
+    """Encodes `parameters` minus `copy`, once; adds the decoded difference to `copy`."""
+
+    def __init__(
+        self,
+        payload: PayloadFormat,
+        parameters: NDArray[np.float32],
+        rest: ReadableBuffer,
+        chunk_bytes: int,
+        codec: Codec = NUMPY,
+        *,
+        copy: NDArray[np.float32],
+    ) -> None:
+        super().__init__(payload, parameters, rest, chunk_bytes, codec=codec)
+        self._copy = check_parameters(payload, copy)
+        self._decode = codec.decode
+
+    @override
+    def _encode_parameters(self, elements: slice) -> memoryview:
+        wire_type, copy = self.payload.wire_type, self._copy[elements]
+        difference = self._parameters[elements] - copy
+        encoded = self._encode(wire_type, difference)
+        self._decode(wire_type, encoded, difference)
+        copy += difference
+        return encoded
 
 
 class ScaledSplitter(Source):

@@ -1,7 +1,6 @@
 """GEM on gradients divided by the root mean square of the averaged gradient.
 
-Averaging before squaring gives stale gradients the second moment of N synchronous workers' mean. In this order, with
-eta as in the delta:
+In this order, with eta as in the delta:
 
     g     =  delta * (1 / eta)          limited to +-1e18, so that its square is finite
     a     <- (1 - 1/N) * a + (1/N) * g

@@ -122,8 +122,7 @@ class Decay(NamedTuple):
 class Statistics(NamedTuple):
     """A commit's statistics.
 
-    The first three cover elements with delta != 0, and are 0 without any. Norms are Euclidean over all elements,
-    accurate to 1e-6, and finite while the parameters are.
+    The first three cover elements with delta != 0, and are 0 without any. Norms are Euclidean, over all elements.
 
     Attributes:
         mean_pi: of pi, or the rule's factor.

@@ -1,4 +1,4 @@
-"""The paper's figures as declared experiments; see DESIGN.md.
+"""The paper's figures as declared experiments.
 
 Hermans and Louppe, 2018, arXiv 1805.08469.
 """

@@ -52,7 +52,7 @@ class Outcome:
         evaluations: the last one is final.
         chance_loss: log(classes).
         skipped: non-finite gradients.
-        gave_up: after 100 of these in a row.
+        gave_up: after 100 in a row.
         tenths: mean minibatch loss per tenth of the commits; `middle`: from 0.45 to 0.55.
         seconds: wall-clock.
     """

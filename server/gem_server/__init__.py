@@ -1,3 +1,3 @@
-"""The gemps server; see DESIGN.md."""
+"""The gemps server."""
 
 __version__ = "0.1.0"

@@ -43,7 +43,7 @@ def default_limit(root: Path = Path("/")) -> int:
 def group_limits(root: Path) -> list[int]:
     """The memory limits of this process's control groups and their ancestors, in bytes (versions 1 and 2).
 
-    A container may see its group at the mount's root. Without a limit the value is huge, or no number.
+    A container may see its group at the mount's root.
     """
     files = []
     with contextlib.suppress(OSError):  # not Linux

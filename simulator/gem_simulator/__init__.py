@@ -1,4 +1,4 @@
-"""Simulated workers; see DESIGN.md.
+"""Simulated workers.
 
 Imports without torch; names load lazily.
 """

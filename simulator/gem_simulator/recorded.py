@@ -143,7 +143,8 @@ def _read(path: Path) -> Recorded:
     wires = {(event["delta_wire_type"], event["parameter_wire_type"]) for event in joined.values()}
     _refuse(len(wires) > 1, path, "its workers used several wire types")
     delta_wire, parameter_wire = wires.pop()
-    _refuse(WireType[delta_wire] in COARSE, path, f"its deltas were {delta_wire}, with what earlier ones left out")
+    for wire in (delta_wire, parameter_wire):
+        _refuse(WireType[wire] in COARSE, path, f"{wire} has what earlier transfers left out")
     layout = Layout.from_description(first.event["layout"])
     return Recorded(
         path,

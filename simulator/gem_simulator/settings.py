@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from gem_worker.model_sizes import TransformerSizes
-from gem_worker.settings import TaskName, WireName
+from gem_worker.settings import TaskName, WholeWireName
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -133,10 +133,10 @@ class SimulationSettings(BaseSettings):
     batch_size: int = Field(
         default=64, ge=1, description="Training samples a step, of each worker.", json_schema_extra={"panel": "Task"}
     )
-    delta_wire: WireName = Field(
+    delta_wire: WholeWireName = Field(
         default="float32", description="Type in which deltas travel.", json_schema_extra={"panel": "Task"}
     )
-    parameter_wire: WireName = Field(
+    parameter_wire: WholeWireName = Field(
         default="float32",
         description="Type in which fresh parameters travel back.",
         json_schema_extra={"panel": "Task"},

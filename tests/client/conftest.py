@@ -9,6 +9,7 @@ import pytest
 from gem_worker.client import Client, ClientEvent, ClientSettings, EventKind
 
 from gem_core.layout import Layout
+from gem_core.wire_types import WireType
 from tests.client.cutting_proxy import CuttingProxy
 from tests.client.models import LARGE_CHUNK_BYTES
 from tests.client.real_server import RealServer
@@ -69,11 +70,21 @@ def connect() -> Iterator[Connect]:
         *,
         name: str = "worker",
         overlap: bool = False,
+        parameter_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
         **settings: Any,
     ) -> Connected:
-        connected = Connected(address, layout, settings, worker_name=name, overlap=overlap, clock=clock, sleep=sleep)
+        connected = Connected(
+            address,
+            layout,
+            settings,
+            worker_name=name,
+            overlap=overlap,
+            parameter_wire_types=parameter_wire_types,
+            clock=clock,
+            sleep=sleep,
+        )
         made.append(connected)
         return connected
 

@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples/workers/python/conforma
 OF_PYTHON = (
     "pull-resumed", "bad-parameters", "wrong-digest", "local-steps", "torn-commit", "dropped-reply", "torn-reply",
     "retry-info", "no-retry", "expired-session", "draining", "delta-bfloat16", "delta-int4-block", "delta-sparse-block",
+    "parameter-int4-block", "parameter-sparse-block",
     "buffers-first", "element-types",
     "empty-payload", "many-tensors", "shards-first", "shards-int8", "shards-retry-info", "shards-expired",
     "shards-torn-piece", "shards-dropped-reply",

@@ -123,7 +123,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 # Of the kit's scenarios: the examples have neither of these wire types.
-COARSE = {"delta-int4-block", "delta-sparse-block"}
+COARSE = {f"{what}-{name}-block" for what in ("delta", "parameter") for name in ("int4", "sparse")}
 
 
 def conformance(worker: Sequence[str], *arguments: str) -> dict[str, str]:

@@ -138,10 +138,16 @@ async def test_server_chooses_the_best_wire_type_it_can_speak(
 
 
 @pytest.mark.parametrize("coarse", [transfer_pb2.WIRE_TYPE_INT4_BLOCK, transfer_pb2.WIRE_TYPE_SPARSE_BLOCK])
-async def test_coarse_wire_types_are_for_deltas(serving: Serving, coarse: int) -> None:
+async def test_coarse_wire_types_are_for_deltas_and_for_differences(serving: Serving, coarse: int) -> None:
+    """A difference takes one more vector of the server's memory."""
+    await serving.training()
+    before = (await serving.status()).memory.reserved_bytes
     offered = [coarse, BFLOAT16]
-    answer = await serving.worker().join(delta_wire_types=offered, parameter_wire_types=offered)
-    assert (answer.delta_wire_type, answer.parameter_wire_type) == (coarse, BFLOAT16)
+    worker = serving.worker()
+    answer = await worker.join(delta_wire_types=offered, parameter_wire_types=offered)
+    assert (answer.delta_wire_type, answer.parameter_wire_type) == (coarse, coarse)
+    after = (await serving.status()).memory
+    assert after.reserved_bytes - before == after.worker_bytes + 4 * SMALL.parameter_count
 
 
 @pytest.mark.parametrize("field", ["delta_wire_types", "parameter_wire_types"])

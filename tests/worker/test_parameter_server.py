@@ -342,8 +342,8 @@ def test_missing_and_wrong_arguments_are_told_with_the_fix(monkeypatch: pytest.M
         ParameterServer("127.0.0.1:1")
     with pytest.raises(ValueError, match="'int2' is no wire type here; use one of float32"):
         ParameterServer("127.0.0.1:1", make("perceptron"), delta_wire="int2")
-    with pytest.raises(ValueError, match="'int4' is no wire type here; use one of float32, float16, bfloat16, int8"):
-        ParameterServer("127.0.0.1:1", make("perceptron"), parameter_wire="int4")
+    with pytest.raises(ValueError, match=r"'int2' is no wire type here; use one of float32, .*, int4, sparse"):
+        ParameterServer("127.0.0.1:1", make("perceptron"), parameter_wire="int2")
     with pytest.raises(RuntimeError, match="with ParameterServer"):
         ParameterServer("127.0.0.1:1", make("perceptron")).step()
 

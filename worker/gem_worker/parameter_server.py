@@ -38,7 +38,7 @@ from gem_worker.local_steps import LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
-from gem_worker.settings import DeltaWireName, WireName
+from gem_worker.settings import WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
 from gem_worker.wire_names import WIRE_TYPES
@@ -113,7 +113,7 @@ class ParameterServer:
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
         delta_wire: "float32", "float16", "bfloat16", "int8", "int4" or "sparse" (docs/deploy.md, "Capacity").
-        parameter_wire: as `delta_wire`, to "int8".
+        parameter_wire: as `delta_wire`; "int4" and "sparse" are differences.
         overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.
         device: for the status.
@@ -133,7 +133,7 @@ class ParameterServer:
         every: Every = 1,
         name: str | None = None,
         steps_per_epoch: int = 0,
-        delta_wire: DeltaWireName = "float32",
+        delta_wire: WireName = "float32",
         parameter_wire: WireName = "float32",
         overlap: bool = False,
         on_join: Callable[[Membership], None] | None = None,
@@ -173,7 +173,7 @@ class ParameterServer:
             layout=layout,
             device=device or str(tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
-            delta_wire_types=_offer(delta_wire, get_args(DeltaWireName)),
+            delta_wire_types=_offer(delta_wire, get_args(WireName)),
             parameter_wire_types=_offer(parameter_wire, get_args(WireName)),
             overlap=overlap,
             directions=DIRECTIONS,
@@ -222,7 +222,7 @@ class ParameterServer:
                 self._optimizer.refuse_unsuitable(run)
             self._transform = GradientTransform(flat, run.direction, run.clip_norm)
             self._transform_state = self._transform.new_state()
-            wire_types = membership.delta_wire_type, membership.parameter_wire_type
+            wire_types = membership.delta_wire_type, membership.parameter_wire_type.of_whole
             overlap = membership.overlap
             transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
             try:
@@ -615,7 +615,7 @@ class ParameterServer:
         return self._joined
 
 
-def _offer(name: DeltaWireName, known: tuple[str, ...]) -> tuple[WireType, ...]:
+def _offer(name: WireName, known: tuple[str, ...]) -> tuple[WireType, ...]:
     if name not in known:
         raise ValueError(f"{name!r} is no wire type here; use one of {', '.join(known)}")
     return tuple(dict.fromkeys((WIRE_TYPES[name], WireType.FLOAT32)))

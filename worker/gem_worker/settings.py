@@ -9,8 +9,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from gem_worker.model_sizes import TransformerSizes
 
 TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images", "text"]
-WireName = Literal["float32", "float16", "bfloat16", "int8"]
-DeltaWireName = Literal[WireName, "int4", "sparse"]
+WholeWireName = Literal["float32", "float16", "bfloat16", "int8"]
+WireName = Literal[WholeWireName, "int4", "sparse"]
 
 
 class WorkerSettings(BaseSettings):
@@ -94,13 +94,17 @@ class WorkerSettings(BaseSettings):
         description="Threads of one CPU worker. Many workers share a machine, so more than 1 pays only for few of "
         "them; and only 1 is bit-reproducible on every machine.",
     )
-    delta_wire: DeltaWireName = Field(
+    delta_wire: WireName = Field(
         default="float32",
         description="Type in which deltas travel. int8 and wider ones cost nothing measurable in accuracy. int4 has an "
         "eighth of float32's bytes; sparse one in 28: one element in 8. Workers add what these leave out to the next "
         "delta.",
     )
-    parameter_wire: WireName = Field(default="float32", description="Type in which fresh parameters travel back.")
+    parameter_wire: WireName = Field(
+        default="float32",
+        description="Type in which fresh parameters travel back. int4 and sparse: as differences from those that the "
+        "worker holds, for which the server keeps one more vector for this worker.",
+    )
     overlap: bool = Field(
         default=False,
         description="Compute the next gradient while the exchange of the one before is in flight. A step then takes as "

@@ -29,7 +29,7 @@ def transformer_of(tensors: dict[str, Tensor], source: str) -> Transformer:
 def generate_text(model: Transformer, prompt: str, *, length: int, temperature: float = 1.0, seed: int = 0) -> str:
     """`length` bytes of text after `prompt`; incomplete characters become U+FFFD.
 
-    `temperature` divides the logits; 0: the most probable byte. Equal arguments give equal text.
+    `temperature` divides the logits; 0: the most probable byte.
     """
     text = list(prompt.encode(errors="surrogateescape") or _START)
     begin = len(text)

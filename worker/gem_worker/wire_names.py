@@ -1,9 +1,9 @@
 """Names of the wire types."""
 
 from gem_core.wire_types import WireType
-from gem_worker.settings import DeltaWireName
+from gem_worker.settings import WireName
 
-WIRE_TYPES: dict[DeltaWireName, WireType] = {
+WIRE_TYPES: dict[WireName, WireType] = {
     "float32": WireType.FLOAT32,
     "float16": WireType.FLOAT16,
     "bfloat16": WireType.BFLOAT16,

@@ -6,16 +6,21 @@ from gem_conformance.play import Play
 from gem_conformance.scenarios.scenario import LARGE, Scenario
 from gem_conformance.task import Task, tensor
 from gem_core.layout import ElementType, Layout
-from gem_core.wire_types import WireType
+from gem_core.wire_types import COARSE, ENCODED, WireType
 
 __all__ = ["SCENARIOS"]
 
 
-def commits(play: Play) -> None:
+def begin_commits(play: Play) -> None:
     """Use a generic learning rate, then ties."""
     play.initialised_by_others()
     play.commit(next_eta=0.5)
     play.commit()
+
+
+def commits(play: Play) -> None:
+    """Use a generic learning rate, then ties."""
+    begin_commits(play)
     play.last_commit()
 
 
@@ -31,6 +36,23 @@ def exact_commits(play: Play) -> None:
     """Keep values exact."""
     play.central.eta = 0.5
     play.initialised_by_others(narrow=True)
+    play.commit()
+    play.last_commit()
+
+
+def differences(play: Play) -> None:
+    """Break a difference, lose one."""
+    begin_commits(play)
+    commit = play.new_header()
+    play.receive_payload(commit)
+    play.apply(commit)
+    play.reply(commit, tear_after=1)
+    play.commit()
+    commit = play.new_header()
+    play.receive_payload(commit)
+    play.apply(commit)
+    play.tear(commit)
+    play.commit()
     play.commit()
     play.last_commit()
 
@@ -104,22 +126,22 @@ def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     types = (wire_type,)
     task = replace(LARGE, delta_wire_types=types) if deltas else replace(LARGE, parameter_wire_types=types)
     what, name = ("deltas", "delta") if deltas else ("parameters", "parameter")
-    is_limited = deltas and wire_type is WireType.FLOAT16
+    play, more = commits, ""
+    if deltas and wire_type is WireType.FLOAT16:
+        play, more = commits_beyond_float16, ": what is beyond 65504 as 65504"
+    elif not deltas and wire_type in COARSE:
+        play, more = differences, ": replies are differences, until one is lost"
     return Scenario(
         f"{name}-{wire_type.name.lower().replace('_', '-')}",
-        f"{what} travel as {wire_type.name}{': what is beyond 65504 as 65504' if is_limited else ''}",
-        commits_beyond_float16 if is_limited else commits,
+        f"{what} travel as {wire_type.name}{more}",
+        play,
         task,
         may_not_speak=wire_type is not WireType.FLOAT32,
     )
 
 
-_OF_PARAMETERS = (WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK)
-_OF_DELTAS = (*_OF_PARAMETERS, WireType.INT4_BLOCK, WireType.SPARSE_BLOCK)
-
 SCENARIOS = (
-    *(_wire(True, one) for one in _OF_DELTAS),
-    *(_wire(False, one) for one in _OF_PARAMETERS),
+    *(_wire(deltas, one) for deltas in (True, False) for one in sorted(ENCODED)),
     Scenario("buffers-frozen", "BUFFERs go along, FROZEN tensors never", commits, _KINDS),
     Scenario("buffers-first", "BUFFERs in the first upload, no FROZEN tensors", initialise, _KINDS),
     Scenario("element-types", "tensors of every element type", exact_commits, _TYPES, may_not_speak=True),

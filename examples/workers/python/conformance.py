@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gem_worker.settings import DeltaWireName
+from gem_worker.settings import WireName
 from gemps import ParameterServer
 from torch import nn
 
 # What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
-WIRE_NAMES: dict[str, DeltaWireName] = {
+WIRE_NAMES: dict[str, WireName] = {
     "float32": "float32",
     "float16": "float16",
     "bfloat16": "bfloat16",

@@ -54,7 +54,7 @@ class Footer(_message.Message):
     def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ParametersHeader(_message.Message):
-    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter", "shards")
+    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter", "shards", "base_version")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class ParametersHeader(_message.Message):
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     version: Version
     wire_type: WireType
     byte_count: int
@@ -73,7 +74,8 @@ class ParametersHeader(_message.Message):
     shared_memory: SharedMemoryHandle
     adapter: bytes
     shards: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ...) -> None: ...
+    base_version: Version
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ..., base_version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class SharedMemoryHandle(_message.Message):
     __slots__ = ("region", "offset", "byte_count")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-from gem_worker.settings import WireName
+from gem_worker.settings import WholeWireName
 from typing_extensions import override
 
 from gem_reproduction.figures.arrivals import failed, shorter, words
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _WORKERS = 8
-_TYPES: tuple[WireName, ...] = get_args(WireName)
+_TYPES: tuple[WholeWireName, ...] = get_args(WholeWireName)
 # Relative L; seeds vary it by a few hundredths.
 _DELTAS, _BOTH = 1.1, 1.25
 

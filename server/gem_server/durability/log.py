@@ -1,4 +1,4 @@
-"""Write-ahead log of groups of commits; see DESIGN.md.
+"""Write-ahead log of groups of commits.
 
 Event loop thread only, except the log thread, which writes one closed group at a time from a snapshot.
 """
@@ -185,10 +185,7 @@ class Log:
             raise storage_full("there is no room for the log, so nothing can be committed (pulls go on)", full)
 
     async def room_for_checkpoint(self, layout: Layout, checkpoint_bytes: int) -> None:
-        """Ensure space for a checkpoint and the next log file, perhaps from the reserve. Raises OSError.
-
-        Otherwise a full disk would prevent the checkpoint that shortens the log.
-        """
+        """Ensure space for a checkpoint and the next log file, perhaps from the reserve. Raises OSError."""
         self._measure(layout)
         wanted = self._reserve_bytes(checkpoint_bytes)
         free = self._files.free_bytes(self.directory.parent)

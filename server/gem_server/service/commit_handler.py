@@ -19,7 +19,7 @@ from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, CallSession, Context
 from gem_server.service.grpc_transport import GrpcTransport
 from gem_server.service.lane_connection import LaneConnection
-from gem_server.service.reply_stream import PayloadWriter, put_header, send
+from gem_server.service.reply_stream import PayloadWriter, ReplyStream
 from gem_server.service.status_codes import as_refusal
 from gem_server.state.sessions import Session, TransportKind
 
@@ -140,24 +140,21 @@ class CommitHandler:
         session.transport = transport.kind if header.handle is None else TransportKind.SHARED_MEMORY
         if applied.reader is None:
             raise superseded_by_newer_call()
-        payload = self._commit_service.format(session.join_info.parameter_wire_type)
+        wire_type, copy = session.join_info.parameter_wire_type, session.copy
+        # Before a repeat, a reply may be lost.
+        as_difference = copy is not None and copy.version is not None and not applied.verdict.duplicate
+        payload = self._commit_service.format(wire_type if as_difference else wire_type.of_whole)
+        stream = ReplyStream(applied.reader, payload, self._chunk_bytes, copy=copy, as_difference=as_difference)
         head = commit_pb2.CommitResponse()
         messages.put_verdict(applied.verdict, head.verdict)
-        put_header(applied.reader, payload, head.parameters)
+        stream.put_header(head.parameters)
         if header.handle is not None and applied.reader.handle is not None:
             with closing(applied.reader):
                 head.parameters.shared_memory.CopyFrom(messages.handle_to(applied.reader.handle))
                 head.footer.byte_count = sent = payload.byte_count
                 await transport.write(head.SerializeToString(), b"", last=True)
         else:
-            sent = await send(
-                transport,
-                applied.reader,
-                payload,
-                head=head,
-                chunk_field=COMMIT_RESPONSE_CHUNK,
-                chunk_bytes=self._chunk_bytes,
-            )
+            sent = await stream.send(transport, head=head, chunk_field=COMMIT_RESPONSE_CHUNK)
         telemetry = session.worker.telemetry
         telemetry.bytes_sent += sent
         if not applied.verdict.duplicate:

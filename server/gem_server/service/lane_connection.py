@@ -61,8 +61,7 @@ class LaneConnection:
     """One lane connection; `connection` must be non-blocking. Event loop's thread only.
 
     A peer costs one small buffer before WELCOME; work per event-loop turn is bounded. `check_hello` raises
-    IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection. `on_illegal` gets
-    protocol violations.
+    IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection.
     """
 
     kind: Final = TransportKind.LANE

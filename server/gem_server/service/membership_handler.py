@@ -1,7 +1,7 @@
 """Join, Heartbeat and Leave."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gemps.framing import split_field
@@ -10,7 +10,7 @@ from gemps.v1 import run_pb2, session_pb2
 
 from gem_core import Layout, UpdateRule, WireType
 from gem_core.shards import Shard
-from gem_core.wire_types import OF_DELTAS, OF_PARAMETERS
+from gem_core.wire_types import ENCODED
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.commit_order import CommitOrder
@@ -178,8 +178,8 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         messages.text(request.worker_name, "worker_name", required=True),
         messages.text(request.host_id, "host_id"),
         layout,
-        _choose(request.delta_wire_types, OF_DELTAS),
-        _choose(request.parameter_wire_types, OF_PARAMETERS),
+        _choose(request.delta_wire_types),
+        _choose(request.parameter_wire_types),
         messages.text(request.agent, "agent"),
         messages.text(request.device, "device"),
         request.steps_per_epoch,
@@ -200,10 +200,10 @@ def _check_directions(request: session_pb2.JoinRequest, run: run_pb2.RunSettings
         )
 
 
-def _choose(offered: Iterable[int], known: Collection[WireType]) -> WireType:
+def _choose(offered: Iterable[int]) -> WireType:
     wanted = list(offered) or [WireType.FLOAT32]
     for number in wanted:
-        if number in known:
+        if number in ENCODED:
             return WireType(number)
     raise RefusedError(
         Reason.WIRE_TYPE,

@@ -10,7 +10,7 @@ from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
-from gem_core.wire_types import OF_PARAMETERS, encoded_bytes
+from gem_core.wire_types import COARSE, encoded_bytes
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow import commit_service
 from gem_server.settings import ServerSettings
@@ -156,8 +156,8 @@ def version_to(version: Version) -> transfer_pb2.Version:
 def wire_type_from(number: int) -> WireType:
     """Decode. Raises WIRE_TYPE."""
     wire_type = _wire_type_of_commit(number)
-    if wire_type not in OF_PARAMETERS:
-        raise RefusedError(Reason.WIRE_TYPE, f"{wire_type.name} is for commits alone: use what Join settled")
+    if wire_type in COARSE or wire_type is WireType.SHARED_MEMORY:
+        raise RefusedError(Reason.WIRE_TYPE, f"{wire_type.name} is for sessions alone: choose another wire type")
     return wire_type
 
 

@@ -13,7 +13,7 @@ from gem_server.security.access import PULL_WITH_SESSION
 from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, Context
 from gem_server.service.grpc_transport import GrpcTransport
-from gem_server.service.reply_stream import put_header, send
+from gem_server.service.reply_stream import ReplyStream
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session
@@ -55,20 +55,18 @@ class PullHandler:
                 await context.write(parameters_pb2.PullResponse(not_modified=not_modified).SerializeToString())
                 return
             payload = self._pull_service.format(wanted.wire_type)
+            copy = session.copy if session is not None else None
+            stream = ReplyStream(outcome, payload, self._chunk_bytes, offset=wanted.resume_offset, copy=copy)
             head = parameters_pb2.PullResponse()
-            put_header(outcome, payload, head.header, wanted.resume_offset)
+            stream.put_header(head.header)
             if request.with_layout:
                 head.header.layout.MergeFromString(messages.layout_to(payload.layout.whole))
                 head.header.shards.extend(self._addresses())
                 head.header.adapter = self._central.adapter
-            sent = await send(
+            sent = await stream.send(
                 GrpcTransport(context),
-                outcome,
-                payload,
                 head=head,
                 chunk_field=PULL_RESPONSE_CHUNK,
-                chunk_bytes=self._chunk_bytes,
-                offset=wanted.resume_offset,
                 head_is_large=request.with_layout,
             )
             if session is not None:
@@ -77,12 +75,13 @@ class PullHandler:
 
 def _wanted(request: parameters_pb2.PullRequest, session: Session | None) -> Wanted:
     if session is not None:
-        wire_type = session.join_info.parameter_wire_type
-        if request.wire_type not in (0, int(wire_type)):
+        settled = session.join_info.parameter_wire_type
+        if request.wire_type not in (0, int(settled)):
             raise RefusedError(
                 Reason.WIRE_TYPE,
-                f"this session settled on {wire_type.name} for parameters when it joined: leave it unset",
+                f"this session settled on {settled.name} for parameters when it joined: leave it unset",
             )
+        wire_type = settled.of_whole
     else:
         wire_type = messages.wire_type_from(request.wire_type) if request.wire_type else WireType.FLOAT32
     resume = messages.version_from(request.resume_version) if request.HasField("resume_version") else None

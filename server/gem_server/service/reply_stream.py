@@ -6,8 +6,10 @@ from gemps.framing import Buffer, HasFooter, payload_messages
 from gemps.v1 import transfer_pb2
 
 from gem_core import PayloadFormat, Splitter
+from gem_core.chunking import CopyingSplitter, DifferenceSplitter
 from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reader import Reader
+from gem_server.state.worker_copy import WorkerCopy
 
 
 class PayloadWriter(Protocol):
@@ -17,41 +19,65 @@ class PayloadWriter(Protocol):
         """Send a message in two pieces; returns once the transport accepted it."""
 
 
-def put_header(reader: Reader, payload: PayloadFormat, message: transfer_pb2.ParametersHeader, offset: int = 0) -> None:
-    """Write the header of what `send` streams."""
-    message.version.incarnation = reader.version.incarnation
-    message.version.clock = reader.version.clock
-    message.wire_type = int(payload.wire_type)  # type: ignore[assignment]
-    message.byte_count = payload.byte_count
-    message.offset = offset
-    message.layout_digest = payload.layout.digest
+class ReplyStream:
+    """Sends a reader's parameters from `offset`, updating `copy`; `as_difference` from it."""
 
+    def __init__(
+        self,
+        reader: Reader,
+        payload: PayloadFormat,
+        chunk_bytes: int,
+        *,
+        offset: int = 0,
+        copy: WorkerCopy | None = None,
+        as_difference: bool = False,
+    ) -> None:
+        self._reader = reader
+        self._payload = payload
+        self._offset = offset
+        self._copy = copy
+        self._base = copy.version if copy is not None and as_difference else None
+        parameters, rest = reader.parameters, memoryview(reader.buffers)
+        if copy is None:
+            self._splitter = Splitter(payload, parameters, rest, chunk_bytes, offset, COMPILED)
+        elif self._base is None:
+            self._splitter = CopyingSplitter(payload, parameters, rest, chunk_bytes, offset, COMPILED, copy=copy.values)
+        else:
+            self._splitter = DifferenceSplitter(payload, parameters, rest, chunk_bytes, COMPILED, copy=copy.values)
 
-async def send(
-    writer: PayloadWriter,
-    reader: Reader,
-    payload: PayloadFormat,
-    *,
-    head: HasFooter,
-    chunk_field: int,
-    chunk_bytes: int,
-    offset: int = 0,
-    head_is_large: bool = False,
-) -> int:
-    """Stream from `offset`, close the reader; return tensor bytes sent. Raises SUPERSEDED.
+    def put_header(self, message: transfer_pb2.ParametersHeader) -> None:
+        """Write the header."""
+        message.version.incarnation = self._reader.version.incarnation
+        message.version.clock = self._reader.version.clock
+        message.wire_type = int(self._payload.wire_type)  # type: ignore[assignment]
+        message.byte_count = self._payload.byte_count
+        message.offset = self._offset
+        message.layout_digest = self._payload.layout.digest
+        if self._base is not None:
+            message.base_version.incarnation = self._base.incarnation
+            message.base_version.clock = self._base.clock
 
-    `head` travels with the first chunk, a large one alone.
-    """
-    splitter = Splitter(payload, reader.parameters, memoryview(reader.buffers), chunk_bytes, offset, COMPILED)
-    try:
-        reader.check_alive()
-        if head_is_large:
-            await writer.write(head.SerializeToString(), b"", last=False)
-            head = type(head)()
-        # Encode, checksum, send by chunk: cache locality.
-        for message, data, last in payload_messages(splitter, chunk_field, payload.byte_count, head):
-            await writer.write(message, data, last=last)
+    async def send(
+        self, writer: PayloadWriter, *, head: HasFooter, chunk_field: int, head_is_large: bool = False
+    ) -> int:
+        """Stream, close the reader; return tensor bytes sent. Raises SUPERSEDED.
+
+        `head` travels with the first chunk, a large one alone.
+        """
+        reader, copy = self._reader, self._copy
+        if copy is not None:
+            copy.version = None
+        try:
             reader.check_alive()
-    finally:
-        reader.close()
-    return payload.byte_count - offset
+            if head_is_large:
+                await writer.write(head.SerializeToString(), b"", last=False)
+                head = type(head)()
+            # Encode, checksum, send by chunk: cache locality.
+            for message, data, last in payload_messages(self._splitter, chunk_field, self._payload.byte_count, head):
+                if last and copy is not None:
+                    copy.version = reader.version
+                await writer.write(message, data, last=last)
+                reader.check_alive()
+        finally:
+            reader.close()
+        return self._payload.byte_count - self._offset

@@ -48,10 +48,10 @@ class MemoryBudget:
         buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
         return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules
 
-    def worker_bytes(self, layout: Layout, *, overlap: bool = False) -> int:
+    def worker_bytes(self, layout: Layout, *, overlap: bool = False, takes_differences: bool = False) -> int:
         """The bytes per worker."""
-        vectors = self.vectors_per_worker + overlap
-        return self.state_bytes * layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
+        vectors = self.state_bytes * (self.vectors_per_worker + overlap) + FLOAT32_BYTES * takes_differences
+        return layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
 
     @property
     def reserved(self) -> int:
@@ -71,11 +71,12 @@ class MemoryBudget:
         *,
         worker_name: str,
         overlap: bool = False,
+        takes_differences: bool = False,
         instead_of: bytes | None = None,
     ) -> None:
         """Reserve a worker's vectors, replacing another's. Raises MEMORY, retryable if that fits alone."""
         model = self.model_bytes(layout) if self._bound is None else self._bound
-        worker = self.worker_bytes(layout, overlap=overlap)
+        worker = self.worker_bytes(layout, overlap=overlap, takes_differences=takes_differences)
         going = (session_id, instead_of)
         others = sum(cost for other, cost in self._workers.items() if other not in going)
         layouts = _bytes_of([layout, *(one for other, one in self._layouts.items() if other not in going)])
@@ -90,6 +91,7 @@ class MemoryBudget:
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
                 + ("start fewer workers, or " if fits_alone else "")
                 + ("do without --overlap, or " if overlap else "")
+                + ("choose --parameter-wire float32, or " if takes_differences else "")
                 + f"raise --memory-limit to {needed:,} at least"
                 + (f", or have fewer --staging-buffers ({buffers} now)" if buffers > 1 else ""),
                 retry_after=RETRY_SECONDS if fits_alone else None,

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from gem_core import Layout, WireType
+from gem_core.wire_types import COARSE
 from gem_server.errors import Reason, RefusedError
 from gem_server.shared_memory.regions import SessionRegions
 from gem_server.state.fairness import FairnessWindow
@@ -16,6 +17,7 @@ from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.moments import Moments
 from gem_server.state.run import Run, RunState
+from gem_server.state.worker_copy import WorkerCopy
 from gem_server.state.worker_snapshots import WorkerSnapshots
 from gem_server.state.workers import Worker, Workers, WorkerState
 
@@ -70,15 +72,21 @@ class JoinInfo:
     host_name: str = ""
     engine: str = ""
 
+    @property
+    def takes_differences(self) -> bool:
+        """Whether replies are differences."""
+        return self.parameter_wire_type in COARSE
+
 
 @dataclass(slots=True, eq=False)
 class Session:
     """One worker's membership.
 
-    `number` counts joins from 1. `held`: None before the first pull; the applying task writes it. `idle_calls`:
-    open calls that wait for the worker. `reader` streams the newest snapshot. `queued_sequence` (0: none),
-    `queued_commit`: queued. `asked_at`: when it began waiting for a staging buffer. `regions`: shared memory, now or
-    before. `transport`: of the last commit. `eta`: given by the last Join or verdict, so of the next delta.
+    `number` counts joins from 1. `copy`: None unless replies are differences. `held`: None before the first pull;
+    the applying task writes it. `idle_calls`: open calls that wait for the worker. `reader` streams the newest
+    snapshot. `queued_sequence` (0: none), `queued_commit`: queued. `asked_at`: when it began waiting for a staging
+    buffer. `regions`: shared memory, now or before. `transport`: of the last commit. `eta`: given by the last Join
+    or verdict, so of the next delta.
     """
 
     join_info: JoinInfo
@@ -87,6 +95,7 @@ class Session:
     number: int
     joined_at: float
     last_call: float
+    copy: WorkerCopy | None = None
     open_calls: int = 0
     idle_calls: int = 0
     ended: RefusedError | None = None
@@ -211,6 +220,7 @@ class Sessions:
             join_info.layout,
             worker_name=join_info.worker_name,
             overlap=join_info.overlap,
+            takes_differences=join_info.takes_differences,
             instead_of=older.session_id if older else None,
         )
         if older is not None:
@@ -305,7 +315,8 @@ class Sessions:
         worker.last_call = now
         entry = self.ledger.open_entry(join_info.session_id, join_info.worker_name, in_use)
         self._joined += 1
-        session = Session(join_info, worker, entry, self._joined, joined_at=now, last_call=now)
+        copy = WorkerCopy(join_info.layout.parameter_count) if join_info.takes_differences else None
+        session = Session(join_info, worker, entry, self._joined, joined_at=now, last_call=now, copy=copy)
         self._ended.pop(join_info.session_id, None)
         self._live[join_info.session_id] = session
         self.fairness.joined(self.live_workers())

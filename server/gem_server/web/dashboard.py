@@ -1,7 +1,7 @@
 """The page (/) and its events (/events), encoded once for all viewers.
 
 status    RunStatus, each second; NaN and infinities are null. At most MAX_WORKERS workers, unwell ones first;
-          `workers_left_out` counts the rest. Omits workers' staleness bounds and wait histograms.
+          `workers_left_out` counts the rest.
 history   New parts of GetHistoryResponse; `whole`: replaces all before; `has_factors`: the rule has pi.
 end       The server stops; no more events.
 """

@@ -37,18 +37,18 @@ class Client:
 
     Buffers are contiguous payloads (transfer.proto): PARAMETERs in the negotiated wire type, BUFFERs.
 
-    Not thread-safe. Raises MisuseError in a forked child: gRPC does not survive a fork.
+    Not thread-safe. Raises MisuseError in a forked child.
 
     Args:
         address: HOST:PORT, [IPV6]:PORT or unix:PATH. The constructor raises AddressError or CredentialsError.
         worker_name: 1 to 256 bytes; determines the rank. A new session under it ends the older one.
         host_id: groups ranks by host; default: this machine.
-        steps_per_epoch: needed for a budget in epochs; 0: unknown.
+        steps_per_epoch: for a budget in epochs; 0: unknown.
         delta_wire_types, parameter_wire_types: best first; the server chooses.
-        overlap: request two snapshots, to compute the next gradient during a commit.
+        overlap: to compute the next gradient during a commit.
         directions: that the caller computes, and clipping; see `run_settings`.
-        on_event: called in the calling thread; default: logging.
-        clock, sleep: replace the time of retries, for tests.
+         on_event: default: logging.
+        clock, sleep: of retries.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Client:
     def initialize(self, payload: memoryview, *, adapter: bytes = b"") -> bool:
         """Upload the first parameters: PARAMETERs as float32, BUFFERs. Call pull() next.
 
-        `adapter`: parameters.proto. Returns False if the server already had parameters, perhaps these. Raises
+        `adapter`: parameters.proto. Returns False if the server already had parameters. Raises
         ValueError for a wrong size, else as join().
         """
         self._check_member()
@@ -197,12 +197,12 @@ class Client:
         return initialize(self._primary.calls, self._watchdog, self._session, view, format_, adapter)
 
     def pull(self, into: memoryview) -> Version:
-        """Receive the current parameters in `membership.parameter_wire_type`.
+        """Receive the current parameters in `membership.parameter_wire_type.of_whole`.
 
         Raises ValueError for an unsuitable buffer, NotInitializedError, else as join().
         """
         self._check_member()
-        format_ = PayloadFormat(self._session.whole_layout, self.membership.parameter_wire_type)
+        format_ = PayloadFormat(self._session.whole_layout, self.membership.parameter_wire_type.of_whole)
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
         if self._shards is not None:
             return self._pull_shards(self._shards, view)
@@ -324,7 +324,8 @@ class Client:
         if self._whole is None or self._whole.delta.layout is not session.whole_layout:
             membership, layout = session.membership, session.whole_layout
             self._whole = Formats(
-                PayloadFormat(layout, membership.delta_wire_type), PayloadFormat(layout, membership.parameter_wire_type)
+                PayloadFormat(layout, membership.delta_wire_type),
+                PayloadFormat(layout, membership.parameter_wire_type.of_whole),
             )
         return self._whole
 

@@ -135,7 +135,9 @@ class Committer:
         while True:
             shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
             if self._receiver is None or not self._receiver.fits(payload, into, shared, in_place=in_place):
-                self._receiver = ParametersReceiver(payload, into, shared, in_place=in_place)
+                self._receiver = ParametersReceiver(
+                    payload, into, shared, in_place=in_place, differences=session.differences
+                )
             self._receiver.reset()
             reply = CommitReply(self._receiver, delta.sequence)
             try:

@@ -1,4 +1,4 @@
-"""Commits in a thread while the training thread computes; see DESIGN.md. KeyboardInterrupt loses no outcome."""
+"""Commits in a thread while the training thread computes. KeyboardInterrupt loses no outcome."""
 
 import atexit
 import os

@@ -22,6 +22,7 @@ from gem_worker.client.messages import Version
 from gem_worker.client.receive import ParametersReceiver, Receiver
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.session import LOST_SESSION, ClientSession
+from gem_worker.client.shared_memory import TornParametersError
 from gem_worker.client.watchdog import Watchdog, Watched
 
 # A layout is as long as in Join.
@@ -69,7 +70,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         if isinstance(reason, TornCallError) and watched.ended_because is not None:
             reason = TornCallError(watched.ended_because)
         raise reason from None
-    except (CoreError, FramingError) as error:
+    except (CoreError, FramingError, TornParametersError) as error:
         receiver.reset()
         raise TornCallError(f"the parameters arrived damaged: {error}") from error
     raise TornCallError("the stream ended without a footer")
@@ -87,7 +88,7 @@ class Puller:
     def pull(self, into: memoryview, payload: PayloadFormat, wanted: Version | None = None) -> Version:
         """Pull the current parameters, or `wanted`, into `into`; return their version."""
         self._wanted = wanted
-        version, _ = self._bring(ParametersReceiver(payload, into), payload)
+        version, _ = self._bring(ParametersReceiver(payload, into, differences=self._session.differences), payload)
         self._wanted = None
         self._session.pulled(version)
         return version

@@ -6,11 +6,12 @@ import numpy as np
 from gemps.framing import Buffer
 from gemps.v1 import transfer_pb2
 
-from gem_core.chunking import RawAssembler
+from gem_core.chunking import Assembler, RawAssembler
 from gem_core.payload import PayloadFormat
+from gem_worker.client.differences import Differences
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version
-from gem_worker.client.shared_memory import SharedMemory
+from gem_worker.client.shared_memory import SharedMemory, TornParametersError
 
 
 class Receiver(Protocol):
@@ -30,7 +31,7 @@ class Receiver(Protocol):
 
 
 class ParametersReceiver:
-    """Receive into `into`, or with `in_place` leave the payload in shared memory.
+    """Receive into `into`, or with `in_place` leave the payload in shared memory; complete `differences`.
 
     Attributes:
         version: None before the header.
@@ -38,22 +39,30 @@ class ParametersReceiver:
     """
 
     def __init__(
-        self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None = None, *, in_place: bool = False
+        self,
+        payload: PayloadFormat,
+        into: memoryview,
+        shared: SharedMemory | None = None,
+        *,
+        in_place: bool = False,
+        differences: Differences | None = None,
     ) -> None:
         self._payload = payload
-        self._asked = (payload.byte_count, int(payload.wire_type), payload.layout.digest)
         self._into = into
         self._shared = shared
         self._in_place = in_place
         self._handle: transfer_pb2.SharedMemoryHandle | None = None
-        self._assembler = RawAssembler(payload, into)
+        self._differences = differences
+        self._whole = RawAssembler(payload, into)
+        self._difference = differences.assembler(into) if differences is not None else None
+        self._assembler: Assembler = self._whole
         self.version: Version | None = None
         self.parameters = into
 
     @property
     def received(self) -> int:
-        """Bytes received in order; a transfer can resume there."""
-        return self._assembler.received
+        """Bytes received in order, where a transfer can resume; 0 of a difference."""
+        return self._assembler.received if self._assembler is self._whole else 0
 
     def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
         """Whether `reset` suffices for reuse."""
@@ -61,6 +70,7 @@ class ParametersReceiver:
 
     def reset(self) -> None:
         """See Receiver."""
+        self._assembler = self._whole
         self._assembler.restart()
         self._handle = None
         self.version = None
@@ -68,8 +78,13 @@ class ParametersReceiver:
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         """Handle the header. Raises ServerMisbehavedError if unexpected."""
-        payload = self._payload
-        if not self._is_as_asked(header):
+        self._choose_assembler(Version.from_wire(header.base_version) if header.HasField("base_version") else None)
+        payload = self._assembler.payload
+        if (payload.byte_count, int(payload.wire_type), payload.layout.digest) != (
+            header.byte_count,
+            header.wire_type,
+            header.layout_digest,
+        ):
             raise ServerMisbehavedError(
                 f"the server sends {header.byte_count} bytes of layout {header.layout_digest.hex()[:8]} in wire type "
                 f"{header.wire_type}; {payload.byte_count} of {payload.layout.digest.hex()[:8]} in "
@@ -87,15 +102,21 @@ class ParametersReceiver:
         # The footer counts this attempt's chunks; its CRC covers all bytes.
         self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
-    def _is_as_asked(self, header: transfer_pb2.ParametersHeader) -> bool:
-        return self._asked == (
-            header.byte_count,
-            header.wire_type,
-            header.layout_digest,
-        )
+    def _choose_assembler(self, base: Version | None) -> None:
+        if self._assembler is self._difference:
+            self._whole.restart()
+        if base is None:
+            self._assembler = self._whole
+        elif self._differences is None or self._difference is None:
+            raise ServerMisbehavedError("the server sends a difference of parameters, which was not asked for")
+        elif base != self._differences.version:
+            raise TornParametersError(f"the server sends a difference from {base}, not {self._differences.version}")
+        else:
+            self._difference.restart()
+            self._assembler = self._difference
 
     @property
-    def sink(self) -> RawAssembler:
+    def sink(self) -> Assembler:
         """Assembler for chunks."""
         if self.version is None:
             raise ServerMisbehavedError("the server sent a chunk before the header")
@@ -113,6 +134,10 @@ class ParametersReceiver:
             self._write_chunk(self._handle)
             return
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+        if self._differences is not None:
+            is_whole = self._assembler is self._whole
+            settle = self._differences.hold_whole if is_whole else self._differences.add_to_held
+            settle(self._into, self.version)
 
     def _write_chunk(self, handle: transfer_pb2.SharedMemoryHandle) -> None:
         shared, version = self._shared, self.version

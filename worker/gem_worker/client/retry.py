@@ -28,8 +28,8 @@ _ANY_FIX = "check that it runs there (gemps serve), and that this machine can re
 class Patience:
     """Sleep between attempts; give up after too long.
 
-    Reports trouble's beginning, each further reason once, and its end. Only `give_up` is thread-safe. `renew` drops the
-    connection; `token_changed` detects a token newer than the refused one.
+    Only `give_up` is thread-safe. `renew` drops the connection; `token_changed` detects a token newer than the refused
+    one.
     """
 
     def __init__(

@@ -14,8 +14,9 @@ from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.registry import Direction
 from gem_core.shards import Shard
-from gem_core.wire_types import WireType
+from gem_core.wire_types import COARSE, WireType
 from gem_worker.client.channel import Calls
+from gem_worker.client.differences import Differences
 from gem_worker.client.engine import engine
 from gem_worker.client.errors import (
     MisuseError,
@@ -50,7 +51,7 @@ def agent() -> str:
 
 
 class Formats(NamedTuple):
-    """Formats of deltas and returned parameters."""
+    """Formats of deltas and whole parameters."""
 
     delta: PayloadFormat
     parameters: PayloadFormat
@@ -62,6 +63,7 @@ class ClientSession:
     Attributes:
         session_id: 16 random bytes; a secret.
         held: versions that a commit may name as base, newest last; empty if unknown.
+        differences: None unless replies are differences.
         last_applied: newest sequence known to be applied.
         unsettled: after an interrupted commit, `last_applied` may be outdated.
     """
@@ -117,6 +119,7 @@ class ClientSession:
         self.run_state = RunState.WAITING
         self.unsettled = False
         self._formats: Formats | None = None
+        self.differences: Differences | None = None
         self._shared: SharedMemory | None = None
         self._why_not_shared = ""
 
@@ -192,8 +195,9 @@ class ClientSession:
         self.layout = self._layout_of_shard()
         self._formats = Formats(
             PayloadFormat(self.layout, membership.delta_wire_type),
-            PayloadFormat(self.layout, membership.parameter_wire_type),
+            PayloadFormat(self.layout, membership.parameter_wire_type.of_whole),
         )
+        self._prepare_differences(membership.parameter_wire_type)
         self.last_applied = response.last_applied_sequence
         self.next_eta = response.next_eta
         self.run_state = membership.run_state
@@ -201,6 +205,10 @@ class ClientSession:
         self._calls.use_lane(self.session_id, response)
         self._share(response.shared_memory_socket)
         return membership
+
+    def _prepare_differences(self, wire_type: WireType) -> None:
+        if wire_type in COARSE and (self.differences is None or self.differences.payload.layout is not self.layout):
+            self.differences = Differences(PayloadFormat(self.layout, wire_type))
 
     def _layout_of_shard(self) -> Layout:
         layout = self.layout
@@ -227,17 +235,18 @@ class ClientSession:
             shared.close()
 
     def _share(self, path: str) -> None:
-        formats = self.formats
+        formats, membership = self.formats, self.membership
         if self._shared is not None and self._shared.is_open():
             return
         self.close_shared()
-        plain = all(one.wire_type is WireType.FLOAT32 for one in formats)
+        wire_types = membership.delta_wire_type, membership.parameter_wire_type
+        plain = all(one is WireType.FLOAT32 for one in wire_types)
         large = formats.delta.byte_count >= SMALLEST_SHARED_BYTES
         if not (path and self._settings.shared_memory and large):
             return
         if not plain:
             if os.path.exists(path):  # else not on this machine
-                delta, parameters = (one.wire_type.name.lower().removesuffix("_block") for one in formats)
+                delta, parameters = (one.name.lower().removesuffix("_block") for one in wire_types)
                 self._log_not_shared(
                     f"shared memory holds float32 only, and here deltas are {delta} and parameters {parameters}: "
                     "choose float32 for both (the default), which is faster on one machine"

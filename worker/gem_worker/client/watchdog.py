@@ -1,6 +1,6 @@
 """Cancels stalled calls and sends heartbeats.
 
-See DESIGN.md, "Time-outs". A call also ends if a commit reported as applied has no verdict by the next probe.
+A call also ends if a commit reported as applied has no verdict by the next probe.
 """
 
 import threading

@@ -54,7 +54,7 @@ def _load(name: str, folder: str, options: TaskOptions, *, mean: float, deviatio
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Read an idx file of unsigned bytes, gzipped if it ends in .gz.
 
-    Format: magic number, big-endian 32-bit sizes, row-major bytes. Raises TaskError if invalid.
+    Raises TaskError if invalid.
     """
     try:
         data = path.read_bytes()
