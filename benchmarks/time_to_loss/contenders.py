@@ -73,9 +73,9 @@ def _least_workers(world: World) -> int:
 # Found with 4 workers in turn in one process; the search decides.
 GRADIENT_RATES = (0.1, 0.2)
 AVERAGED_RATES = (0.0004, 0.0007)
-OVERLAP_RATES = (0.0003, 0.0006)
 ADAM_RATES = (0.002, 0.004)
 AVERAGED = ("--precondition=averaged-rms", "--weight-decay=0.1")
+SPARSE = "--delta-wire sparse --parameter-wire int4"
 PLAIN_DDP = _ddp("ddp", ADAM_RATES)
 # For goodput, where the server fails as well.
 DURABLE = _gemps(
@@ -121,9 +121,9 @@ CONTENDERS = {
     for contender in (
         _gemps("gemps", GRADIENT_RATES, ()),
         _gemps("gemps-averaged-rms", AVERAGED_RATES, AVERAGED),
-        _gemps("gemps-narrow", OVERLAP_RATES, AVERAGED, "--delta-wire int4 --parameter-wire bfloat16 --overlap"),
+        _gemps("gemps-averaged-rms-sparse", AVERAGED_RATES, AVERAGED, SPARSE),
         _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
-        _gemps("gemps-adamw-32-sparse", ADAM_RATES, LOCAL, "--every 32 --delta-wire sparse --parameter-wire bfloat16"),
+        _gemps("gemps-adamw-8-sparse", ADAM_RATES, LOCAL, f"--every 8 {SPARSE}"),
         PLAIN_DDP,
         _ddp("ddp-post-local-sgd-8", ADAM_RATES, "--period 8"),
         _ddp("ddp-post-local-sgd-32", ADAM_RATES, "--period 32"),

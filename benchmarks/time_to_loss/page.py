@@ -29,7 +29,7 @@ of the fastest other, to those of the fastest gemps:
 
 {verdicts}
 
-Bytes are compared between kinds of gemps; most of that ratio comes from exchanging every 32 steps.
+Bytes are compared between kinds of gemps.
 
 ```sh show
 make bench-time   # as root
@@ -56,9 +56,8 @@ the loss after {search_limit:g} s):
 {searched}
 
 - All clip gradients to norm 1.
-- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `narrow`: that with
-  int4 deltas, bfloat16 parameters and `--overlap`; `adamw-H`: AdamW in the workers, which exchange every H steps;
-  `sparse`: with sparse deltas and bfloat16 parameters.
+- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `adamw-H`: AdamW in
+  the workers, which exchange every H steps; `sparse`: with `--delta-wire sparse --parameter-wire int4`.
 - `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 100 steps, without broadcasts of buffers, which
   are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H steps after 100.
 - `torch-rpc`: the parameter server of PyTorch's tutorial on batch RPC processing, with AdamW; over TCP.

@@ -64,14 +64,14 @@ def run(world: str, contender: str, seconds: float | None, sent: int = 1_000_000
 def test_bytes_are_compared_among_those_that_reach_the_target() -> None:
     runs = [
         run("slow-network", "gemps-averaged-rms", 60.0, 900_000_000),
-        run("slow-network", "gemps-narrow", 50.0, 90_000_000),
-        run("slow-network", "gemps-adamw-32-sparse", None, 9_000_000),
+        run("slow-network", "gemps-averaged-rms-sparse", 50.0, 90_000_000),
+        run("slow-network", "gemps-adamw-8-sparse", None, 9_000_000),
         run("slow-network", "ddp", 500.0, 1_000),
     ]
-    wanted = "slow-network: bytes of gemps-averaged-rms / gemps-narrow: 10.0, goal 20: missed"
+    wanted = "slow-network: bytes of gemps-averaged-rms / gemps-averaged-rms-sparse: 10.0, goal 20: missed"
     assert wanted in judged(runs)
     runs[2]["seconds"] = 70.0
-    assert wanted.replace("narrow: 10.0", "adamw-32-sparse: 100.0").replace("missed", "met") in judged(runs)
+    assert wanted.replace("averaged-rms-sparse: 10.0", "adamw-8-sparse: 100.0").replace("missed", "met") in judged(runs)
 
 
 def test_goals_compare_medians() -> None:
