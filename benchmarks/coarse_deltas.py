@@ -1,9 +1,11 @@
-"""What `--delta-wire int4` and `sparse` cost: `python benchmarks/coarse_deltas.py`.
+"""What int4 and sparse cost, as `--delta-wire` and `--parameter-wire`: `python benchmarks/coarse_deltas.py`.
 
 - loss: digits and text, 4 workers, three seeds, equally many steps, round-robin, so that the runs of a seed differ by
   the wire type alone; final held-out loss, and its ratio to float32's. Goal: at most 1.02, mean of the seeds.
-- cpu: processor milliseconds of a commit of 4.2 million parameters, of the worker and of the server; parameters return
-  in float32. The types take turns.
+- cpu: processor milliseconds of a commit of 4.2 million parameters, of the worker and of the server. The types take
+  turns.
+
+A pair is that of deltas, and of parameters.
 """
 
 import argparse
@@ -24,8 +26,16 @@ from harness.processes import processor_seconds
 from served import serve
 from torch import nn
 
-COARSE: tuple[WireName, ...] = ("int4", "sparse")
-TYPES: tuple[WireName, ...] = ("float32", "int8", *COARSE)
+Pair = tuple[WireName, WireName]
+PLAIN: Pair = ("float32", "float32")
+COARSE: tuple[Pair, ...] = (
+    ("int4", "float32"),
+    ("sparse", "float32"),
+    ("int4", "int4"),
+    ("sparse", "int4"),
+    ("sparse", "sparse"),
+)
+TYPES: tuple[Pair, ...] = (PLAIN, ("int8", "float32"), *COARSE)
 SEEDS = range(3)
 TASKS = {
     "digits": ("--task=digits", "--steps=1000"),
@@ -35,11 +45,12 @@ GOAL = 1.02
 ELEMENTS, COMMITS = 4_194_304, 10
 
 
-def train(task: str, seed: int, wire: str) -> float:
+def train(task: str, seed: int, wires: Pair) -> float:
     """The final held-out loss of a run."""
     with tempfile.TemporaryDirectory(prefix="gemps-coarse-") as folder:
         command = [sys.executable, "-m", "gem_cli", "train", "--workers=4", f"--seed={seed}", "--order=round-robin"]
-        command += [f"--run-dir={folder}/run", f"--delta-wire={wire}", "--sinks=none", *TASKS[task]]
+        command += [f"--run-dir={folder}/run", "--sinks=none", *TASKS[task]]
+        command += [f"--delta-wire={wires[0]}", f"--parameter-wire={wires[1]}"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
@@ -50,11 +61,14 @@ def train(task: str, seed: int, wire: str) -> float:
 def loss(tasks: list[str]) -> None:
     """Print losses and ratios."""
     for task in tasks:
-        losses = {wire: [train(task, seed, wire) for seed in SEEDS] for wire in ("float32", *COARSE)}
-        for name, found in losses.items():
-            ratio = statistics.mean(found) / statistics.mean(losses["float32"])
-            met = "" if name == "float32" else f": {'met' if ratio <= GOAL else 'missed'}"
-            print(f"{task} {name}: {', '.join(f'{one:.4f}' for one in found)}; ratio {ratio:.3f}{met}", flush=True)
+        plain = 0.0
+        for wires in (PLAIN, *COARSE):
+            found = [train(task, seed, wires) for seed in SEEDS]
+            plain = plain or statistics.mean(found)
+            ratio = statistics.mean(found) / plain
+            met = "" if wires == PLAIN else f": {'met' if ratio <= GOAL else 'missed'}"
+            losses = ", ".join(f"{one:.4f}" for one in found)
+            print(f"{task} {'/'.join(wires)}: {losses}; ratio {ratio:.3f}{met}", flush=True)
 
 
 class OneTensor(nn.Module):
@@ -69,16 +83,17 @@ def cpu(rounds: int) -> None:
     """Print milliseconds."""
     torch.set_num_threads(1)
     gradient = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(0))
-    found: dict[str, list[tuple[float, float]]] = {wire: [] for wire in TYPES}
+    found: dict[Pair, list[tuple[float, float]]] = {wires: [] for wires in TYPES}
     with ExitStack() as stack:
         joined = {}
-        for wire in TYPES:
+        for wires in TYPES:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-coarse-")))
             served = stack.enter_context(serve(folder, "--eta=1e-6"))
             model = OneTensor()
-            joined[wire] = served, stack.enter_context(ParameterServer(served.address, model, delta_wire=wire)), model
+            worker = ParameterServer(served.address, model, delta_wire=wires[0], parameter_wire=wires[1])
+            joined[wires] = served, stack.enter_context(worker), model
         for turn in range(-1, rounds):
-            for wire, (served, ps, model) in joined.items():
+            for wires, (served, ps, model) in joined.items():
                 before = processor_seconds([served.process.pid]), time.process_time()
                 for _ in range(COMMITS):
                     if model.weight.grad is None:
@@ -88,11 +103,15 @@ def cpu(rounds: int) -> None:
                     ps.step(torch.zeros(()))
                 after = processor_seconds([served.process.pid]), time.process_time()
                 if turn >= 0:
-                    server, worker = (1000 * (b - a) / COMMITS for a, b in zip(before, after, strict=True))
-                    found[wire].append((worker, server))
-    for name, figures in found.items():
-        worker, server = (statistics.median(values) for values in zip(*figures, strict=True))
-        print(f"{name}: worker {worker:.1f} ms, server {server:.1f} ms, together {worker + server:.1f} ms", flush=True)
+                    at_server, at_worker = (1000 * (b - a) / COMMITS for a, b in zip(before, after, strict=True))
+                    found[wires].append((at_worker, at_server))
+    for wires, figures in found.items():
+        at_worker, at_server = (statistics.median(values) for values in zip(*figures, strict=True))
+        both = at_worker + at_server
+        print(
+            f"{'/'.join(wires)}: worker {at_worker:.1f} ms, server {at_server:.1f} ms, together {both:.1f} ms",
+            flush=True,
+        )
 
 
 def main() -> None:

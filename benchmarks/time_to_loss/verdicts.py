@@ -41,6 +41,24 @@ def table(runs: Runs) -> str:
     return "\n".join(lines)
 
 
+def summary(runs: Runs) -> str:
+    """Markdown: median seconds of a contender in a world; in the rows of the fastest in "equal" first."""
+    worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
+    lines = [f"| seconds to the same loss | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
+    names = {one["contender"]: median_seconds(_of(runs, worlds[0], one["contender"])) for one in runs}
+    for name in sorted(names, key=lambda name: names[name] or float("inf")):
+        cells = (_short_cell(_of(runs, world, name)) for world in worlds)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _short_cell(runs: Runs) -> str:
+    if not runs:
+        return ""
+    seconds = median_seconds(runs)
+    return "not reached" if seconds is None else f"{seconds:.0f}"
+
+
 def judged(runs: Runs) -> Iterable[str]:
     """A line for each goal whose world has runs."""
     for goal in GOALS:

@@ -142,9 +142,9 @@ class CommitHandler:
             raise superseded_by_newer_call()
         wire_type, copy = session.join_info.parameter_wire_type, session.copy
         # Before a repeat, a reply may be lost.
-        as_difference = copy is not None and copy.version is not None and not applied.verdict.duplicate
-        payload = self._commit_service.format(wire_type if as_difference else wire_type.of_whole)
-        stream = ReplyStream(applied.reader, payload, self._chunk_bytes, copy=copy, as_difference=as_difference)
+        base = copy.version if copy is not None and not applied.verdict.duplicate else None
+        payload = self._commit_service.format(wire_type.of_whole if base is None else wire_type)
+        stream = ReplyStream(applied.reader, payload, self._chunk_bytes, copy=copy, base=base)
         head = commit_pb2.CommitResponse()
         messages.put_verdict(applied.verdict, head.verdict)
         stream.put_header(head.parameters)

@@ -10,6 +10,7 @@ from gem_core.chunking import CopyingSplitter, DifferenceSplitter
 from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reader import Reader
 from gem_server.state.worker_copy import WorkerCopy
+from gem_server.version import Version
 
 
 class PayloadWriter(Protocol):
@@ -20,7 +21,7 @@ class PayloadWriter(Protocol):
 
 
 class ReplyStream:
-    """Sends a reader's parameters from `offset`, updating `copy`; `as_difference` from it."""
+    """Sends parameters from `offset`, updating `copy`; with `base`, a difference."""
 
     def __init__(
         self,
@@ -30,17 +31,17 @@ class ReplyStream:
         *,
         offset: int = 0,
         copy: WorkerCopy | None = None,
-        as_difference: bool = False,
+        base: Version | None = None,
     ) -> None:
         self._reader = reader
         self._payload = payload
         self._offset = offset
         self._copy = copy
-        self._base = copy.version if copy is not None and as_difference else None
+        self._base = base
         parameters, rest = reader.parameters, memoryview(reader.buffers)
         if copy is None:
             self._splitter = Splitter(payload, parameters, rest, chunk_bytes, offset, COMPILED)
-        elif self._base is None:
+        elif base is None:
             self._splitter = CopyingSplitter(payload, parameters, rest, chunk_bytes, offset, COMPILED, copy=copy.values)
         else:
             self._splitter = DifferenceSplitter(payload, parameters, rest, chunk_bytes, COMPILED, copy=copy.values)
