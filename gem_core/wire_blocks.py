@@ -13,7 +13,7 @@ __all__ = ["BLOCK_ELEMENTS", "INT4", "INT8", "LARGEST_VALUE", "SPARSE", "SPARSE_
 BLOCK_ELEMENTS = 256
 SCALE_BYTES = 4
 # SPARSE holds one element of each.
-SPARSE_GROUP = 8
+SPARSE_GROUP = 4
 # Larger deltas could make the moment infinite.
 LARGEST_VALUE = 1e30
 
@@ -140,20 +140,20 @@ def _quantise_sparse(rows: Floats, scales: Floats, data: Bytes) -> None:
     data[...] = np.argmax(magnitudes.reshape(-1, count, SPARSE_GROUP), axis=2)
     with np.errstate(invalid="ignore"):
         chosen = np.take_along_axis(rows, _positions(data), axis=1)
-        data |= _quotients(chosen, scales, 7).astype(np.int8).view(np.uint8) << 4
+        data |= _quotients(chosen, scales, 31).astype(np.int8).view(np.uint8) << 2
 
 
 def _dequantise_sparse(data: Bytes, scales: Floats, out: Floats) -> BadElement | None:
-    indices, quantised = data & 15, data.view(np.int8) >> 4
+    indices, quantised = data & 3, data.view(np.int8) >> 2
     places = _positions(indices)
-    is_outside = (indices >= SPARSE_GROUP) | (places >= out.shape[1])
+    is_outside = places >= out.shape[1]
     if is_outside.any():
         row, group = divmod(int(np.argmax(is_outside)), data.shape[1])
         position = row * out.shape[1] + group * SPARSE_GROUP
         return BadElement(position, f"starts a group without element {indices[row, group]}")
-    if quantised.min() == -8:
+    if quantised.min() == -32:
         row, group = divmod(int(np.argmin(quantised)), data.shape[1])
-        return BadElement(row * out.shape[1] + int(places[row, group]), "is -8, which SPARSE_BLOCK does not use")
+        return BadElement(row * out.shape[1] + int(places[row, group]), "is -32, which SPARSE_BLOCK does not use")
     out[...] = 0
     np.put_along_axis(out, places, quantised * scales[:, None], axis=1)
     return None
@@ -166,4 +166,4 @@ def _positions(indices: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
 
 INT8 = Block(127, lambda elements: elements, _quantise_int8, _dequantise_int8)
 INT4 = Block(7, lambda elements: -(-elements // 2), _quantise_int4, _dequantise_int4)
-SPARSE = Block(7, lambda elements: -(-elements // SPARSE_GROUP), _quantise_sparse, _dequantise_sparse)
+SPARSE = Block(31, lambda elements: -(-elements // SPARSE_GROUP), _quantise_sparse, _dequantise_sparse)

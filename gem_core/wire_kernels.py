@@ -198,16 +198,15 @@ def _dequantise_sparse(data, signed, out, worst, block_elements, block_bytes):  
         values = out[first : first + block_elements]
         count = (values.size + group - 1) // group
         for i in range(count):
-            index, element = np.intp(data[start + 4 + i] & 15), np.int8(signed[start + 4 + i] >> 4)
-            place = i * group + index
+            place, element = i * group + np.intp(data[start + 4 + i] & 3), np.int8(signed[start + 4 + i] >> 2)
             lowest = min(lowest, element)
-            if index < group and place < values.size:
+            if place < values.size:
                 values[place] = np.float32(element) * scale
             else:
                 is_illegal = True
         largest = max(largest, bits)
     worst[0] = largest
-    worst[1] = is_illegal or lowest == -8
+    worst[1] = is_illegal or lowest == -32
 
 
 _DEQUANTISE = {
@@ -267,15 +266,15 @@ def _quantise_sparse(values, words, encoded, signed, block_elements, block_bytes
     for block in range((values.size + block_elements - 1) // block_elements):
         first, start = block * block_elements, block * block_bytes
         of_block, its_bits = values[first : first + block_elements], words[first : first + block_elements]
-        divisor = _write_scale(its_bits, 7, encoded, start)
+        divisor = _write_scale(its_bits, 31, encoded, start)
         for i in range((of_block.size + group - 1) // group):
             place, largest = i * group, np.uint32(its_bits[i * group] & _MAGNITUDE)
             for j in range(i * group + 1, min((i + 1) * group, of_block.size)):
                 magnitude = np.uint32(its_bits[j] & _MAGNITUDE)
                 if magnitude > largest:
                     place, largest = np.intp(j), magnitude
-            element = _quotient(of_block[place], divisor, 7)
-            encoded[start + 4 + i] = np.uint8(np.uint8(place - i * group) | np.uint8(element << 4))
+            element = _quotient(of_block[place], divisor, 31)
+            encoded[start + 4 + i] = np.uint8(np.uint8(place - i * group) | np.uint8(element << 2))
 
 
 _QUANTISE = {

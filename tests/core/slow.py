@@ -74,25 +74,25 @@ def int8_block(values: list[float]) -> tuple[float, list[int]]:
     return scale, [max(-127, min(127, round(float32(value / scale)))) for value in values]
 
 
-def _four_bits(values: list[float]) -> tuple[float, list[int]]:
-    scale = float32(float32(max(abs(value) for value in values)) / 7)
-    return scale, [max(-7, min(7, round(float32(value / scale)))) if scale else 0 for value in values]
+def _quantised(values: list[float], levels: int) -> tuple[float, list[int]]:
+    scale = float32(float32(max(abs(value) for value in values)) / levels)
+    return scale, [max(-levels, min(levels, round(float32(value / scale)))) if scale else 0 for value in values]
 
 
 def int4_block(values: list[float]) -> bytes:
     """One block of float32 values (transfer.proto, INT4_BLOCK)."""
-    scale, q = _four_bits(values)
+    scale, q = _quantised(values, 7)
     pairs = zip(q[::2], [*q[1::2], 0], strict=False)
     return struct.pack("<f", scale) + bytes(low % 16 + 16 * (high % 16) for low, high in pairs)
 
 
 def sparse_block(values: list[float]) -> bytes:
     """One block of float32 values (transfer.proto, SPARSE_BLOCK)."""
-    scale, q = _four_bits(values)
-    groups = [range(start, min(start + 8, len(values))) for start in range(0, len(values), 8)]
+    scale, q = _quantised(values, 31)
+    groups = [range(start, min(start + 4, len(values))) for start in range(0, len(values), 4)]
     chosen = [max(group, key=lambda index: (abs(values[index]), -index)) for group in groups]
     return struct.pack("<f", scale) + bytes(
-        index - group.start + 16 * (q[index] % 16) for index, group in zip(chosen, groups, strict=True)
+        index - group.start + 4 * (q[index] % 64) for index, group in zip(chosen, groups, strict=True)
     )
 
 

@@ -133,9 +133,8 @@ def test_minus_128_is_found(position: int) -> None:
     [
         (WireType.INT4_BLOCK, 4 + 1, 0x08, 2, "is -8"),
         (WireType.INT4_BLOCK, 132 + 4 + 21, 0x10, 298, "is followed by a number that is not 0"),
-        (WireType.SPARSE_BLOCK, 4 + 3, 0x18, 24, "without element 8"),
-        (WireType.SPARSE_BLOCK, 36 + 4 + 5, 0x13, 296, "without element 3"),  # the last group has three
-        (WireType.SPARSE_BLOCK, 36 + 4 + 1, 0x85, 269, "is -8"),
+        (WireType.SPARSE_BLOCK, 68 + 4 + 10, 0x07, 296, "without element 3"),  # the last group has three
+        (WireType.SPARSE_BLOCK, 68 + 4 + 2, 0x81, 265, "is -32"),
     ],
 )
 def test_illegal_bytes_of_coarse_blocks_are_found(

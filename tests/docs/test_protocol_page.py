@@ -231,7 +231,7 @@ def test_wire_types_have_their_numbers_sizes_and_bytes() -> None:
         "2 n": lambda n: 2 * n,
         "n + 4 * ceil(n / 256)": lambda n: n + 4 * -(-n // 256),
         "ceil(n / 2) + 4 * ceil(n / 256)": lambda n: -(-n // 2) + 4 * -(-n // 256),
-        "ceil(n / 8) + 4 * ceil(n / 256)": lambda n: -(-n // 8) + 4 * -(-n // 256),
+        "ceil(n / 4) + 4 * ceil(n / 256)": lambda n: -(-n // 4) + 4 * -(-n // 256),
     }
     worked = named(rows("Payloads and wire types", "wire type"))
     four = np.array([1, -0.1, 0.25, 70000], np.float32)

@@ -24,8 +24,8 @@ def encode_rows(wire_type: WireType, rows: Tensor, scales: Tensor, data: Tensor)
         magnitudes = torch.nn.functional.pad(magnitudes, (0, count * SPARSE_GROUP - rows.shape[1]))
     # Integers compare magnitudes faster.
     indices = magnitudes.view(torch.int32).view(-1, count, SPARSE_GROUP).argmax(dim=2)
-    quantised = quantise(rows.gather(1, _positions(indices)), scales, 7).to(torch.int8)
-    data.copy_((quantised << 4).bitwise_or_(indices))
+    quantised = quantise(rows.gather(1, _positions(indices)), scales, 31).to(torch.int8)
+    data.copy_((quantised << 2).bitwise_or_(indices))
 
 
 def decode_rows(wire_type: WireType, scales: Tensor, data: Tensor, out: Tensor) -> None:
@@ -34,8 +34,8 @@ def decode_rows(wire_type: WireType, scales: Tensor, data: Tensor, out: Tensor) 
         quantised = torch.stack([(data << 4) >> 4, data >> 4], dim=2).view(len(data), -1)
         out.copy_(quantised[:, : out.shape[1]]).mul_(scales)
         return
-    places = _positions((data & 15).to(torch.int64))
-    out.zero_().scatter_(1, places, (data >> 4).to(torch.float32).mul_(scales))
+    places = _positions((data & 3).to(torch.int64))
+    out.zero_().scatter_(1, places, (data >> 2).to(torch.float32).mul_(scales))
 
 
 def _positions(indices: Tensor) -> Tensor:

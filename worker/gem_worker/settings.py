@@ -97,7 +97,7 @@ class WorkerSettings(BaseSettings):
     delta_wire: WireName = Field(
         default="float32",
         description="Type in which deltas travel. int8 and wider ones cost nothing measurable in accuracy. int4 has an "
-        "eighth of float32's bytes; sparse one in 28: one element in 8. Workers add what these leave out to the next "
+        "eighth of float32's bytes; sparse a fifteenth: one element in 4. Workers add what these leave out to the next "
         "delta.",
     )
     parameter_wire: WireName = Field(
