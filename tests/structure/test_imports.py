@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,20 @@ GRPC = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "gemps")
 PROTOBUF = ("google.protobuf", "google.rpc")
 
 
+@cache
 def sources(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.rglob("*.py") if "_pb2" not in path.name)
     assert found, f"{folder} has no Python files: this test looks in the wrong place"
     return found
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """(line, absolute module name) of every import statement and import_module("literal") call, wherever it stands."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

@@ -4,6 +4,7 @@ import ast
 import builtins
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ class Function:
     owner: Class | None
 
 
+@cache
 def trees(rooms: tuple[str, ...]) -> list[tuple[str, ast.Module]]:
     files = (file for room in rooms for file in sorted((ROOT / room).rglob("*.py")) if "_pb2" not in file.name)
     return [(str(file.relative_to(ROOT)), ast.parse(file.read_text("utf-8"))) for file in files]
@@ -44,6 +46,7 @@ def base_name(base: ast.expr) -> str:
     return ast.unparse(base.value if isinstance(base, ast.Subscript) else base).rpartition(".")[2]
 
 
+@cache
 def definitions(rooms: tuple[str, ...]) -> tuple[list[Class], list[Function]]:
     """Classes, and functions outside of functions."""
     classes: list[Class] = []

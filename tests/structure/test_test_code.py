@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,25 +73,28 @@ def imports_sleep(tree: ast.AST) -> Iterator[int]:
             yield from (node.lineno for alias in node.names if alias.name == "sleep")
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(TESTS.rglob("*.py")):
-        if "node_modules" not in path.parts and path != Path(__file__):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def sources() -> dict[str, ast.Module]:
+    """Each file of the tests but this one, parsed once for all tests."""
+    paths = [
+        path for path in sorted(TESTS.rglob("*.py")) if "node_modules" not in path.parts and path != Path(__file__)
+    ]
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def test_tests_use_no_private_names() -> None:
-    found = [f"{file}:{line}: {name}" for file, tree in sources() for line, name in private_names(tree)]
+    found = [f"{file}:{line}: {name}" for file, tree in sources().items() for line, name in private_names(tree)]
     assert not found, "use what is public, or make it public and document it:\n" + "\n".join(found)
 
 
 def test_tests_sleep_for_named_times_only() -> None:
     refused = [
         f"{file}:{line}"
-        for file, tree in sources()
+        for file, tree in sources().items()
         for line in [*(call.lineno for call in sleeps(tree) if has_number(call)), *imports_sleep(tree)]
     ]
     assert not refused, f"use `eventually` ({WAITING}), or name the time that sets a pace:\n" + "\n".join(refused)
-    named = sum(len(list(sleeps(tree))) for file, tree in sources() if file != WAITING)
+    named = sum(len(list(sleeps(tree))) for file, tree in sources().items() if file != WAITING)
     assert named <= MOST_NAMED_SLEEPS
 
 
