@@ -124,4 +124,4 @@ def test_other_threads_are_left_alone() -> None:
 
 def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
     """Raising within gRPC's code left a lock taken about once in fifty times, and the worker hung."""
-    leave_whenever_terminated(BUSY_WORKER, serve().address, times=15, seed=7)
+    leave_whenever_terminated(BUSY_WORKER, serve().address, times=6, seed=7)

@@ -86,7 +86,7 @@ async def let_all_train(server: ServerProcess, clients: int, commits: int, uploa
 @pytest.mark.parametrize(
     ("order", "fit", "room", "commits"),
     [
-        ("fifo", count(150, 750), 16, count(24, 20)),
+        ("fifo", count(150, 750), 16, count(8, 20)),
         ("round-robin", count(200, 750), count(100, 250), 3),
     ],
 )

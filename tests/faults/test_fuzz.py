@@ -286,7 +286,7 @@ async def one_server_is_fuzzed(server: ServerProcess, *, with_parameters: bool, 
 async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) -> None:
     """One server that trains, and one that has no parameters yet."""
     sent, noise, answers = 0, 0, Counter[str]()
-    for with_parameters, wanted in ((True, count(700, 75_000)), (False, count(300, 25_000))):
+    for with_parameters, wanted in ((True, count(400, 75_000)), (False, count(150, 25_000))):
         data = tmp_path / ("training" if with_parameters else "empty")
         server = await start(data)
         try:

@@ -39,7 +39,7 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
 ) -> None:
     history, workers = crew(model, shares=shares)
     draw = random.Random(1)
-    kills = count(3, 100)
+    kills = count(2, 100)
     settings = {
         "durability": "commit",
         "checkpoint_interval": 0.7,
@@ -87,7 +87,7 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
 ) -> None:
     history, workers = crew(SMALL)
     draw = random.Random(2)
-    kills = count(3, 200)
+    kills = count(2, 200)
     settings = {"durability": "interval", "checkpoint_interval": 0.3}
     told, lost, most = 0, 0, 0
     for number in range(kills + 1):
@@ -119,18 +119,23 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
 @pytest.mark.parametrize(
     ("rule", "precondition", "level"),
     [
-        ("gem", "none", "interval"),
-        ("gem", "none", "commit"),
-        ("gem", "rms", "commit"),
-        ("gem", "averaged-rms", "interval"),
         ("gem", "averaged-rms", "commit"),
-        ("gap-aware", "none", "interval"),
-        ("delayed-nesterov", "none", "commit"),
         ("fedbuff", "none", "interval"),
-        ("fadas", "none", "commit"),
-        ("ace", "none", "commit"),
-        ("ormo", "none", "interval"),
-        ("ringmaster-lmo", "none", "commit"),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)  # tests/simulator/test_rules.py replays the other rules
+            for one in (
+                ("gem", "none", "interval"),
+                ("gem", "none", "commit"),
+                ("gem", "rms", "commit"),
+                ("gem", "averaged-rms", "interval"),
+                ("gap-aware", "none", "interval"),
+                ("delayed-nesterov", "none", "commit"),
+                ("fadas", "none", "commit"),
+                ("ace", "none", "commit"),
+                ("ormo", "none", "interval"),
+                ("ringmaster-lmo", "none", "commit"),
+            )
+        ),
     ],
 )
 async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
@@ -142,7 +147,7 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     """
     _, workers = crew(SMALL)
     draw = random.Random(3)
-    kills = count(3, 50)
+    kills = count(2, 50)
     trace = tmp_path / "run.trace"
     settings = {"durability": level, "checkpoint_interval": 0.3, "record": str(trace)}
     if precondition != "none":
@@ -178,7 +183,7 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     ("precondition", "level"),
     [
         *(pytest.param("none", level, marks=pytest.mark.long) for level in ("interval", "commit")),
-        ("averaged-rms", "interval"),
+        pytest.param("averaged-rms", "interval", marks=pytest.mark.long),
         ("averaged-rms", "commit"),
     ],
 )

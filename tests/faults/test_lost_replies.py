@@ -76,7 +76,7 @@ async def test_reply_that_is_cut_off_up_to_ten_times_counts_once(
 ) -> None:
     """A commit's first cut goes through the reply in steps; how often it is cut again, and where, is chance."""
     history = new_history(model)
-    commits = count(12, 400) if model is SMALL else count(8, 150)
+    commits = count(8, 400) if model is SMALL else count(6, 150)
     reply = (SHARED_REPLY_BYTES if shares else model.byte_count()) + OVERHEAD_BYTES
 
     def work(number: int, worker: LibraryWorker) -> int:
@@ -172,7 +172,7 @@ async def test_attempts_given_up_anywhere_count_once(
     tmp_path: Path, each_transport_and_tls: str, model: Model, shares: bool, figures: Figures
 ) -> None:
     history, seeds, draw = new_history(model), itertools.count(1), random.Random(5)
-    commits = count(15, 300)
+    commits = count(8, 300)
     server = await start(
         tmp_path / "data",
         chunk_bytes=CHUNK_BYTES,
@@ -226,7 +226,14 @@ async def hears_of_a_duplicate(workers: list[LibraryWorker]) -> bool:
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("model", "shares"), MODELS_AND_TRANSPORTS)
+@pytest.mark.parametrize(
+    ("model", "shares"),
+    [
+        MODELS_AND_TRANSPORTS[0],
+        pytest.param(*MODELS_AND_TRANSPORTS[1].values, id="large", marks=pytest.mark.long),
+        MODELS_AND_TRANSPORTS[2],
+    ],
+)
 async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, shares: bool, figures: Figures) -> None:
     """The server dies in the moment in which the reply is cut off: the first retry finds it gone, a later one back."""
     history, draw = new_history(model), random.Random(7)

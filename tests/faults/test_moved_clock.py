@@ -85,7 +85,7 @@ async def test_servers_clock_moves_by_a_day_and_back_under_load(tmp_path: Path, 
             await workers[0].connect(address)
             await all_of(*(worker.connect(address) for worker in workers[1:]))
             training = [asyncio.create_task(worker.train_until_gone()) for worker in workers[:-1]]
-            for _ in range(count(4, 50)):
+            for _ in range(count(2, 50)):
                 clock.move(draw.choice([seconds for seconds in (-DAY, 0, DAY) if seconds != clock.seconds]))
                 moves += 1
                 await asyncio.sleep(draw.uniform(*MOVED_SECONDS))
@@ -174,7 +174,7 @@ def test_clocks_of_server_and_workers_move_by_a_day_under_training_with_tls(tmp_
             address = f"localhost:{server.port}"
             for worker in workers:
                 running.enter_context(worker.running(address, certificates / "worker"))
-            for days in ((-1, 1, 0), (1, -1, 0), (0, 0, 1), (0, 0, -1), (-1, 1, 1)):
+            for days in ((1, -1, 0), (0, 0, 1), (-1, 1, 1)):
                 move(*days)
                 for worker in workers:
                     worker.trains_on()

@@ -18,7 +18,7 @@ from tests.figures import Figures
 from tests.waiting import eventually
 
 WORKERS = ("worker-0", "worker-1")
-TERMINATIONS = 3
+TERMINATIONS = 2
 GRACE = 30.0  # seconds, as in Kubernetes
 
 

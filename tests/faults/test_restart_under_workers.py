@@ -68,7 +68,7 @@ def commits_of(status: status_pb2.RunStatus) -> dict[str, int]:
 
 @pytest.mark.timeout(3600)
 async def test_all_workers_train_again_after_the_server_was_killed_under_them(tmp_path: Path, figures: Figures) -> None:
-    number, kills = count(8, 32), count(2, 3)
+    number, kills = count(4, 32), count(1, 3)
     server = await start(tmp_path / "data", durability="commit", min_workers=number)
     since_kill, since_ready = [], []
     try:

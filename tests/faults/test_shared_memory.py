@@ -146,7 +146,7 @@ async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
     tmp_path: Path, path: Path, scale: float | None, figures: Figures
 ) -> None:
     """Each element of each applied delta is one of the two legal values; illegal ones never get in."""
-    attempts = count(150, 2000)
+    attempts = count(75, 2000)
     async with serving(tmp_path, path, rule="downpour") as server:
         worker, shared = await sharing(server, WIDE)
         _other, others = await sharing(server, WIDE)
@@ -177,7 +177,7 @@ async def test_word_sum_is_of_what_was_copied(
     tmp_path: Path, path: Path, scale: float | None, figures: Figures
 ) -> None:
     """With a word sum in the header, that delta and no mixture is applied."""
-    attempts = count(150, 2000)
+    attempts = count(75, 2000)
     meant = scribbler.delta(0, WIDE.parameter_count) * np.float32(scale or 1)
     async with serving(tmp_path, path, rule="downpour") as server:
         worker, shared = await sharing(server, WIDE)
@@ -202,7 +202,7 @@ async def test_word_sum_is_of_what_was_copied(
 @pytest.mark.timeout(600)
 async def test_region_whose_pages_are_taken_away_harms_nobody(tmp_path: Path, path: Path, figures: Figures) -> None:
     """A region that could be cut short would be a SIGBUS in the server."""
-    commits = count(50, 1000)
+    commits = count(25, 1000)
     async with serving(tmp_path, path, rule="downpour") as server:
         worker, shared = await sharing(server, WIDE)
         _, others = await sharing(server, WIDE)
@@ -265,7 +265,7 @@ async def test_calls_given_up_while_the_server_copies_count_once_and_free_their_
     tmp_path: Path, path: Path, figures: Figures
 ) -> None:
     """There is one staging buffer: while a thread still writes into it nobody else may, and afterwards everybody."""
-    attempts, draw = count(60, 1000), random.Random(3)
+    attempts, draw = count(30, 1000), random.Random(3)
     large, small = (np.full(WIDE.parameter_count, value, np.float32) for value in (scribbler.FIRST, scribbler.SECOND))
     async with serving(tmp_path, path, rule="downpour", staging_buffers=1) as server:
         worker, shared = await sharing(server, WIDE)
@@ -327,7 +327,7 @@ async def half_writing(server: ServerProcess, name: str, commits: int) -> AsyncI
 async def test_worker_killed_while_it_writes_leaves_nothing_and_comes_back(
     tmp_path: Path, path: Path, figures: Figures
 ) -> None:
-    kills, commits = count(3, 30), 4
+    kills, commits = count(2, 30), 4
     async with serving(tmp_path, path, rule="downpour") as server:
         _worker, shared = await sharing(server, WIDE)
         await until_regions(server, 2)
@@ -352,7 +352,7 @@ async def test_worker_killed_while_it_writes_leaves_nothing_and_comes_back(
 async def test_worker_killed_at_any_moment_of_its_commits_leaves_whole_ones(
     tmp_path: Path, path: Path, figures: Figures
 ) -> None:
-    kills, draw = count(5, 100), random.Random(4)
+    kills, draw = count(2, 100), random.Random(4)
     async with serving(tmp_path, path, rule="downpour") as server:
         worker, shared = await sharing(server, WIDE)
         told = [server.address, "victim", str(WIDE.parameter_count), str(10**9)]

@@ -40,7 +40,8 @@ def steps(log: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("level", [pytest.param("interval", marks=pytest.mark.long), "commit"])
+@pytest.mark.long
+@pytest.mark.parametrize("level", ["interval", "commit"])
 async def test_a_text_run_goes_on_after_a_kill_with_what_the_rule_keeps(
     level: str, tmp_path: Path, figures: Figures
 ) -> None:
