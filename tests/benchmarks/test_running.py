@@ -29,10 +29,10 @@ def nurseries() -> Iterator[Nurseries]:
     "name",
     [
         "gemps-float32",
-        "gemps-int8-bfloat16",
+        pytest.param("gemps-int8-bfloat16", marks=pytest.mark.long),
         "gemps-shared-memory",
         "torch-rpc-tcp",
-        "torch-rpc-shared-memory",
+        pytest.param("torch-rpc-shared-memory", marks=pytest.mark.long),
         "torch-gloo-paper",
         "ray-actor",
         "flower-transfer",

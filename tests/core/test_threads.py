@@ -93,7 +93,7 @@ def digests(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[str]]
     length=st.sampled_from(LENGTHS),
     seed=st.integers(0, 2**32),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_parameters_and_statistics_do_not_depend_on_the_number_of_threads(
     digests: Callable[..., list[str]], rule: str, kind: str, length: int, seed: int
 ) -> None:
@@ -194,11 +194,11 @@ def test_kernels_may_be_launched_from_several_threads_at_once(monkeypatch: pytes
     results: dict[int, bytes] = {}
 
     def train(index: int) -> None:
-        sample = make_sample("ordinary", 300_001, 5)
+        sample = make_sample("ordinary", 30_001, 5)
         for name in rule_names():
             rule = create_rule(name)
             state = rule.new_worker(sample.snapshot)
-            for _ in range(20):
+            for _ in range(5):
                 rule.commit(sample.theta, state, sample.delta, 1, 0.05)
         results[index] = sample.theta.tobytes()
 

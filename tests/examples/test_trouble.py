@@ -50,6 +50,7 @@ def test_a_server_that_is_killed_and_resumed_has_every_commit_exactly_once(
     assert f"stopped at clock {1 + 2 * STEPS}" in (tmp_path / "server.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_empty_gets_the_parameters_that_the_worker_holds(
     worker: list[str], digits: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_two_of_them_learn_the_digits(typescript_worker: list[str], digits: Path
         assert accuracy_in(log) >= 0.95, log
 
 
+@pytest.mark.long
 def test_two_of_them_train_on_two_servers_of_which_one_is_killed(
     typescript_worker: list[str], digits: Path, tmp_path: Path
 ) -> None:

@@ -32,7 +32,13 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    ("model", "shares", "each_transport_and_tls"), EACH_OVER_TRANSPORTS, indirect=["each_transport_and_tls"]
+    ("model", "shares", "each_transport_and_tls"),
+    [
+        # A server with the small model is killed at both levels in the tests below, too.
+        pytest.param(*one.values, id=one.id, marks=[*one.marks, *(pytest.mark.long,) * (one.values[0] is SMALL)])
+        for one in EACH_OVER_TRANSPORTS
+    ],
+    indirect=["each_transport_and_tls"],
 )
 async def test_kill_at_level_commit_loses_no_acknowledged_commit(
     tmp_path: Path, each_transport_and_tls: str, model: Model, shares: bool, figures: Figures

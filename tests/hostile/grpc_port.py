@@ -47,7 +47,7 @@ FRAMES = {
     "unknown frames": http2.frame(0x7F, payload=b"x" * 32),
 }
 for _name, _frame in FRAMES.items():
-    ATTACKS.add(f"flood of {_name}", quick=_name in ("SETTINGS", "PRIORITY"))(
+    ATTACKS.add(f"flood of {_name}", quick=_name == "PRIORITY")(
         partial(lambda scene, one: (scene.begin(), flood(scene, PORT, repeated(one))), one=_frame)
     )
 for _name in ("PING", "SETTINGS"):

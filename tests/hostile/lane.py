@@ -65,7 +65,7 @@ def silent(scene: Scene) -> None:
     hold(scene, connect_plain, b"", STRANGERS, closed_after=HELLO_SECONDS + LATE)
 
 
-@ATTACKS.add("300 connections, one byte a second", peak_mib=16)
+@ATTACKS.add("300 connections, one byte a second", quick=False, peak_mib=16)
 def slow_senders(scene: Scene) -> None:
     scene.begin()
     whole = strangers_hello(scene)
@@ -154,13 +154,15 @@ def many_stopped_handshakes(scene: Scene) -> None:
     hold(scene, connect_plain, lambda number: STOPPED[number % len(STOPPED)], STRANGERS)
 
 
-@ATTACKS.add("300 handshakes and no HELLO", "tls", peak_mib=64)
+@ATTACKS.add("300 handshakes and no HELLO", "tls", quick=False, peak_mib=64)
 def tls_without_hello(scene: Scene) -> None:
     scene.begin()
     hold(scene, connect, b"", 300, closed_after=HELLO_SECONDS + LATE)
 
 
-@ATTACKS.add("storm of connections with TLS", "tls", processes=4, seconds=10.0, least_ratio=0.2, peak_mib=64)
+@ATTACKS.add(
+    "storm of connections with TLS", "tls", processes=4, seconds=10.0, quick=False, least_ratio=0.2, peak_mib=64
+)
 def tls_storm(scene: Scene) -> None:
     scene.begin()
     storm(scene, connect)
@@ -400,7 +402,7 @@ def stop_within_commits(scene: Scene, count: int) -> None:
 ATTACKS.add("100 sessions that begin a chunk and stop", quick=False, peak_mib=64)(
     lambda scene: stop_within_commits(scene, 100)
 )
-ATTACKS.add("300 sessions that begin a chunk and stop", seconds=14.0, peak_mib=64)(
+ATTACKS.add("300 sessions that begin a chunk and stop", seconds=14.0, quick=False, peak_mib=64)(
     lambda scene: stop_within_commits(scene, 300)
 )
 

@@ -55,13 +55,10 @@ def libraries() -> None:
         pytest.importorskip(library, exc_type=ImportError)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("example", "commits"),
-    [
-        ("accelerate_loop.py", 250),
-        pytest.param("lightning_trainer.py", 250, marks=pytest.mark.long),
-        pytest.param("peft_lora.py", 600, marks=pytest.mark.long),
-    ],
+    [("accelerate_loop.py", 250), ("lightning_trainer.py", 250), ("peft_lora.py", 600)],
 )
 def test_the_other_worker_spends_the_budget_when_one_is_killed(
     example: str, commits: int, tmp_path: Path, figures: Figures

@@ -117,7 +117,7 @@ def assert_central(server: ServerThread, model: nn.Module) -> None:
     [
         ({}, Module),
         ({}, Manual),
-        ({}, lambda: torch.compile(Module(), backend="aot_eager")),
+        pytest.param({}, lambda: torch.compile(Module(), backend="aot_eager"), marks=pytest.mark.long),
         ({"accumulate_grad_batches": 2}, Module),
         ({"precision": "bf16-mixed"}, Module),
     ],

@@ -1,6 +1,7 @@
 """GempsCallback in a transformers Trainer, against real servers."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def assert_central(server: ServerThread, model: nn.Module) -> None:
         {},
         {"gradient_accumulation_steps": 2},
         {"bf16": True},
-        {"torch_compile": True, "torch_compile_backend": "aot_eager"},
+        pytest.param({"torch_compile": True, "torch_compile_backend": "aot_eager"}, marks=pytest.mark.long),
         {"optim": "adamw_torch_fused", "gradient_checkpointing": True},
     ],
     ids=["plain", "accumulation", "bfloat16", "compiled", "fused"],
@@ -286,9 +287,11 @@ def test_a_distributed_launch_is_refused(server: ServerThread, tmp_path: Path) -
         "import sys; from pathlib import Path; from tests.integrations import test_transformers as t\n"
         "t.a_trainer(Path(sys.argv[2]), t.GempsCallback(address=sys.argv[1])).train()"
     )
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--no-python", sys.executable]
+    # What torchrun tells each of its processes.
+    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     done = subprocess.run(
-        [sys.executable, *launch, "-c", script, server.address, str(tmp_path)],
+        [sys.executable, "-c", script, server.address, str(tmp_path)],
+        env=os.environ | told,
         capture_output=True,
         text=True,
         timeout=120,
@@ -299,13 +302,16 @@ def test_a_distributed_launch_is_refused(server: ServerThread, tmp_path: Path) -
 
 
 def test_a_missing_library_is_named_with_the_line_that_installs_it() -> None:
-    for module, library, fix in (
+    cases = (
         ("transformers", "transformers", 'pip install "transformers[torch]"'),
         ("lightning", "lightning", "pip install lightning"),
-    ):
-        code = f"import sys, json; sys.modules[{library!r}] = None\ntry:\n    import gemps.integrations.{module}\n"
-        code += "except ModuleNotFoundError as error:\n    print(json.dumps([str(error), error.name]))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        said, name = json.loads(done.stdout)
+    )
+    code = "import sys, json\n"
+    for module, library, _ in cases:
+        code += f"sys.modules[{library!r}] = None\ntry:\n    import gemps.integrations.{module}\n"
+        code += "except ModuleNotFoundError as error:\n    print(json.dumps([str(error), error.name]))\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for line, (_, library, fix) in zip(done.stdout.splitlines(), cases, strict=True):
+        said, name = json.loads(line)
         assert said == f"GempsCallback needs {name}, which is not installed: {fix}"
         assert name.partition(".")[0] == library

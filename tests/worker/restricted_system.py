@@ -13,12 +13,15 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+# These commands end before they need PyTorch, whose import takes seconds.
+WITHOUT_TORCH = {"serve", "status", "top", "train"}
 LIBRARIES = (
     "asyncio", "awscrt.checksums", "concurrent.futures", "google.protobuf.json_format", "google.rpc.status_pb2", "grpc",
     "multiprocessing", "numpy", "psutil", "pydantic_settings", "rich.console", "rich.live", "rich.table",
-    "safetensors.torch", "shutil", "ssl", "structlog", "subprocess", "tempfile", "torch.nn",
-    "torch.utils.data", "typer",
+    "shutil", "ssl", "structlog", "subprocess", "tempfile", "typer",
 )  # fmt: skip
+
+TORCH = ("safetensors.torch", "torch.nn", "torch.utils.data")
 
 MISSING_MODULES = {
     "win32": {
@@ -78,9 +81,9 @@ class MissingMethod:
         raise AttributeError
 
 
-def restrict(system: str) -> None:
+def restrict(system: str, libraries: tuple[str, ...]) -> None:
     """Remove it all, for good."""
-    for library in LIBRARIES:
+    for library in libraries:
         importlib.import_module(library)
     assert not any(name.partition(".")[0] in ("gem_core", "gem_worker", "gem_cli", "gemps") for name in sys.modules)
     for name in MISSING_MODULES[system]:
@@ -97,8 +100,9 @@ def restrict(system: str) -> None:
 
 
 if __name__ == "__main__":
-    restrict(sys.argv[1])
     program = sys.argv[2]
+    needs_torch = program != "gemps" or sys.argv[3] not in WITHOUT_TORCH
+    restrict(sys.argv[1], LIBRARIES + TORCH * needs_torch)
     sys.argv = sys.argv[2:]
     if program == "gemps":
         importlib.import_module("gem_cli.main").main()

@@ -42,7 +42,8 @@ def train(ps: ParameterServer, model: PeftModel, steps: int) -> float:
     return float(loss.detach())
 
 
-@pytest.mark.parametrize("own_optimizer", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("own_optimizer", [False, True])
 def test_two_processes_train_a_lora_one_is_killed_and_peft_loads_the_adapter(
     own_optimizer: bool, tmp_path: Path
 ) -> None:

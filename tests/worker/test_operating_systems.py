@@ -11,7 +11,6 @@ from gem_worker import Observer, WorkerSettings, evaluate_checkpoint
 from tests.worker.serving import Process, Processes, ServerThread, processes_in
 
 RESTRICTED = str(Path(__file__).with_name("restricted_system.py"))
-SYSTEMS = pytest.mark.parametrize("system", ["win32", "darwin"])
 # Its model is large enough for shared memory.
 LEARN = ("--task=digits28", "--model=mlp", "--log-format=json")
 
@@ -54,7 +53,7 @@ def lines(worker: Process) -> list[dict[str, object]]:
     return [json.loads(line) for line in worker.output.splitlines()]
 
 
-@SYSTEMS
+@pytest.mark.parametrize("system", ["win32", pytest.param("darwin", marks=pytest.mark.long)])
 def test_a_restricted_worker_learns_digits_over_tcp_beside_one_that_shares_memory(
     system: str, processes: Processes, tmp_path: Path
 ) -> None:
@@ -70,7 +69,7 @@ def test_a_restricted_worker_learns_digits_over_tcp_beside_one_that_shares_memor
     assert evaluate_checkpoint(processes.checkpoint, WorkerSettings(task="digits28", model="mlp")).accuracy > 0.9
 
 
-@SYSTEMS
+@pytest.mark.parametrize("system", [pytest.param("win32", marks=pytest.mark.long), "darwin"])
 def test_a_restricted_script_trains_with_its_own_optimizer(system: str, processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     with ServerThread(steps=12, momentum=0) as server:
@@ -131,7 +130,7 @@ def test_what_windows_cannot_do_is_one_line_with_the_fix(
 def test_a_data_loader_may_spawn_its_processes_during_a_connection(processes: Processes, tmp_path: Path) -> None:
     """As it does by default on Windows and macOS."""
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    with ServerThread(steps=8, momentum=0) as server:
+    with ServerThread(steps=4, momentum=0) as server:
         script = processes.start("script", str(tmp_path / "script.py"), "1", GEMPS_SERVER=server.address)
         assert script.wait() == 0, script.output
-    assert "8 steps, loss" in script.output
+    assert "4 steps, loss" in script.output

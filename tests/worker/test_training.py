@@ -37,7 +37,9 @@ def all_finish(children: list[Process]) -> None:
         assert child.wait() == 0, child.output
 
 
-@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--overlap",), marks=pytest.mark.long)], ids=["in-turn", "overlap"]
+)
 def test_two_workers_learn_digits_and_their_json_lines_account_for_every_commit(
     options: tuple[str, ...], processes: Processes
 ) -> None:
@@ -99,16 +101,16 @@ def test_round_robin_runs_with_overlap_and_one_seed_are_bit_identical(tmp_path: 
         folder.mkdir()
         with processes_in(folder) as processes:
             server, address = processes.serve(
-                "--order=round-robin", "--min-workers=2", "--steps=40", "--seed=1", "--eta=0.1"
+                "--order=round-robin", "--min-workers=2", "--steps=15", "--seed=1", "--eta=0.1"
             )
-            all_finish(workers(processes, address, 2, "--model=cnn", "--device=cpu", "--overlap"))
+            all_finish(workers(processes, address, 2, "--device=cpu", "--overlap"))
             assert server.wait() == 0, server.output
             models.append(processes.checkpoint.read_bytes())
     first, second = models
     assert first == second
 
 
-@pytest.mark.parametrize("task", ["mnist", "imagefolder", "generated-images"])
+@pytest.mark.parametrize("task", ["mnist", pytest.param("imagefolder", marks=pytest.mark.long), "generated-images"])
 def test_tasks_with_files_and_models_of_torchvision_train(task: str, processes: Processes, tmp_path: Path) -> None:
     arguments = [f"--task={task}", f"--dataset-dir={tmp_path / 'data'}", "--batch-size=4", "--image-size=64"]
     if task == "mnist":
@@ -171,7 +173,7 @@ def test_a_worker_may_start_before_its_server(processes: Processes, tmp_path: Pa
     ("arguments", "code", "expected"),
     [
         (["--task=mnist", "--dataset-dir=/nowhere"], 1, "--dataset-dir, or add --download"),
-        (["--model=resnet18"], 1, "use --model cnn or mlp"),
+        pytest.param(["--model=resnet18"], 1, "use --model cnn or mlp", marks=pytest.mark.long),
     ],
 )
 def test_an_error_is_one_line_that_names_the_fix(
