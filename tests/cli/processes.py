@@ -1,6 +1,7 @@
 """Runs the real command in real processes, and makes sure that none is left."""
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+from gem_cli.main import main
 
 from tests.waiting import eventually
 
@@ -48,6 +51,27 @@ def gemps(
         timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
     )
+
+
+def gemps_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `gemps`, in this process: for commands that start no others, where a process has PyTorch to import."""
+    written, errors, code = io.StringIO(), io.StringIO(), None
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(written),
+        contextlib.redirect_stderr(errors),
+    ):
+        for name in os.environ.keys() - CLEAN.keys():
+            patch.delenv(name)
+        for name, value in (CLEAN | {"GRPC_VERBOSITY": "NONE"}).items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["gemps", *arguments])
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    status = code if isinstance(code, int) else int(code is not None)
+    return subprocess.CompletedProcess(sys.argv, status, written.getvalue(), errors.getvalue())
 
 
 def in_terminal(*arguments: str, at_terminal: bool = False, env: Mapping[str, str] | None = None) -> tuple[int, str]:

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from gem_cli.errors import FAILED, USAGE
 
-from tests.cli.processes import gemps, json_lines, served, stop
+from tests.cli.processes import gemps, gemps_here, json_lines, served, stop
 
 
+@pytest.mark.long
 def test_a_server_and_its_checkpoint_evaluate_to_the_same_figures(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with served(tmp_path, "--commits", "40", "--eta", "0.1", "--data-dir", str(state)) as (address, process):
@@ -27,6 +29,7 @@ def test_a_server_and_its_checkpoint_evaluate_to_the_same_figures(tmp_path: Path
     assert status["last_evaluation"]["accuracy"] == first["accuracy"]
 
 
+@pytest.mark.long
 def test_another_model_is_one_line_with_the_fix(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with served(tmp_path, "--commits", "2", "--data-dir", str(state)) as (address, process):
@@ -42,20 +45,20 @@ def test_another_model_is_one_line_with_the_fix(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    done = gemps("evaluate", str(tmp_path / "model.safetensors"))
+    done = gemps_here("evaluate", str(tmp_path / "model.safetensors"))
     assert done.returncode == FAILED
     assert done.stderr.strip().count("\n") == 0
 
 
 def test_an_address_where_a_file_is_expected_names_the_flag() -> None:
-    done = gemps("evaluate", "127.0.0.1:50051")
+    done = gemps_here("evaluate", "127.0.0.1:50051")
     assert done.returncode == USAGE
     assert "write --server 127.0.0.1:50051" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_a_file_and_a_server_together_are_refused() -> None:
-    assert gemps("evaluate", "model.safetensors", "--server", "127.0.0.1:9").returncode == USAGE
+    assert gemps_here("evaluate", "model.safetensors", "--server", "127.0.0.1:9").returncode == USAGE
 
 
 def test_neither_a_file_nor_a_server_says_what_to_give() -> None:

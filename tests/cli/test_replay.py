@@ -10,7 +10,7 @@ from pathlib import Path
 from gem_cli.errors import FAILED, USAGE
 from gem_worker.client import Client, RunFinishedError
 
-from tests.cli.processes import gemps, served, stop
+from tests.cli.processes import gemps, gemps_here, served, stop
 from tests.client.models import SMALL, payload
 from tests.client.real_server import begin
 
@@ -39,7 +39,7 @@ def test_a_run_over_two_starts_is_replayed_compared_and_written(tmp_path: Path) 
     assert f"the same, bit for bit, as what {state} has: clock 51\n" in done.stdout
     kept = tmp_path / "state" / "latest" / "model.safetensors"
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == kept.read_bytes()
-    found = json.loads(gemps("replay", trace, "--json").stdout)
+    found = json.loads(gemps_here("replay", trace, "--json").stdout)
     assert (found["clock"], found["commits"], found["lost"], found["resets"]) == (51, 50, 0, 1)
     assert found["compared_with"] == ["what the server ended with: clock 51"]
 
@@ -48,19 +48,19 @@ def test_what_differs_is_one_line_and_a_failure(tmp_path: Path) -> None:
     assert record(tmp_path / "one", 10) == 0
     assert record(tmp_path / "two", 10, delta=0.02) == 0
     trace = str(tmp_path / "one" / "run.trace")
-    done = gemps("replay", trace, "--against", str(tmp_path / "two" / "state"))
+    done = gemps_here("replay", trace, "--against", str(tmp_path / "two" / "state"))
     assert done.returncode == FAILED
     assert "at clock 11 it has other parameters than what it is compared with" in done.stderr
     assert done.stderr.strip().count("\n") == 0
 
 
 def test_wrong_paths_are_named(tmp_path: Path) -> None:
-    done = gemps("replay", str(tmp_path / "nothing"))
+    done = gemps_here("replay", str(tmp_path / "nothing"))
     assert (done.returncode, "there is no file" in done.stderr) == (USAGE, True)
     (tmp_path / "notes").write_text("notes " * 100)
-    done = gemps("replay", str(tmp_path / "notes"))
+    done = gemps_here("replay", str(tmp_path / "notes"))
     assert (done.returncode, "is not a trace of gemps" in done.stderr) == (FAILED, True)
-    done = gemps("replay", str(tmp_path / "notes"), "--against", str(tmp_path))
+    done = gemps_here("replay", str(tmp_path / "notes"), "--against", str(tmp_path))
     assert (done.returncode, "no data directory" in done.stderr) == (USAGE, True)
     with served(tmp_path) as (_, process):
         assert stop(process) == 0

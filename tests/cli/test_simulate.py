@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gem_cli.errors import USAGE
 
-from tests.cli.processes import gemps
+from tests.cli.processes import gemps, gemps_here
 
 SMALL = ("--workers", "3", "--steps", "4", "--batch-size", "8")
 
@@ -23,12 +23,12 @@ def test_a_simulation_tells_what_came_of_it_and_writes_it_down(tmp_path: Path) -
     assert [one["commits"] for one in result["evaluations"]] == [6, 12]
     commits = np.load(folder / "commits.npz")
     assert commits["rank"].tolist() == [0, 1, 2] * 4
-    evaluated = json.loads(gemps("evaluate", str(folder / "model.safetensors"), "--json").stdout)
+    evaluated = json.loads(gemps_here("evaluate", str(folder / "model.safetensors"), "--json").stdout)
     assert evaluated["loss"] == pytest.approx(result["summary"]["test_loss"], rel=1e-5)  # in other batches
 
 
 def test_json_is_one_object_and_nothing_else() -> None:
-    done = gemps("simulate", *SMALL, "--json")
+    done = gemps_here("simulate", *SMALL, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["commits"] == 12
@@ -37,7 +37,9 @@ def test_json_is_one_object_and_nothing_else() -> None:
 
 def test_a_link_takes_its_time_and_shards_give_some_of_it_back() -> None:
     link = ("--network-rate", "1e5", "--staging-buffers", "1")
-    found = [json.loads(gemps("simulate", *SMALL, *link, *more, "--json").stdout) for more in ((), ("--shards", "2"))]
+    found = [
+        json.loads(gemps_here("simulate", *SMALL, *link, *more, "--json").stdout) for more in ((), ("--shards", "2"))
+    ]
     assert [one["commits"] for one in found] == [12, 12]
     assert found[0]["virtual_seconds"] > found[1]["virtual_seconds"] > 4
 
@@ -51,7 +53,7 @@ def test_what_cannot_be_simulated_is_one_line_with_the_fix(tmp_path: Path) -> No
         ((*SMALL, "--task", "mnist", "--dataset-dir", str(tmp_path)), 1, "--download"),
         (("--follow", str(tmp_path / "nothing")), USAGE, "there is no file"),
     ):
-        done = gemps("simulate", *arguments)
+        done = gemps_here("simulate", *arguments)
         assert done.returncode == code, done.stderr
         assert says in done.stderr
         assert done.stderr.strip().count("\n") == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.cli.processes import command, gemps, started, wait_for
+from tests.cli.processes import command, gemps, gemps_here, started, wait_for
 
 ROLES = ("worker", "observer", "operator")
 
@@ -147,8 +147,8 @@ def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:
         status = gemps("status", address, "--json", "--credentials", str(made / "observer"))
         assert json.loads(status.stdout)["commits"] == 30
         evaluate = ("evaluate", "--server", address, "--task=digits", "--report")
-        assert gemps(*evaluate, "--credentials", str(made / "worker")).returncode == 1
-        done = gemps(*evaluate, "--credentials", str(made / "observer"), "--json")
+        assert gemps_here(*evaluate, "--credentials", str(made / "worker")).returncode == 1
+        done = gemps_here(*evaluate, "--credentials", str(made / "observer"), "--json")
         assert json.loads(done.stdout)["accuracy"] > 0.1, done.stderr
     text = log.read_text()
     for role in ROLES:

@@ -7,13 +7,13 @@ import pytest
 
 from gem_trace import read_records
 from gem_trace.files import map_file
-from tests.cli.processes import gemps
+from tests.cli.processes import gemps, gemps_here
 
 MODEL = ("--model", "cnn", "--batch-size", "16")
 
 
 def shown(*arguments: str) -> dict[str, object]:
-    done = gemps(*arguments, "--json")
+    done = gemps_here(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -21,10 +21,10 @@ def shown(*arguments: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trace of three processes that were served as they came, with narrow types on their way."""
+    """The trace of two processes that were served as they came, with narrow types on their way."""
     folder = tmp_path_factory.mktemp("recorded")
     wires = ("--delta-wire", "int8", "--parameter-wire", "bfloat16")
-    run = ("--workers", "3", "--steps", "12", "--record", str(folder / "run.trace"), "--run-dir", str(folder / "run"))
+    run = ("--workers", "2", "--steps", "12", "--record", str(folder / "run.trace"), "--run-dir", str(folder / "run"))
     done = gemps("train", *MODEL, *wires, *run)
     assert done.returncode == 0, done.stderr
     return folder / "run.trace"
@@ -34,21 +34,21 @@ def test_the_recorded_order_of_real_processes_gives_the_same_parameters_in_the_s
     simulated = shown("simulate", "--follow", str(recorded), "--model", "cnn")
     replayed = shown("replay", str(recorded))
     assert simulated["digest"] == replayed["digest"]
-    assert simulated["commits"] == replayed["commits"] == 36
+    assert simulated["commits"] == replayed["commits"] == 24
     assert simulated["compared_end"] is True
 
 
 def test_what_a_following_computes_otherwise_is_named(recorded: Path, tmp_path: Path) -> None:
-    done = gemps("simulate", "--follow", str(recorded), "--model", "mlp")
+    done = gemps_here("simulate", "--follow", str(recorded), "--model", "mlp")
     assert done.returncode == 1
     assert "is of another model" in done.stderr
-    done = gemps("simulate", "--follow", str(recorded), "--steps", "3")
+    done = gemps_here("simulate", "--follow", str(recorded), "--steps", "3")
     assert (done.returncode, "--follow takes --steps from the trace: leave that out" in done.stderr) == (2, True)
     damaged = bytearray(recorded.read_bytes())
     seed = damaged.index(b'"seed":0')
     damaged[seed : seed + 8] = b'"seed":1'  # the checksum of that record is not looked at here
     (tmp_path / "other.trace").write_bytes(damaged)
-    done = gemps("simulate", "--follow", str(tmp_path / "other.trace"), "--model", "cnn")
+    done = gemps_here("simulate", "--follow", str(tmp_path / "other.trace"), "--model", "cnn")
     assert done.returncode == 1
     assert "begins with other parameters than the model has at seed 1" in done.stderr
 
@@ -57,7 +57,7 @@ def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tm
     records = list(read_records(map_file(recorded)))
     assert records[-1].event["event"] == "ended"
     (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[: records[-1].offset])
-    done = gemps("simulate", "--follow", str(tmp_path / "cut.trace"), "--model", "cnn")
+    done = gemps_here("simulate", "--follow", str(tmp_path / "cut.trace"), "--model", "cnn")
     assert done.returncode == 1
     assert "the same deltas, bit for bit" in done.stdout
     assert "the trace has no end to compare the parameters with" in done.stderr
@@ -74,7 +74,7 @@ def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
     tmp_path: Path, rule: tuple[str, ...]
 ) -> None:
     simulated_trace, real_trace = str(tmp_path / "simulated.trace"), str(tmp_path / "real.trace")
-    run = ("--workers", "3", "--steps", "12", *rule)
+    run = ("--workers", "2", "--steps", "12", *rule)
     times = ("--compute-time", "lognormal:1,0.8", "--slow", "0x3", "--network-time", "0.1")
     simulated = shown("simulate", *MODEL, *run, *times, "--record", simulated_trace)
     forced = ("--order", "trace", "--order-trace", simulated_trace)
@@ -82,7 +82,7 @@ def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
     assert done.returncode == 0, done.stderr
     real = shown("replay", real_trace)
     assert real["digest"] == simulated["digest"]
-    assert real["commits"] == simulated["commits"] == 36
+    assert real["commits"] == simulated["commits"] == 24
 
 
 @pytest.mark.long
