@@ -39,7 +39,7 @@ train: $(TRAINING)
 	$(BIN)/gemps train --workers 4 $(ARGS)
 	@echo "== train: $$(($$(date +%s) - $$(cat $(VENV)/.began))) s"
 
-# Tests of half a minute and more that `make test` skips, so that it stays short: examples and tutorials to their end,
+# Tests that `make test` skips, so that it stays short: further cases of what it tests, examples and tutorials to their end,
 # kills at random, large models.
 test-long: $(INSTALLED)
 	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest -m long $(ARGS)
@@ -186,7 +186,7 @@ test-kills: $(INSTALLED)
 
 # Shards that are killed 100 times under load, at each level of durability; workers, too.
 test-shards: $(INSTALLED)
-	GEMPS_SHARD_KILLS=100 $(BIN)/python -m pytest tests/shards/test_kills.py $(ARGS)
+	GEMPS_SHARD_KILLS=100 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/shards/test_kills.py $(ARGS)
 
 # Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
 test-convergence: $(INSTALLED)
@@ -208,7 +208,7 @@ test-sinks: $(INSTALLED)
 
 # The workers in other languages; what they need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
 test-examples: $(INSTALLED)
-	GEMPS_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/examples $(ARGS)
+	GEMPS_TEST_EXAMPLES=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/examples $(ARGS)
 
 # The chart of deploy/helm: linted, rendered, validated. `make test` does that, too, where the tools can be had.
 test-helm: $(INSTALLED) $(HELM)/.installed

@@ -49,7 +49,9 @@ def copied_package(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("rule", ["gem", "downpour", "adaptive-staleness"])
+@pytest.mark.parametrize(
+    "rule", ["gem", *(pytest.param(one, marks=pytest.mark.long) for one in ("downpour", "adaptive-staleness"))]
+)
 def test_the_second_start_compiles_nothing(rule: str, tmp_path: Path) -> None:
     first, _ = warm_up(rule, NUMBA_CACHE_DIR=str(tmp_path))
     assert first == {"hits": 0, "misses": 2}

@@ -38,6 +38,7 @@ def trained(folder: Path, *arguments: str, script: str = "worker.py") -> str:
     return "".join((folder / "run" / "logs" / f"worker-{rank}.log").read_text(encoding="utf-8") for rank in range(2))
 
 
+@pytest.mark.long
 def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> None:
     written("own-script.md", "worker.py", tmp_path)
     logs = trained(tmp_path, "--steps", "300", "--eta", "0.1")
