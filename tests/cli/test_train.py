@@ -18,6 +18,7 @@ from tests.cli.processes import (
     children,
     command,
     gemps,
+    gemps_here,
     in_terminal,
     json_lines,
     started,
@@ -119,6 +120,7 @@ def test_final_model_has_the_names_of_the_state_dict(run: Run) -> None:
         assert {name.rpartition(".")[2] for name in file.keys()} == {"weight", "bias"}  # noqa: SIM118 - not a dict
 
 
+@pytest.mark.long  # test_two_shards_train_the_same_model compares two runs, too
 def test_two_runs_in_round_robin_order_with_one_seed_give_the_same_bytes(run: Run, tmp_path: Path) -> None:
     again = gemps("train", *DETERMINED, "--run-dir", str(tmp_path / "again"))
     assert again.returncode == 0, again.stderr
@@ -127,7 +129,7 @@ def test_two_runs_in_round_robin_order_with_one_seed_give_the_same_bytes(run: Ru
 
 
 def test_evaluating_the_file_again_gives_the_same_figures(run: Run) -> None:
-    done = gemps("evaluate", str(run.folder / "model.safetensors"), "--json")
+    done = gemps_here("evaluate", str(run.folder / "model.safetensors"), "--json")
     assert done.returncode == 0, done.stderr
     found, summary = json.loads(done.stdout), run.summary()
     assert (found["accuracy"], found["loss"]) == (summary["accuracy"], summary["test_loss"])
@@ -207,7 +209,7 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commits"] == 2 * 20
     assert (folder / "model.safetensors").exists()
     assert "I am worker-1 of 2" in (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
-    scored = gemps("evaluate", str(folder / "model.safetensors"))
+    scored = gemps_here("evaluate", str(folder / "model.safetensors"))
     assert (scored.returncode, scored.stderr.count("\n")) == (USAGE, 1)
     assert "my_script.py stop), which alone knows model and data: load it there with gemps.load(" in scored.stderr
 
@@ -250,6 +252,7 @@ def test_training_cannot_begin_without_a_worker_that_left_with_exit_code_0(scrip
     assert "--min-workers 2, but workers left: 1" in done.stderr
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stopped_because_training_cannot_begin_is_not_told_as_a_failure(
     script: str, tmp_path: Path
 ) -> None:
@@ -280,12 +283,13 @@ def test_a_server_that_does_not_start_ends_the_command_and_leaves_the_folder_to_
 
 AFTER_THE_RUN = """
 import os, pathlib, threading
+
+late = int(os.environ["GEMPS_WORKER_INDEX"]) == int(os.environ["GEMPS_WORKERS"]) - 1
+if late and os.environ["WHEN"] == "before":
+    threading.Event().wait()
 import torch
 from gem_worker import ParameterServer
 
-late = os.environ["GEMPS_WORKER_INDEX"] == "1"
-if late and os.environ["WHEN"] == "before":
-    threading.Event().wait()
 model = torch.nn.Linear(4, 1)
 with ParameterServer(model=model) as ps:
     while True:
@@ -304,19 +308,19 @@ if late:
 @pytest.fixture
 def after_the_run(tmp_path: Path) -> list[str]:
     (tmp_path / "after.py").write_text(AFTER_THE_RUN, encoding="utf-8")
-    train = ["train", "--workers=2", "--min-workers={min_workers}", "--steps=5", f"--run-dir={tmp_path / 'run'}"]
+    train = ["train", "--workers={workers}", "--min-workers=1", "--steps=5", f"--run-dir={tmp_path / 'run'}"]
     return [*train, "--worker-exit-timeout={seconds}", "--", "python", str(tmp_path / "after.py")]
 
 
-def filled(arguments: list[str], *, seconds: float, min_workers: int = 2) -> list[str]:
-    return [part.format(seconds=seconds, min_workers=min_workers) for part in arguments]
+def filled(arguments: list[str], *, seconds: float, workers: int = 1) -> list[str]:
+    return [part.format(seconds=seconds, workers=workers) for part in arguments]
 
 
 def test_what_a_script_does_after_the_run_is_waited_for_and_told(after_the_run: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     train = command(*filled(after_the_run, seconds=PATIENCE))
     with started(train, log, env={"WHEN": "never"}, cwd=tmp_path) as process:
-        wait_for(lambda: "waiting for worker-1 to end" in log.read_text(encoding="utf-8"), process, log)
+        wait_for(lambda: "waiting for worker-0 to end" in log.read_text(encoding="utf-8"), process, log)
         wait_for((tmp_path / "go").exists, process, log)
         (tmp_path / "go").write_text("", encoding="utf-8")
         assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")
@@ -327,14 +331,14 @@ def test_what_a_script_does_after_the_run_is_waited_for_and_told(after_the_run: 
 def test_a_worker_that_has_to_be_killed_after_the_run_is_a_failure(after_the_run: list[str], tmp_path: Path) -> None:
     done = gemps(*filled(after_the_run, seconds=0), env={"WHEN": "after"}, cwd=tmp_path)
     assert done.returncode == FAILED
-    assert "worker-1 was killed" in done.stderr
+    assert "worker-0 was killed" in done.stderr
     assert "--worker-exit-timeout" in done.stderr
 
 
 def test_a_worker_that_never_joined_is_stopped_after_the_run_and_is_no_failure(
     after_the_run: list[str], tmp_path: Path
 ) -> None:
-    arguments = filled(after_the_run, seconds=PATIENCE, min_workers=1)
+    arguments = filled(after_the_run, seconds=PATIENCE, workers=2)
     done = gemps(*arguments, env={"WHEN": "before"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worker-1 came too late" in done.stdout
@@ -392,24 +396,39 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         wait_until_gone(family)
 
 
-def test_two_shards_train_the_same_model_and_go_on_with_as_many(run: Run, tmp_path: Path) -> None:
-    sharded = Run(tmp_path, gemps("train", "--shards=2", *DETERMINED, "--run-dir", str(tmp_path)))
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("sharded") / "run"
+    return Run(folder, gemps("train", "--shards=2", *DETERMINED, "--run-dir", str(folder)))
+
+
+def test_two_shards_train_the_same_model(run: Run, sharded: Run) -> None:
     assert sharded.done.returncode == 0, sharded.done.stderr
     assert sharded.summary()["exit_codes"] == {"server": 0, "shard-1": 0, "worker-0": 0, "worker-1": 0}
     assert sharded.summary()["accuracy"] == run.summary()["accuracy"]
     assert [one.summary()["settings"]["server"]["durability"] for one in (run, sharded)] == ["interval", "commit"]
-    assert (tmp_path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
+    assert (sharded.folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
 
-    more = ["train", *DETERMINED, "--steps=45", "--resume", "--run-dir", str(tmp_path)]
-    refused = gemps(*more, "--shards=3")
+
+def more_of(sharded: Run, shards: int) -> subprocess.CompletedProcess[str]:
+    more = ("--steps=45", "--resume", f"--shards={shards}")
+    return gemps("train", *DETERMINED, *more, "--run-dir", str(sharded.folder))
+
+
+def test_a_run_does_not_go_on_with_another_number_of_shards(sharded: Run) -> None:
+    refused = more_of(sharded, 3)
     assert refused.returncode == USAGE
     assert all(text in refused.stderr for text in ("--shards 2", "gemps merge", "gemps split"))
-    done = gemps(*more, "--shards=2")
+
+
+@pytest.mark.long
+def test_a_run_goes_on_with_as_many_shards(sharded: Run) -> None:
+    done = more_of(sharded, 2)
     assert done.returncode == 0, done.stderr
     assert sharded.summary()["version"] == 2 * 45 + 1
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_ctrl_c_or_a_killed_shard_ends_all_shards_and_leaves_the_merged_model(is_killed: bool, tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
     train = command("train", "--shards=2", "--workers=1", "--commits=100000000", f"--run-dir={folder}", "--json")
@@ -427,6 +446,7 @@ def test_ctrl_c_or_a_killed_shard_ends_all_shards_and_leaves_the_merged_model(is
         assert sum(file.get_tensor(name).size for name in file.keys()) == summary["parameters"]  # noqa: SIM118
 
 
+@pytest.mark.long
 def test_an_evaluator_ends_a_run_with_shards(tmp_path: Path) -> None:
     stop = ["--commits=100000000", "--evaluation-interval=0.5", "--stop-at-accuracy=0.5"]
     trained = Run(tmp_path, gemps("train", "--shards=2", "--workers=1", *stop, "--run-dir", str(tmp_path)))

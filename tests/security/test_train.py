@@ -11,6 +11,7 @@ from tests.security.authority import Authority, replace
 TOKEN = "operator-of-this-test"  # its workers, and the command itself, which follows the status
 
 
+@pytest.mark.long
 def test_a_training_runs_with_tls_client_certificates_and_tokens(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.pair("server").write(tmp_path, "server")
