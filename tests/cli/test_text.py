@@ -112,6 +112,7 @@ def test_workers_of_other_sizes_are_refused_with_the_tensor_that_differs(tmp_pat
         assert gemps("work", "--server", address, *SMALL).returncode == 0
         for option, value, tensor in (
             ("--heads", "4", "heads"),
+            ("--context", "8", "positions.weight"),
             ("--width", "32", "embedding.weight"),
         ):
             done = gemps("work", "--server", address, *SMALL, option, value)
