@@ -1,4 +1,7 @@
-"""docs/time-to-loss.md, from docs/time-to-loss.json: `python -m time_to_loss.page FILE`; runs nothing."""
+"""docs/time-to-loss.md, from docs/time-to-loss.json: `python -m time_to_loss.page FILE`; runs nothing.
+
+Prints the README's table.
+"""
 
 import json
 import sys
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from time_to_loss.verdicts import judged, table
+from time_to_loss.verdicts import judged, summary, table
 from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
 
@@ -106,7 +109,9 @@ def page(results: Mapping[str, Any], workload: str = "text") -> str:
 
 def main() -> None:
     """Write it."""
-    Path(sys.argv[1]).write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    Path(sys.argv[1]).write_text(page(results), encoding="utf-8")
+    print(summary([one for one in results["runs"] if one["workload"] == "text"]))
 
 
 if __name__ == "__main__":

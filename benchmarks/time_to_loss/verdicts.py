@@ -42,7 +42,7 @@ def table(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """Markdown: median seconds of a contender in a world; in the rows of the fastest in "equal" first."""
+    """Markdown: median seconds of a contender in a world, the fastest of the first world first."""
     worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
     lines = [f"| seconds to the same loss | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
     names = {one["contender"]: median_seconds(_of(runs, worlds[0], one["contender"])) for one in runs}
