@@ -22,8 +22,8 @@ TEXT = """\
 
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
-are ready. Of the rounds that have run ({rounds}) the median, with several also the lowest and highest; MB that all
-hosts sent; the last loss where the target was not reached in time. What has no cell has not run.
+are ready. Median of up to {rounds} rounds, with several also the lowest and highest; MB that all hosts sent; the last
+loss where the target was not reached in time. What has no cell has not run.
 
 {table}
 
